@@ -13,6 +13,8 @@ from _measure import begin, measure_case, parser, save, table
 CLASSES = 25
 BINS = 100
 GOAL_MS = 60
+# Where most slots are quiet, of a slot, whatever it is.
+GOAL_OF_QUIET_MS = 0.25
 
 
 def main() -> None:
@@ -21,7 +23,16 @@ def main() -> None:
     add("--users", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     add("--windows", type=int, nargs="+", default=[40, 200, 1000])
     add("--slots", type=int, default=300, help="slots that are measured, after w more")
+    add("--quiet_slots", type=int, default=3000, help="slots of a stream that stays as it is")
     given = options.parse_args()
+    measured = [changing(given), quiet(given)]
+    names = ("users", "windows", "slots", "quiet_slots", "repeats")
+    kept = {name: getattr(given, name) for name in names}
+    save(given.results, "release_stage", kept, measured)
+
+
+def changing(given):
+    """What a slot costs where its bins are others than before."""
     columns = [
         *("mechanism", "requirements", "registered users", "present users", "longest window"),
         *("median ms a slot", "95th percentile ms", "ms of a published slot", "published share"),
@@ -41,6 +52,7 @@ def main() -> None:
     for name, near, users in itertools.product(("pbd", "pba"), (False, True), given.users):
         for present, window in itertools.product(sorted({fewest, users}), given.windows):
             case = {
+                "kind": "changing",
                 "name": name,
                 "near": near,
                 "users": users,
@@ -55,11 +67,59 @@ def main() -> None:
                 *(name, asked_for, users, present, window, found.median("median")),
                 *(found.median("high"), published, found.median("published")),
             )
-    kept = {n: getattr(given, n) for n in ("users", "windows", "slots", "repeats")}
-    save(given.results, "release_stage", kept, [times])
+    return times
 
 
-def run(
+def quiet(given):
+    """What a slot costs where nothing happens, as in most slots of most streams."""
+    columns = [
+        *("mechanism", "classes", "mean ms a slot", "median ms", "95th percentile ms"),
+        *("ms of a published slot", "published share"),
+    ]
+    times = table(
+        f"A stream that stays as it is: 10,000 users, {BINS} bins, {given.quiet_slots} slots",
+        columns,
+        "CPU milliseconds of one ReleaseStream.release, from the first slot on; goal: a mean of "
+        f"{GOAL_OF_QUIET_MS} at most. Every bin has as many events in every slot, but for chance. "
+        "Windows of 40 to 120 slots, epsilons of 0.6 to 1.",
+    )
+    for name, classes in itertools.product(("adaptive", "pbd", "pba"), (9, CLASSES)):
+        case = {"kind": "quiet", "name": name, "classes": classes, "slots": given.quiet_slots}
+        found = measure_case("release_stage.py", case, given.repeats)
+        what = [found.median(one) for one in ("mean", "median", "high", "published_ms")]
+        times.add(name, classes, *what, found.median("published"))
+    return times
+
+
+def run_quiet(name: str, classes: int, slots: int) -> dict[str, float]:
+    """Release `slots` slots of a stream that stays as it is."""
+    import numpy as np
+
+    from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
+
+    each = round(classes**0.5)
+    windows = np.linspace(40, 120, each).astype(int).tolist()
+    requirements = [Requirement(w, e) for w in windows for e in np.linspace(0.6, 1, each).tolist()]
+    population = Population(tuple(requirements), np.full(classes, 10_000 // classes), BINS)
+    stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes(32)))
+    random, state = np.random.default_rng(7), stream.start()
+    spent, published = [], []
+    for slot in range(slots):
+        counts = random.poisson(100 / classes, (classes, BINS)).astype(np.int64)
+        before = time.process_time()
+        state, release = stream.release(state, slot, counts)
+        spent.append(1000 * (time.process_time() - before))
+        published.append(release.status == "published")
+    return {
+        "mean": float(np.mean(spent)),
+        "median": float(np.median(spent)),
+        "high": float(np.quantile(spent, 0.95)),
+        "published": float(np.mean(published)),
+        "published_ms": float(np.median(np.array(spent)[published])),
+    }
+
+
+def run_changing(
     name: str, near: bool, users: int, present: int, window: int, slots: int
 ) -> dict[str, float | None]:
     """Release `slots` slots of a stream whose bins change, after a warm-up of one window."""
@@ -97,5 +157,7 @@ def run(
     }
 
 
+CASES = {"changing": run_changing, "quiet": run_quiet}
+
 if __name__ == "__main__":
-    begin(main, run)
+    begin(main, lambda kind, **case: CASES[kind](**case))

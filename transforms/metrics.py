@@ -6,6 +6,8 @@ who may see the input, never for publication.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from apache_beam.metrics import Metrics
 
 from streamveil.mechanisms.core.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
@@ -36,15 +38,19 @@ PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 
 
+# Slot after slot tells the same ones.
+_counter, _distribution = lru_cache(Metrics.counter), lru_cache(Metrics.distribution)
+
+
 def count(name: str, amount: int) -> None:
     """Add to a counter; nothing is made of 0."""
     if amount:
-        Metrics.counter(METRICS_NAMESPACE, name).inc(amount)
+        _counter(METRICS_NAMESPACE, name).inc(amount)
 
 
 def observe(name: str, value: int) -> None:
     """Add an observation to a distribution, whose maximum is what people look at."""
-    Metrics.distribution(METRICS_NAMESPACE, name).update(value)
+    _distribution(METRICS_NAMESPACE, name).update(value)
 
 
 def show(name: str, value: int) -> None:

@@ -38,7 +38,7 @@ def refusal(
 
 def check_amounts(amounts: Units, count: int) -> None:
     """Raise ValueError for what nothing can spend: other than so many amounts, none negative."""
-    if amounts.shape != (count,) or amounts.dtype != np.int64 or (amounts < 0).any():
+    if amounts.shape != (count,) or amounts.dtype != np.int64 or amounts.min(initial=0) < 0:
         raise ValueError(f"spending must be {count} int64 amounts, none negative")
 
 
@@ -101,9 +101,9 @@ class WindowFilter:
             before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
         left = self._caps - before
         # This way nothing can overflow. Where caps fell, windows may have cost more before.
-        over = np.flatnonzero((amounts > left) & (amounts > 0))
-        if over.size:
-            k = int(over[0])
+        over = (amounts > left) & (amounts > 0)
+        if np.count_nonzero(over):
+            k = int(over.argmax())
             what = f"release refused for users with {self.requirements[k]}"
             raise refusal(what, int(amounts[k]), int(left[k]))
         if depth:

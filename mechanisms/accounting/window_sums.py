@@ -32,7 +32,8 @@ class WindowSums:
     def __init__(self, windows: npt.NDArray[np.int64]) -> None:
         self._windows = windows
         self._depth = int(windows.max())
-        self._columns = np.arange(len(windows))
+        self._leaving = np.arange(len(windows)) - len(windows) * windows
+        """Places in the ring, as one row, of what leaves each window before slot 0: shape (K,)."""
 
     def start(self) -> Sums:
         """Nothing spent yet."""
@@ -42,7 +43,8 @@ class WindowSums:
     def add(self, sums: Sums, amounts: Units) -> Sums:
         """Add the next slot's amounts, shape (K,)."""
         sums.ring[sums.slots % self._depth] = amounts
-        leaving = sums.ring[(sums.slots + 1 - self._windows) % self._depth, self._columns]
+        next_row = (sums.slots + 1) * len(self._windows)
+        leaving = sums.ring.take((next_row + self._leaving) % sums.ring.size)
         return Sums(sums.ring, sums.recent + amounts - leaving, sums.slots + 1)
 
     def record(self, sums: Sums) -> dict[str, Any]:

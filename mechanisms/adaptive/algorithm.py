@@ -82,16 +82,16 @@ class AdaptiveRelease:
         """
         terms = self.terms(state, members)
         state.begun = members, terms
-        looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
         # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
         main, lent = terms.rates.saved(saved, state.gap > 1)
         reserve = np.maximum(
             np.minimum(lent, terms.reserve), terms.from_reserve(releases.RESERVE_ON_ALARM)
         )
-        audit = terms.audit.spent if terms.audit else 0
-        most: Units = np.minimum(looks + main, terms.main) + reserve + audit
-        return most
+        if state.unwatched >= state.watch:
+            main = main + terms.rates.gate * state.watch
+        most: Units = np.minimum(main, terms.main) + reserve
+        return most + terms.audit.spent if terms.audit else most
 
     def step(
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
@@ -112,7 +112,7 @@ class AdaptiveRelease:
         if self.cycle:
             terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
-        level = terms.bank.forecast(state.bank)
+        level = terms.bank.forecast(state.bank, state.gap - state.since + 1)
         forecast = bank.of_level(level)
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
@@ -157,7 +157,7 @@ class AdaptiveRelease:
             or self._impatient(state, here)
         )
         summing = releases.summing(state, here)
-        nothing = np.zeros_like(terms.main)
+        nothing = np.zeros(terms.main.shape, np.int64)
         bill, surprise = Bill(nothing, nothing, nothing), 0.0
         watched = terms.audit is None and (summing or not due) and not self._hidden(state, terms)
         if watched and state.unwatched >= state.watch:
@@ -191,11 +191,11 @@ class AdaptiveRelease:
         """
         if not state.patience:
             return False
-        scale = float(state.bank.scale.mean())
+        scale = here.terms.bank.mixture(state.bank).typical
         kind = SUM if state.running else POINT
         plan = here.terms.plan
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
-        doubt = float(here.level.variance.mean())
+        doubt = float(here.level.variance.sum() / len(here.level.variance))
         error = plan.error_after(kind, state.since, scale, here.risk)
         if doubt <= IMPATIENCE * state.patience * error:
             return False
@@ -204,19 +204,24 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
-        beliefs, scale, cycle = terms.bank.mixture(state.bank).beliefs, state.bank.scale, self.cycle
-        begun = state.since > 1
-        spread = np.sqrt(scale)
-        watch = Watch(
-            state.jumps,
-            state.slots,
-            gate.noise_scale(terms),
-            gate.varying(spread),
-            float(scale.mean()),
-            len(scale),
-            terms.rates.noise,
-            state.alert if begun else None,
-        )
+        mixture, scale, cycle = terms.bank.mixture(state.bank), state.bank.scale, self.cycle
+        beliefs, begun = mixture.beliefs, state.since > 1
+        known = mixture, terms.plan, state.jumps.seen
+        if begun and state.watching and state.watching[0] == known:
+            watch = state.watching[1]
+            watch.slots = state.slots
+        else:
+            watch = Watch(
+                state.jumps,
+                state.slots,
+                gate.noise_scale(terms),
+                gate.varying(np.sqrt(scale)),
+                mixture.typical,
+                len(scale),
+                terms.rates.noise,
+                state.alert if begun else None,
+            )
+            state.watching = (known, watch) if begun else None
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
         if terms.at_once:
             kinds = (SUM,)

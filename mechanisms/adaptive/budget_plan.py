@@ -8,8 +8,9 @@ Everything here is computed from public requirements and from releases.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Crowd
 
 Floats = npt.NDArray[np.float64]
+
+_GAPS: list[int] = GAPS.tolist()
 
 
 class Planned(NamedTuple):
@@ -54,6 +57,8 @@ class ChoicesByGap:
     """Shape (gaps, c)."""
     slots: npt.NDArray[np.int64]
     """How many give to a release, shape (gaps, 1)."""
+    known: dict[tuple[float, Risk], tuple[Floats, Floats]] = field(default_factory=dict)
+    """What :meth:`best` told last."""
 
     @classmethod
     def of(cls, choices: Sequence[Choices], slots: npt.NDArray[np.int64]) -> ChoicesByGap | None:
@@ -70,13 +75,72 @@ class ChoicesByGap:
         return cls(noise / slots[:, None] ** 2, dispersion, nearness, slots[:, None])
 
     def best(self, scale: float, risk: Risk) -> tuple[Floats, Floats]:
-        """Of the choice of least error: its noise, and what else it errs by; shape (gaps,)."""
-        bias = risk.here + risk.elsewhere * (1 - self.nearness)
-        errors = self.noise + self.dispersion * (scale / self.slots + bias)
-        rows = np.arange(len(errors))
-        choice = errors.argmin(axis=1)
-        noise = self.noise[rows, choice]
-        return noise, errors[rows, choice] - noise
+        """The least error, and the noise that is part of it; shape (gaps,)."""
+        found = self.known.get((scale, risk))
+        if found is None:
+            bias = risk.here + risk.elsewhere * (1 - self.nearness)
+            errors = self.noise + self.dispersion * (scale / self.slots + bias)
+            rows, choice = np.arange(len(errors)), errors.argmin(axis=1)
+            found = errors[rows, choice], self.noise[rows, choice]
+            self.known.clear()
+            self.known[scale, risk] = found
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Costs:
+    """What gaps cost but for jumps: the same until something is observed."""
+
+    beliefs: Floats
+    scale: Floats
+    risk: Risk
+    alerts: Floats
+    """Variances of noise at each of `ALERTS`: it was worked out for this and for these above."""
+    noise: Floats
+    """Variance of the noise of the best release, shape (gaps,)."""
+    every: Floats
+    """Error of a release in parts of s, by alert, gap and group of bins."""
+    curves: Floats
+    """Variance of the curve between releases, likewise."""
+    weight: Floats
+    """What a group counts for, shape (groups,)."""
+    expected: Floats
+    """Expected squared error of a count, by alert, gap and group."""
+
+    @classmethod
+    def of(
+        cls,
+        table: ChoicesByGap,
+        kind: int,
+        beliefs: Floats,
+        scale: Floats,
+        risk: Risk,
+        alerts: Floats,
+    ) -> _Costs:
+        """Work them out."""
+        # Bins of about the same scale are planned for together.
+        exponents = np.rint(2 * np.log2(scale)).astype(np.int64)
+        least = min(exponents.tolist())
+        bins = np.bincount(exponents - least)
+        groups = bins.nonzero()[0]
+        scales, bins = 2 ** ((groups + least) / 2), bins[groups]
+        weight, mean = scales * bins, float(scale.sum() / len(scale))
+        errors, noise = table.best(mean, risk)
+        # What is not noise is taken to be proportional to s.
+        other = (errors - noise)[:, None] / mean
+        every = alerts[:, None, None] * noise[:, None] / scales + other
+        expected, curves = expected_error(kind, beliefs, every)
+        known = beliefs, scale, risk, alerts
+        return cls(*known, noise, every, curves, weight, expected)
+
+    def hold(self, beliefs: Floats, scale: Floats, risk: Risk, alerts: Floats) -> bool:
+        """Whether they were worked out for these."""
+        return (
+            self.beliefs is beliefs
+            and self.scale is scale
+            and self.risk == risk
+            and self.alerts.tobytes() == alerts.tobytes()
+        )
 
 
 class Plan:
@@ -100,6 +164,11 @@ class Plan:
         self.sums = every
         self.looks = cache(looks)
         self._tables: dict[int, ChoicesByGap | None] = {}
+        self._costs: dict[int, _Costs] = {}
+        self.choices: dict[bytes, Choices] = {}
+        """What releases can be, by what is offered for them: see :meth:`Terms.choices`."""
+        self.weightings: dict[tuple[int, bytes], Weighting] = {}
+        """By threshold and offers: see :meth:`Terms.weighting`."""
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
         """Expected squared error of a count in a release after a gap, by threshold: shape (c,)."""
@@ -109,8 +178,11 @@ class Plan:
 
     def error_after(self, kind: int, since: int, scale: float, risk: Risk) -> float:
         """Expected squared error of a count in a release after `since` slots; inf if impossible."""
-        place = min(int(np.searchsorted(GAPS, since)), len(GAPS) - 1)
-        return float(self.errors(kind, int(GAPS[place]), scale, risk).min(initial=np.inf))
+        place = min(bisect_left(_GAPS, since), len(_GAPS) - 1)
+        table = self._tables.get(kind)
+        if table is not None:
+            return float(table.best(scale, risk)[0][place])
+        return float(self.errors(kind, _GAPS[place], scale, risk).min(initial=np.inf))
 
     def best_gap(
         self,
@@ -131,26 +203,24 @@ class Plan:
 
         Returns None unless a release is possible after any gap.
         """
-        # Bins of about the same scale are planned for together.
-        exponents, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
-        scales = 2 ** (exponents / 2)
-        weight, mean = scales * bins, float(scale.mean())
         best: tuple[float, Planned] | None = None
         for kind in kinds:
             table = self._table(kind)
             if table is None:
                 return None
-            noise, other = table.best(mean, risk)
-            late, watches = jumps.costs(kind, noise)
-            # What is not noise is taken to be proportional to s.
-            every = jumps.noise[:, None, None] * noise[:, None] / scales + other[:, None] / mean
-            expected, curves = expected_error(kind, beliefs, every)
-            errors = expected @ weight + late
+            costs = self._costs.get(kind)
+            if costs is None or not costs.hold(beliefs, scale, risk, jumps.noise):
+                costs = _Costs.of(table, kind, beliefs, scale, risk, jumps.noise)
+                self._costs[kind] = costs
+            late, watches = jumps.costs(kind, costs.noise)
+            chosen = jumps.chosen
+            errors = costs.expected[chosen] @ costs.weight + late
             row, place = divmod(int(errors.argmin()), len(GAPS))
             if best is None or errors[row, place] < best[0]:
-                patience = float(curves[row, place] @ weight / (every[row, place] @ weight))
+                curve, release = (each[chosen][row, place] for each in (costs.curves, costs.every))
+                patience = float(curve @ costs.weight / (release @ costs.weight))
                 watch = float(jumps.alerts[row]), int(watches[row, place])
-                plan = Planned(int(GAPS[place]), kind, patience, *watch)
+                plan = Planned(_GAPS[place], kind, patience, *watch)
                 best = float(errors[row, place]), plan
         return best[1] if best else None
 
@@ -168,6 +238,8 @@ GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
 # Squared beta (see `weighting.py`) that audits are made for.
 AUDITED_BIAS = 0.05
 _STEPS = 20
+# Releases whose weights are remembered: offers are often the same.
+MOST_KNOWN = 64
 
 
 @dataclass(frozen=True)
@@ -281,13 +353,15 @@ class Terms:
     """Left for looks and releases."""
     reserve: Units
     """Left of the reserve."""
-    keeps_reserve: npt.NDArray[np.bool_]
-    """Whose reserve tells how much of it all may give."""
+    givers: npt.NDArray[np.int64]
+    """Classes whose reserve tells how much of it all may give."""
     audit: Weighting | None
     """The audit that is due, if one is."""
     bank: Bank
     correlation: Correlation
     plan: Plan
+    most: int
+    """The largest count that there can be."""
     at_once: AtOnce | None = None
     """Where every window is of one slot."""
 
@@ -295,6 +369,26 @@ class Terms:
         """What is left when a share of what releases save up is spent on something else."""
         main = self.rates.main - part(self.rates.main, share)
         return replace(self, rates=replace(self.rates, main=main))
+
+    def choices(self, offers: Units) -> Choices:
+        """What a release can be: see :func:`choices`, worked out once for the same offers."""
+        asked, known = offers.tobytes(), self.plan.choices
+        found = known.get(asked)
+        if found is None:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            found = known[asked] = choices(offers, self.crowd, self.assume_independent)
+        return found
+
+    def weighting(self, threshold: int, offers: Units) -> Weighting:
+        """Weights for offers, made once for the same: see :meth:`Weighting.at`."""
+        asked, known = (threshold, offers.tobytes()), self.plan.weightings
+        found = known.get(asked)
+        if found is None:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            found = known[asked] = Weighting.at(threshold, offers, self.crowd)
+        return found
 
     def fair(self, offers: Units) -> Units:
         """What may be used of the offers: as much of all if they must weigh alike."""
@@ -306,10 +400,9 @@ class Terms:
         """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
         some = self.reserve // divisor
         rate = self.rates.main
-        able = (self.crowd.sizes > 0) & (rate > 0) & self.keeps_reserve
-        if not able.any():
+        if not self.givers.size:
             return np.zeros_like(some)
-        slots = (some[able] / rate[able]).min()
+        slots = min((some[self.givers] / rate[self.givers]).tolist())
         return np.minimum(slots * rate, some).astype(np.int64)
 
 

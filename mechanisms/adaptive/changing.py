@@ -125,8 +125,8 @@ class DynamicAdaptive(AdaptiveRelease):
             limit = limit - audit.spent if audit else limit
         main = np.minimum(main, limit)
         reserve = np.minimum(reserve, limit - main)
-        most = float(members.sizes.sum()) * members.sensitivity
-        bank = filter_bank.Bank(most, self.setting.bins)
+        most = int(members.sizes.sum()) * members.sensitivity
+        bank = filter_bank.Bank(float(most), self.setting.bins)
         saved = _Saved(rates, ahead, members, self.assume_independent)
         plan = Plan(
             saved,
@@ -141,11 +141,12 @@ class DynamicAdaptive(AdaptiveRelease):
             rates,
             main,
             reserve,
-            _plenty(reserve, rates.main, members.sizes),
+            _plenty(reserve, rates.main, members.sizes).nonzero()[0],
             audit,
             bank,
             Correlation(self.setting.bins, dispersion),
             plan,
+            most,
             self.at_once,
         )
 
@@ -212,6 +213,7 @@ def _plenty(reserve: Units, rate: Units, sizes: npt.NDArray[np.int64]) -> npt.ND
     saving = sizes * (rate > 0)
     usual = float((slots * saving).sum()) / max(int(saving.sum()), 1)
     plenty: npt.NDArray[np.bool_] = (reserve > 0) & (slots >= LITTLE_RESERVE * usual)
+    plenty &= saving > 0
     return plenty
 
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
-from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
+from streamveil.mechanisms.adaptive.budget_plan import Terms, part
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core import state_codec
@@ -579,7 +579,7 @@ class Cycle:
 
 def _begun(one: Candidate, here: CycleSlot, offers: Units) -> RunningSum | None:
     """Begin a span, with the weights that tell most; None if nobody can pay."""
-    found = choices(offers, here.terms.crowd, here.terms.assume_independent)
+    found = here.terms.choices(offers)
     if not found.thresholds.size:
         return None
     slots = one.cycles * one.length

@@ -25,11 +25,14 @@ from streamveil.mechanisms.adaptive.kalman import (
     WHITE,
     BankState,
     Beliefs,
+    Forecast,
     Mixture,
 )
 
 Floats = npt.NDArray[np.float64]
 
+# No more slots are foreseen at once.
+SEVERAL = 16
 # Forgetting of what members predicted, by release.
 MEMORY = 0.96
 # Standard deviations from which on tails are taken for exponential.
@@ -52,19 +55,6 @@ LEAST_SCALE = 0.1
 # evidence. A bend counts as the drift that does as much in 100 slots.
 STILL = 0.01
 BEND_AS_DRIFT = 100**2 / 3
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What the bank expects of a slot, arrays of shape (d,)."""
-
-    mean: Floats
-    variance: Floats
-    """Of the curve."""
-    white: Floats
-    """Variance of the slot's own deviation from the curve."""
-    scale: Floats
-    """s of each bin: the deviation has this variance where it is there."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +135,31 @@ class Bank:
             state.mixture = kalman.mixed(state, weights)
         return state.mixture
 
-    def forecast(self, state: BankState) -> Forecast:
-        """What is expected of the present slot."""
-        mixture, slots = self.mixture(state), state.elapsed
-        once, each, squared, squares = mixture.variances
-        variance = once + slots * each + slots**2 * squared
-        variance += (slots - 1) * slots * (2 * slots - 1) / 6 * squares
-        mean = mixture.level + slots * mixture.slope
-        return Forecast(mean, variance, mixture.white, mixture.scale)
+    def forecast(self, state: BankState, slots_to_come: int = 1) -> Forecast:
+        """What is expected of the present slot.
+
+        Args:
+            state: as it is in the slot.
+            slots_to_come: until something will be observed, this slot included. What is expected of
+                them is worked out in one array, once the second one is asked for.
+        """
+        mixture = self.mixture(state)
+        known = mixture.ahead
+        if state.elapsed not in known:
+            # A stream that is saved after every slot never asks for a second one.
+            number = min(max(slots_to_come, 1), SEVERAL) if known else 1
+            first = state.elapsed
+            slots = np.arange(first, first + number, dtype=np.float64)[:, None]
+            once, each, squared, squares = mixture.variances
+            variance = once + slots * each + slots**2 * squared
+            variance += (slots - 1) * slots * (2 * slots - 1) / 6 * squares
+            mean = mixture.level + slots * mixture.slope
+            several = Forecast(mean, variance, mixture.white, mixture.scale)
+            known.clear()
+            for place in range(number):
+                each_of = mean[place], variance[place], mixture.white, mixture.scale
+                known[first + place] = Forecast(*each_of, several, place)
+        return known[state.elapsed]
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot: without a cycle they are the level."""

@@ -27,6 +27,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import filter_bank
@@ -115,6 +116,7 @@ class Adaptive(AdaptiveRelease):
             population.bins,
         )
         self.correlation = Correlation(population.bins, dispersion)
+        self._most = int(population.sizes.sum()) * population.sensitivity
         self._sums = WindowSums(self.windows)
 
     def _divide(self, caps: Units, pace: Units) -> None:
@@ -122,7 +124,7 @@ class Adaptive(AdaptiveRelease):
         _, _, self.main_cap, self.reserve_cap = self._parts(caps)
         self.gate, self.rate, _, reserve = self._parts(pace)
         self.lent = reserve // self.windows
-        self._rates: dict[float, tuple[Rates, Plan]] = {}
+        self._rates: dict[float, tuple[Rates, Plan, npt.NDArray[np.int64]]] = {}
 
     def _parts(self, budgets: Units) -> tuple[Units, Units, Units, Units]:
         """Of a slot the gate and the rate of releases, of a window the main part and the reserve.
@@ -156,8 +158,8 @@ class Adaptive(AdaptiveRelease):
         other._divide(caps, pace)
         return other
 
-    def _rates_at(self, alert: float) -> tuple[Rates, Plan]:
-        """What slots may use at a level of alert, and what can be planned of it."""
+    def _rates_at(self, alert: float) -> tuple[Rates, Plan, npt.NDArray[np.int64]]:
+        """What slots may use at a level of alert, what can be planned of it, and who gives."""
         if alert not in self._rates:
             rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
@@ -169,7 +171,8 @@ class Adaptive(AdaptiveRelease):
                 found(rates.offers(1)),
                 lambda slots: found(rates.gate * slots),
             )
-            self._rates[alert] = rates, plan
+            givers = (self.population.sizes > 0) & (rates.main > 0) & (self.reserve_cap > 0)
+            self._rates[alert] = rates, plan, np.flatnonzero(givers)
         return self._rates[alert]
 
     def start(self) -> AdaptiveState:
@@ -179,24 +182,29 @@ class Adaptive(AdaptiveRelease):
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""
-        rates, plan = self._rates_at(state.alert)
+        rates, plan, givers = self._rates_at(state.alert)
         main = self.main_cap - state.accounts.main.recent
         reserve = self.reserve_cap - state.accounts.reserve.recent
-        # Under caps that fell, one part may have cost too much already: then the other one pays.
-        left = np.maximum(main + reserve, 0)
-        room = bool((main + reserve >= 0).all())
+        room = True
+        if min(*main.tolist(), *reserve.tolist()) < 0:
+            # Under caps that fell, one part may have cost too much: then the other one pays.
+            room = bool((main + reserve >= 0).all())
+            left = np.maximum(main + reserve, 0)
+            main = np.minimum(np.maximum(main, 0), left)
+            reserve = np.minimum(np.maximum(reserve, 0), left)
         return Terms(
             self.population,
             self.assume_independent,
             self.windows,
             rates,
-            np.minimum(np.maximum(main, 0), left),
-            np.minimum(np.maximum(reserve, 0), left),
-            self.reserve_cap > 0,
+            main,
+            reserve,
+            givers,
             self.audit if room and state.slots % self.longest == 0 else None,
             self.bank,
             self.correlation,
             plan,
+            self._most,
             self.at_once,
         )
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
+from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.jumps import VARIES
 from streamveil.mechanisms.adaptive.slot import Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
-from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 
 Floats = npt.NDArray[np.float64]
@@ -27,17 +26,13 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
         (units spent, shape (K,); surprise in noise scales above what is usual).
     """
     terms, forecast = here.terms, here.forecast
-    if (offers == terms.rates.gate * state.watch).all():
-        found = terms.plan.looks(state.watch)
-    else:
-        found = choices(offers, terms.crowd, terms.assume_independent)
+    found = terms.choices(offers)
     if not found.thresholds.size:
         return np.zeros_like(offers), 0.0
-    scale = state.bank.scale
-    weighting = Weighting.at(found.best(float(scale.mean()), here.risk), offers, terms.crowd)
-    dispersion = weighting.dispersion
+    scale, typical = state.bank.scale, terms.bank.mixture(state.bank).typical
+    weighting = terms.weighting(found.best(typical, here.risk), offers)
+    dispersion, factor = weighting.dispersion, weighting.factor
     bias, doubt = terms.correlation.bias(state.correlation, scale, dispersion)
-    factor = weighting.factor
     expected = np.maximum((forecast.mean + bias) / factor, -MOST_EXPECTED)
     target = np.rint(np.minimum(expected, MOST_EXPECTED)).astype(np.int64)
     distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
@@ -54,7 +49,7 @@ def varying(spread: Floats) -> float:
     """Standard deviation of the sum of deviations that have these standard deviations."""
     # Counts of a complete histogram add up: one of them is known from the others.
     freedom = len(spread) / np.sqrt(max(len(spread) - 1, 1))
-    return float(np.sqrt(1 - 2 / np.pi) * spread.mean() * freedom)
+    return float(np.sqrt(1 - 2 / np.pi) * (spread.sum() / len(spread)) * freedom)
 
 
 def noise_scale(terms: Terms) -> float:

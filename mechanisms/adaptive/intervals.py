@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
@@ -102,7 +103,7 @@ class Misfit:
         return found
 
     def of(self, forecast: Forecast, every: bool = False) -> Floats:
-        """Variance to tell of counts that are foreseen, shape (d,).
+        """Variance to tell of counts that are foreseen, shape (d,), or (slots, d) of several.
 
         Args:
             forecast: what the bank expects.
@@ -172,7 +173,8 @@ class Misfit:
     def _unusual(self, variance: Floats) -> Floats:
         """How far the log of each variance is above its usual value, beside that of all bins."""
         above = np.log(np.maximum(variance, _LEAST)) - self.usual
-        unusual: Floats = np.minimum(np.maximum(above - above.mean(), -MOST_UNUSUAL), MOST_UNUSUAL)
+        above -= above.mean(axis=-1, keepdims=True)
+        unusual: Floats = np.minimum(np.maximum(above, -MOST_UNUSUAL), MOST_UNUSUAL)
         return unusual
 
     def factor(self, variance: Floats) -> Floats:

@@ -84,7 +84,7 @@ class Watch:
 
     Args:
         jumps: so far.
-        slots: in which they were seen.
+        slots: in which they were seen; later it may be set to more.
         look_scale: of the noise of a look with what one slot gives to the whole gate.
         spread: standard deviation of what a look sees without a jump.
         blur: variance of a count without noise.
@@ -104,9 +104,13 @@ class Watch:
         noise: Floats,
         alert: float | None = None,
     ) -> None:
-        chosen = slice(None) if alert is None else alert == ALERTS
-        self.alerts: Floats = ALERTS[chosen]
-        self.noise: Floats = noise[chosen]
+        self.slots = slots
+        self.chosen = slice(None)
+        if alert is not None:
+            place = ALERTS.tolist().index(alert)
+            self.chosen = slice(place, place + 1)
+        self.alerts: Floats = ALERTS[self.chosen]
+        self.noise = noise
         likely = CLEARLY * (ALARM * look_scale + VARIES * spread)
         if not np.isfinite(likely):
             likely = 0.0
@@ -115,8 +119,9 @@ class Watch:
         self._squares = np.array([likely**2 / 2, *jumps.squares])
         weights = np.full(len(self._sizes), jumps.seen / max(len(jumps.sizes), 1))
         weights[0] = WARY
-        self._weighed = weights * self._squares / (slots + CALM)
-        self._blur, self._bins, self._rarity = blur, bins, jumps.rarity(slots)
+        self._weighed = weights * self._squares
+        self._blur, self._bins, self._jumps = blur, bins, jumps
+        self._known: tuple[tuple[int, bytes, bytes], Floats] | None = None
         scale = look_scale / (self.alerts[:, None] * WATCHES)
         above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
         shown = np.maximum(_beyond(above) - _BY_CHANCE, 0.0) / (1 - _BY_CHANCE)
@@ -133,12 +138,16 @@ class Watch:
         Returns:
             (errors, slots from look to look), by alert and gap, of shape (alerts, gaps).
         """
-        reach = filter_bank.reach(self._bins, self._rarity, np.array(self._blur), noise) ** 0.5
-        typical = self._squares / np.maximum(self._sizes, 1e-9)
-        told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
-        hidden = _AFTER_RELEASES.take(_place(told), axis=0)
-        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
-        every = self._weighed @ (delay + PARTLY * (kind == SUM))
+        rarity = self._jumps.rarity(self.slots)
+        reach = filter_bank.reach(self._bins, rarity, np.array(self._blur), noise) ** 0.5
+        asked = kind, noise.tobytes(), reach.tobytes()
+        if self._known is None or self._known[0] != asked:
+            typical = self._squares / np.maximum(self._sizes, 1e-9)
+            told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
+            hidden = _AFTER_RELEASES.take(_place(told), axis=0)
+            delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
+            self._known = asked, delay + PARTLY * (kind == SUM)
+        every = self._weighed / (self.slots + CALM) @ self._known[1]
         cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
         best = cost.argmin(axis=1)
         return cost.min(axis=1), WATCHES[best]

@@ -11,7 +11,7 @@ ones; to observe that tells of level and slope. The bank (`filter_bank.py`) and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,22 @@ _MOST = 1e36
 _TINY = 1e-300
 
 
+class Forecast(NamedTuple):
+    """What the bank expects of a slot, arrays of shape (d,)."""
+
+    mean: Floats
+    variance: Floats
+    """Of the curve."""
+    white: Floats
+    """Variance of the slot's own deviation from the curve."""
+    scale: Floats
+    """s of each bin: the deviation has this variance where it is there."""
+    several: Forecast | None = None
+    """The forecasts that were made with it, if any: mean and variance of shape (slots, d)."""
+    place: int = 0
+    """Which of these it is."""
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """What all members together expect of the slots up to the next observation.
@@ -63,6 +79,14 @@ class Mixture:
     white: Floats
     """Variance of a slot's own deviation."""
     scale: Floats
+    typical: float
+    """Mean of the scale."""
+    trend: float
+    """Belief in members with a slope."""
+    deviating: float
+    """Belief in members with a white part."""
+    ahead: dict[int, Forecast] = field(default_factory=dict)
+    """Forecasts that were made, by slots since the last observation."""
 
 
 @dataclass
@@ -183,9 +207,10 @@ def mixed(state: BankState, weights: Floats) -> Mixture:
     turned = np.zeros_like(apart)
     turned[SLOPED] = slope
     turned -= trend
+    beliefs = weights @ scale / scale.sum()
     return Mixture(
         weights,
-        weights @ scale / scale.sum(),
+        beliefs,
         mean,
         trend,
         (
@@ -197,6 +222,9 @@ def mixed(state: BankState, weights: Floats) -> Mixture:
         ),
         (weights * WHITE).sum(axis=0) * scale,
         scale,
+        float(scale.sum() / len(scale)),
+        float(beliefs @ TRENDING[:, 0]),
+        float(beliefs @ WHITE[:, 0]),
     )
 
 

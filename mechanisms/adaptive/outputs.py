@@ -11,9 +11,9 @@ from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
-from streamveil.mechanisms.adaptive.kalman import TRENDING, WHITE
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
-from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
 from streamveil.mechanisms.protocol import Lasting, SlotRelease
 from streamveil.mechanisms.protocol import Observed as Told
@@ -47,10 +47,8 @@ def told(
         status, variance, error = SKIPPED, np.full_like(mean, np.nan), forecast.variance
     else:
         status, mean = PREDICTED, forecast.mean
-        variance, error = state.misfit.of(forecast, every), forecast.variance
-    most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-    if terms.crowd.joined:
-        most = UNBOUNDED
+        variance, error = _variance(state, forecast, every), forecast.variance
+    most = UNBOUNDED if terms.crowd.joined else terms.most
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else forecast.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
@@ -59,7 +57,8 @@ def told(
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
-    counts, stderr = _in_counts(mean, variance, terms.crowd.quantum, most)
+    quantum = terms.crowd.quantum
+    counts, stderr = _in_counts(mean, variance, quantum, most)
     return SlotRelease(
         counts,
         status,
@@ -68,10 +67,24 @@ def told(
         stderr,
         spent=bill.main + bill.reserve + bill.audit,
         alarm=jumped,
-        diagnostics=_diagnostics(state, terms, surprise) | {"believed": share},
-        observed=tuple(_told(one, terms.crowd.quantum) for one in seen),
+        diagnostics=_diagnostics(state, terms, surprise, share),
+        observed=tuple(
+            Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
+            for one in seen
+        ),
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
     )
+
+
+def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:
+    """Variance to tell of a forecast, shape (d,): worked out for all that were made with it."""
+    several, known = forecast.several, state.foretold
+    if several is None:
+        return state.misfit.of(forecast, every)
+    if known is None or known.several is not several or known.every is not every:
+        known = state.foretold = Foretold(several, every, state.misfit.of(several, every))
+    variance: Floats = known.variance[forecast.place]
+    return variance
 
 
 def _lasting(
@@ -126,17 +139,14 @@ def revised(
         yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
 
 
-def _told(seen: Observed, quantum: int) -> Told:
-    """In counts."""
-    return Told(seen.observed * quantum, (seen.noise + seen.error) * quantum**2, seen.slots)
-
-
 def _in_counts(
     mean: Floats, variance: Floats, quantum: int, most: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Whole counts from 0 to `most`, and their standard errors, of estimates in quanta."""
-    counts = np.rint(np.minimum(np.maximum(mean * quantum, 0.0), most)).astype(np.int64)
-    return counts, np.sqrt(variance * quantum**2 + ROUNDING)
+    if quantum > 1:
+        mean, variance = mean * quantum, variance * quantum**2
+    counts = np.rint(np.minimum(np.maximum(mean, 0.0), most)).astype(np.int64)
+    return counts, np.sqrt(variance + ROUNDING)
 
 
 def _every(state: AdaptiveState) -> bool:
@@ -144,18 +154,23 @@ def _every(state: AdaptiveState) -> bool:
     return state.kind == POINT and state.gap == 1
 
 
-def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
-    beliefs = terms.bank.mixture(state.bank).beliefs
-    beta = terms.correlation.belief(state.correlation, state.bank.scale).mean
-    chosen = state.cycle.chosen
-    found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}
+def _diagnostics(
+    state: AdaptiveState, terms: Terms, surprise: float, believed: float
+) -> dict[str, float]:
+    mixture = terms.bank.mixture(state.bank)
+    belief = terms.correlation.belief(state.correlation, state.bank.scale)
+    found = {}
+    if state.cycle.candidates:
+        chosen = state.cycle.chosen
+        found["cycle"] = float(chosen.length if chosen else 0)
     return {
         **found,
         "gap": float(state.gap),
         "sum": float(state.kind == SUM),
         "alert": state.alert,
         "surprise": surprise,
-        "trend": float(beliefs @ TRENDING[:, 0]),
-        "white": float(beliefs @ WHITE[:, 0]),
-        "correlation": float(np.sqrt(np.mean(beta**2))),
+        "trend": mixture.trend,
+        "white": mixture.deviating,
+        "correlation": belief.typical,
+        "believed": believed,
     }

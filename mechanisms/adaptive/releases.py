@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import kalman
-from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
+from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, SUM
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT
@@ -90,16 +90,17 @@ def best_weighting(
         divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
         reserve = np.maximum(reserve, terms.from_reserve(divisor))
     offers = main + reserve
-    found = choices(offers, terms.crowd, terms.assume_independent)
+    found = terms.choices(offers)
     if not found.thresholds.size:
         return None
     auditing = terms.audit is not None
-    threshold = found.best(float(state.bank.scale.mean()), NO_RISK if auditing else here.risk)
-    weighting = Weighting.at(threshold, offers, terms.crowd)
+    scale = state.bank.scale
+    threshold = found.best(float(scale.sum() / len(scale)), NO_RISK if auditing else here.risk)
+    weighting = terms.weighting(threshold, offers)
     if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
         # What an audit shows is learnt of the most unequal weights.
         weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
-    doubt = float((here.forecast.variance + here.forecast.white).mean())
+    doubt = float((here.forecast.variance + here.forecast.white).sum() / len(scale))
     if weighting.noise_variance > USELESS * doubt and not alarmed:
         return None
     bill.add(weighting.spent, main)

@@ -24,8 +24,16 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import kalman
-from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Taken
-from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, MEMBERS, SLOPED, WHITE, BankState
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Taken
+from streamveil.mechanisms.adaptive.kalman import (
+    BEND,
+    DRIFT,
+    MEMBERS,
+    SLOPED,
+    WHITE,
+    BankState,
+    Forecast,
+)
 from streamveil.mechanisms.core import state_codec
 
 Floats = npt.NDArray[np.float64]

@@ -75,6 +75,8 @@ class RunningSum:
     lever: float = 0.0
     heaviest: int = 0
     """Units that the heaviest user was charged in all slots."""
+    last: Weighting | None = None
+    """Of the last slot, whose figures serve again where weights stay the same: not saved."""
 
     SCHEMA = state_codec.record_schema(
         "RunningSum",
@@ -105,22 +107,28 @@ class RunningSum:
 
     def weighting(self, offers: Units, crowd: Crowd) -> Weighting:
         """Weights of the next slot for offers (K,) in units."""
-        each = np.minimum(offers // crowd.sensitivity, self.threshold)
-        return Weighting(each // self.unit, self.unit, crowd)
+        weights = np.minimum(offers // crowd.sensitivity, self.threshold) // self.unit
+        last = self.last
+        if last and last.population is crowd and last.weights.tobytes() == weights.tobytes():
+            return last
+        return Weighting(weights, self.unit, crowd)
 
     def add(self, weighting: Weighting, counts: npt.NDArray[np.int64]) -> None:
         """Add a slot's counts, shape (K, d), with weights that are charged to it."""
         self.partial = self.partial + weighting.weights @ counts
         self.shape = digest(self.shape, weighting.weights.tobytes(), size=16)
-        sizes = weighting.population.sizes
-        total = float((sizes * weighting.weights).sum(dtype=np.float64))
+        if weighting is self.last:
+            total = self.totals[-1]
+        else:
+            sizes = weighting.population.sizes
+            total = float((sizes * weighting.weights).sum(dtype=np.float64))
+        self.last = weighting
         self.totals.append(total)
         if total:
-            dispersion = weighting.dispersion
-            self.people += float(sizes.sum()) / weighting.population.quantum * total
-            self.scatter += total**2 * dispersion
-            self.lever += total * dispersion**0.5
-            self.heaviest += int(weighting.spent.max())
+            self.people += weighting.people * total
+            self.scatter += total**2 * weighting.dispersion
+            self.lever += total * weighting.dispersion**0.5
+            self.heaviest += weighting.heaviest
 
     def release(self, noise: SlotNoise, purpose: str = "sum") -> SumRelease | None:
         """End the gap; None if nobody had any weight.
@@ -151,7 +159,8 @@ class RunningSum:
 
     def record(self) -> dict[str, Any]:
         """Avro record of the gap."""
-        return {**vars(self), "partial": state_codec.table_to_bytes(self.partial)}
+        kept = {name: value for name, value in vars(self).items() if name != "last"}
+        return {**kept, "partial": state_codec.table_to_bytes(self.partial)}
 
     @classmethod
     def read(cls, record: dict[str, Any], bins: int) -> RunningSum:

@@ -91,6 +91,8 @@ class Shrinkage:
         """
         share = self.share(mean, error)
         counts = self._plausible(share, mean, variance)
+        if share == 1.0:
+            return counts, variance, share
         # A count may be about the estimate or about nothing, and it is a whole number.
         apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
         # Chance may hide a larger share.
@@ -102,8 +104,8 @@ class Shrinkage:
 
         One that is larger is a draw of noise, or of a crowd that the next forecasts will tell of.
         """
-        most = np.inf
+        counts: Floats = np.maximum(mean, 0.0)
         if share < CLEAR and self.square > TELLING:
             most = MOST * np.sqrt(np.median(variance) * share / (1 - share))
-        counts: Floats = np.minimum(np.maximum(mean, 0.0), most)
+            counts = np.minimum(counts, most)
         return counts

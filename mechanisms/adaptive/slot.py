@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import CyclicBank
-from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast
+from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.weighting import Risk
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 
-@dataclass(frozen=True, eq=False)
-class Slot:
+class Slot(NamedTuple):
     """What a slot has to go by; all but the counts is public."""
 
     slot: int
@@ -51,5 +52,7 @@ class Bill:
         """
         slots_saved = np.minimum(slots, terms.windows)
         main, lent = terms.rates.saved(slots_saved, looks)
-        room = terms.main - self.main - terms.rates.gate * (slots_saved - 1) * looks
+        room = terms.main - self.main
+        if looks and slots > 1:
+            room -= terms.rates.gate * (slots_saved - 1)
         return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)

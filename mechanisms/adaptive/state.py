@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Terms
@@ -14,7 +15,7 @@ from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
-from streamveil.mechanisms.adaptive.jumps import Jumps
+from streamveil.mechanisms.adaptive.jumps import Jumps, Watch
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
@@ -74,6 +75,17 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
     }
 
 
+class Foretold(NamedTuple):
+    """What is told of forecasts until something is observed."""
+
+    several: kalman.Forecast
+    """That were made at once."""
+    every: bool
+    """Whether every slot is released."""
+    variance: npt.NDArray[np.float64]
+    """To tell of them, shape (slots, d)."""
+
+
 @dataclass
 class AdaptiveState:
     """What the next slot needs to know: everything in it is public but running sums."""
@@ -115,6 +127,10 @@ class AdaptiveState:
     jumps: Jumps = field(default_factory=Jumps)
     begun: tuple[Members | None, Terms] | None = None
     """What the next slot may spend, and on whom, once its price was asked: not saved."""
+    watching: tuple[tuple[Any, ...], Watch] | None = None
+    """What jumps cost in the gap that has begun, and what it was worked out for: not saved."""
+    foretold: Foretold | None = None
+    """What is told of forecasts that were made at once: not saved."""
 
     @classmethod
     def start(

@@ -55,6 +55,7 @@ BELIEF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 # Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
 # where errors are told, that they do has at least this share of belief.
 STAYING = 0.25
+_STAYING = (CHANCE > 0) * STAYING
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A belief in beta is no further from none than so many standard deviations of the hypothesis, for
@@ -89,16 +90,26 @@ class Weighting:
         unit = max(1, threshold >> STEP_BITS)
         return cls(np.minimum(each, threshold) // unit, unit, population)
 
-    @property
+    @cached_property
     def spent(self) -> Units:
         """Units that the release costs a user of each class, shape (K,)."""
         return self.weights * (self.unit * self.population.sensitivity)
 
-    @property
+    @cached_property
+    def people(self) -> float:
+        """Number of users, over the quantum."""
+        return float(self.population.sizes.sum()) / self.population.quantum
+
+    @cached_property
     def factor(self) -> float:
         """From the integer histogram to estimated counts, in quanta."""
         sizes, quantum = self.population.sizes, self.population.quantum
         return float(sizes.sum() / (sizes * self.weights).sum(dtype=np.float64) / quantum)
+
+    @cached_property
+    def heaviest(self) -> int:
+        """Units that it costs a user with the largest weight."""
+        return int(self.spent.max())
 
     @property
     def epsilon(self) -> float:
@@ -110,7 +121,7 @@ class Weighting:
         """Variance of the noise on an estimated count."""
         return self.factor**2 * laplace_variance(self.unit)
 
-    @property
+    @cached_property
     def dispersion(self) -> float:
         """Spread of the weights, n sum n_k m_k**2 / (sum n_k m_k)**2 - 1: 0 when all are equal."""
         sizes = self.population.sizes.astype(np.float64)
@@ -153,6 +164,10 @@ class Choices:
     """Variance of the noise, shape (c,)."""
     dispersion: Floats
     """Shape (c,)."""
+    nearness: Floats
+    """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
+    known: dict[tuple[float, Risk, int], int] = field(default_factory=dict)
+    """What :meth:`best` told last."""
 
     @classmethod
     def of(cls, offers: Units, population: Crowd) -> Choices:
@@ -164,14 +179,9 @@ class Choices:
         total = shares @ sizes
         factor = sizes.sum() / total
         noise = 2 * (factor / caps[:, 0] / population.quantum) ** 2
-        dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
-        return cls(thresholds, noise, np.maximum(dispersion, 0.0))
-
-    @cached_property
-    def nearness(self) -> Floats:
-        """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
-        found: Floats = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
-        return found
+        dispersion = np.maximum(sizes.sum() * (shares**2 @ sizes) / total**2 - 1, 0.0)
+        nearness = dispersion / max(float(dispersion.max(initial=0.0)), 1e-12)
+        return cls(thresholds, noise, dispersion, nearness)
 
     def errors(self, scale: float, risk: Risk, slots: int = 1) -> Floats:
         """Expected squared error of a count at each threshold, shape (c,).
@@ -187,7 +197,12 @@ class Choices:
 
     def best(self, scale: float, risk: Risk, slots: int = 1) -> int:
         """The threshold of the least of :meth:`errors`."""
-        return int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+        found = self.known.get((scale, risk, slots))
+        if found is None:
+            found = int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+            self.known.clear()
+            self.known[scale, risk, slots] = found
+        return found
 
 
 @dataclass
@@ -200,7 +215,7 @@ class CorrelationState:
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
     mixed: tuple[Mixed, ...] = field(default=(), init=False)
-    """All hypotheses together, for the last two scales that were asked for, such as those before
+    """All hypotheses together, for the last three scales that were asked for, such as those before
     and after a release: not saved."""
 
     @classmethod
@@ -214,7 +229,8 @@ class CorrelationState:
         possible = _possible(scale)
         far = FAR * np.sqrt(possible)
         variance = np.minimum(self.deviation.astype(np.float64) ** 2, possible)
-        return np.clip(self.mean.astype(np.float64), -far, far), variance
+        mean = np.minimum(np.maximum(self.mean.astype(np.float64), -far), far)
+        return mean, variance
 
 
 class Risk(NamedTuple):
@@ -239,6 +255,12 @@ class Mixed:
     told: Floats
     """The same where errors are told: see `STAYING`."""
     risk: Risk
+    typical: float
+    """Square root of the mean square of `mean`."""
+    doubts: dict[tuple[float, float], Floats] = field(default_factory=dict)
+    """What :meth:`Correlation.doubt` told last."""
+    biases: dict[tuple[float, float], tuple[Floats, Floats]] = field(default_factory=dict)
+    """What :meth:`Correlation.bias` told last."""
 
     @classmethod
     def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
@@ -248,12 +270,11 @@ class Mixed:
         mean = (weights * means).sum(axis=0)
         each = variances + (means - mean) ** 2
         variance = (weights * each).sum(axis=0)
-        staying = (CHANCE > 0) * STAYING
-        told = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
-        squared = (mean * scale) ** 2
+        told = ((_STAYING + (1 - STAYING) * weights) * each).sum(axis=0)
+        squared, bins = (mean * scale) ** 2, len(scale)
         here = variance * scale**2 + MISFIT**2 * squared
-        risk = Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
-        return cls(scale, mean, variance, told, risk)
+        risk = Risk(float(here.sum() / bins), float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
+        return cls(scale, mean, variance, told, risk, float(np.sqrt((mean**2).sum() / bins)))
 
 
 class Correlation:
@@ -274,7 +295,7 @@ class Correlation:
             if known.scale is scale:
                 return known
         made = Mixed.of(state, scale)
-        state.mixed = (made, *state.mixed[:1])
+        state.mixed = (made, *state.mixed[:2])
         return made
 
     def bias(
@@ -287,18 +308,23 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
         """
-        belief = self.belief(state, scale)
-        lever = scale * dispersion**0.5
-        expected = np.minimum(np.maximum(belief.mean * lever, -MISSED * scale), TOO_MANY * scale)
-        squared = belief.variance + self._misfit(dispersion) * belief.mean**2
-        return expected, squared * lever**2
+        belief, asked = self.belief(state, scale), (dispersion, self.reference)
+        if asked not in belief.biases:
+            lever = scale * dispersion**0.5
+            expected = np.maximum(belief.mean * lever, -MISSED * scale)
+            squared = belief.variance + self._misfit(dispersion) * belief.mean**2
+            belief.biases.clear()
+            belief.biases[asked] = np.minimum(expected, TOO_MANY * scale), squared * lever**2
+        return belief.biases[asked]
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        belief = self.belief(state, scale)
-        squared = belief.told + self._misfit(dispersion) * belief.mean**2
-        doubt: Floats = squared * scale**2 * dispersion
-        return doubt
+        belief, asked = self.belief(state, scale), (dispersion, self.reference)
+        if asked not in belief.doubts:
+            squared = belief.told + self._misfit(dispersion) * belief.mean**2
+            belief.doubts.clear()
+            belief.doubts[asked] = squared * scale**2 * dispersion
+        return belief.doubts[asked]
 
     def _misfit(self, dispersion: float) -> float:
         """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""

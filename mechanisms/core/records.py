@@ -409,6 +409,9 @@ class Estimate:
     """The released distribution over bins, shape (bins,), of a mechanism that releases one."""
 
 
+_ESTIMATE = tuple(one.name for one in fields(Estimate))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release(Estimate):
     """What is published for one slot: safe to show to anyone."""
@@ -423,7 +426,7 @@ class Release(Estimate):
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
         """What a mechanism reports of a slot, with its times."""
-        told = {one.name: getattr(estimate, one.name) for one in fields(Estimate)}
+        told = {name: getattr(estimate, name) for name in _ESTIMATE}
         start, end = slots.start(slot), slots.end(slot)
         return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
 

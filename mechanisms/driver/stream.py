@@ -191,7 +191,7 @@ class ReleaseStream:
         population = self.mechanism.population
         check_order(state.next_slot, slot)
         shape = (len(population.requirements), population.bins)
-        if counts.shape != shape or counts.dtype != np.int64 or (counts < 0).any():
+        if counts.shape != shape or counts.dtype != np.int64 or counts.min(initial=0) < 0:
             raise ValueError(
                 f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
                 f"got {counts.dtype} of shape {counts.shape}"
@@ -201,7 +201,7 @@ class ReleaseStream:
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        if (release.spent > price).any():
+        if np.count_nonzero(release.spent > price):
             raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent)
         if isinstance(state.filter, WindowFilter) and state.filter.forever:

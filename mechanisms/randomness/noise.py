@@ -47,6 +47,11 @@ FINE_RATES = (8, 1 << 52)
 # Words drawn at once: 32 MB.
 _MAX_WORDS = 1 << 22
 
+# Words made at once, at least: a sampler asks for a few at a time, and to ask the cipher takes
+# longer than to make these.
+_WORDS_AHEAD = 128
+_NO_WORDS: Words = np.empty(0, dtype="<u8")
+
 
 def _encryptor(key: bytes, counting: bool = False) -> CipherContext:
     """AES under the key, block by block or as a counter.
@@ -64,10 +69,17 @@ class RandomWords:
 
     def __init__(self, key: bytes) -> None:
         self._encryptor = _encryptor(key, counting=True)
+        self._ready: Words = _NO_WORDS
 
     def draw(self, size: int) -> Words:
         """Return the next `size` words, uint64, shape (size,)."""
-        return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype="<u8")
+        missing = size - self._ready.size
+        if missing > 0:
+            some = self._encryptor.update(bytes(8 * max(missing, _WORDS_AHEAD)))
+            fresh = np.frombuffer(some, dtype="<u8")
+            self._ready = np.concatenate((self._ready, fresh)) if self._ready.size else fresh
+        drawn, self._ready = self._ready[:size], self._ready[size:]
+        return drawn
 
 
 def keyed_words(key: bytes, *numbers: Words) -> Words:
@@ -193,11 +205,8 @@ def _prf(key: bytes, *parts: bytes) -> bytes:
 
 def digest(*parts: bytes, size: int = 32, key: bytes = b"", person: bytes = b"") -> bytes:
     """BLAKE2b of length-prefixed parts: `size` bytes."""
-    state = hashlib.blake2b(key=key, digest_size=size, person=person)
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little"))
-        state.update(part)
-    return state.digest()
+    framed = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(framed, key=key, digest_size=size, person=person).digest()
 
 
 def thin(
@@ -353,12 +362,11 @@ def _exponentials(
 
     Returns which tries went well; and of those u mod 2**bits, u >> bits, and a fair sign.
     """
-    first = words.draw(size)
-    fraction = first >> np.uint64(64 - bits)  # uniform in 0 .. 2**bits - 1
+    first, rest = words.draw(size), np.uint64(64 - bits)
+    alive = _bernoulli_exp(first >> rest, words, bits)  # of what is uniform in 0 .. 2**bits - 1
+    first = first[alive]
     negative = (first & np.uint64(1)).astype(bool)
-    alive = _bernoulli_exp(fraction, words, bits)
-    fraction, negative = fraction[alive], negative[alive]
-    return alive, fraction.astype(np.int64), _geometric(fraction.size, words), negative
+    return alive, (first >> rest).astype(np.int64), _geometric(first.size, words), negative
 
 
 def bernoulli_exp(losses: npt.NDArray[np.int64], words: RandomWords) -> Flags:
@@ -371,19 +379,21 @@ def bernoulli_exp(losses: npt.NDArray[np.int64], words: RandomWords) -> Flags:
 
 def _bernoulli_exp(fraction: Words, words: RandomWords, bits: int = UNIT_BITS) -> Flags:
     """Bernoulli(exp(-fraction / 2**bits)), by the alternating series: the first failure decides."""
-    odd = np.empty(fraction.size, dtype=bool)
+    odd = np.zeros(fraction.size, dtype=bool)
     index = np.arange(fraction.size)
+    scaled = fraction << np.uint64(64 - bits)
     k = 1
     while index.size:
         # Success with probability (fraction / 2**bits) / k, decided by one word and its tie-break.
-        scaled = fraction << np.uint64(64 - bits)
-        limit, rest = np.divmod(scaled, np.uint64(k))
+        limit = scaled // np.uint64(k)
         drawn = words.draw(index.size)
-        success = drawn < limit
-        for tie in np.flatnonzero(drawn == limit):
-            success[tie] = _bernoulli_rational(int(rest[tie]), k, words)
-        odd[index[~success]] = k % 2 == 1
-        index, fraction = index[success], fraction[success]
+        success, tied = drawn < limit, drawn == limit
+        if np.count_nonzero(tied):
+            for tie in np.flatnonzero(tied):
+                success[tie] = _bernoulli_rational(int(scaled[tie]) % k, k, words)
+        if k % 2:
+            odd[index[~success]] = True
+        index, scaled = index[success], scaled[success]
         k += 1
     return odd
 
@@ -401,11 +411,13 @@ def _geometric(size: int, words: RandomWords) -> npt.NDArray[np.int64]:
     """Number v of successes of probability exp(-1) before a failure: P(at least v) = exp(-v)."""
     rising = _exp_table()
     drawn = words.draw(size)
-    # v is the number of entries above the word.
-    above = np.searchsorted(rising, drawn, side="right")
-    value = _MAX_SUCCESSES - above.astype(np.int64)
-    for tie in np.flatnonzero((above > 0) & (rising[above - 1] == drawn)):
-        value[tie] = _geometric_tail(int(drawn[tie]), words)
+    # v is the number of entries above the word; the first one is 0, which is above none.
+    after = np.searchsorted(rising, drawn, side="right")
+    value = _MAX_SUCCESSES - after.astype(np.int64)
+    tied = rising[after - 1] == drawn
+    if np.count_nonzero(tied):
+        for tie in np.flatnonzero(tied):
+            value[tie] = _geometric_tail(int(drawn[tie]), words)
     return value
 
 

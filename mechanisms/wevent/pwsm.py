@@ -35,6 +35,8 @@ class PublicationState(Generic[S]):
     begun: tuple[Members, Offer] | None = None
     """What the next slot may spend, and on whom, once its price was asked where requirements
     change: not saved."""
+    chosen: tuple[Crowd, dict[bytes, Sampling]] | None = None
+    """How users of the last slot were sampled, by their budgets: not saved."""
 
 
 def decide(
@@ -47,13 +49,23 @@ def decide(
     """Publish, skip or nullify a slot, and remember what is published. Returns the status."""
     if offer.nullified:
         return NULLIFIED
-    looking = Sampling.choose(offer.dissimilarity, crowd)
-    publishing = Sampling.choose(offer.publication, crowd)
+    looking, publishing = _samplings(state, offer, crowd)
     moved = dissimilarity(slot_input.counts, state.last.counts, looking, noise)
     if not moved > np.sqrt(publishing.error):
         return SKIPPED
     state.last = Publication.by(publishing, slot_input.slot, slot_input.counts, noise)
     return PUBLISHED
+
+
+def _samplings(state: PublicationState[S], offer: Offer, crowd: Crowd) -> tuple[Sampling, ...]:
+    """For the dissimilarity and for a publication; in many slots budgets are those of the last."""
+    known = state.chosen[1] if state.chosen and state.chosen[0] is crowd else {}
+    offered = {budgets.tobytes(): budgets for budgets in (offer.dissimilarity, offer.publication)}
+    found = {
+        key: known.get(key) or Sampling.choose(budgets, crowd) for key, budgets in offered.items()
+    }
+    state.chosen = crowd, found
+    return found[offer.dissimilarity.tobytes()], found[offer.publication.tobytes()]
 
 
 class PWSM(Generic[S]):

@@ -16,6 +16,7 @@ Source: Jorgensen, Yu, Cormode, "Conservative or liberal? Personalized different
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,8 @@ from streamveil.mechanisms.randomness.noise import (
     thin,
 )
 from streamveil.mechanisms.wevent.obs import keep_probability, optimal_budget_selection
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,16 @@ class Sampling:
 
     def sample(self, counts: npt.NDArray[np.int64], words: RandomWords) -> npt.NDArray[np.int64]:
         """Thin counts of shape (K, d) and add the classes up: shape (d,)."""
-        certain, some = self.keep >= 1, (self.keep > 0) & (self.keep < 1)
-        thresholds = [probability_threshold(p) for p in self.keep[some].tolist()]
+        certain, some, thresholds = self._kept
         kept: npt.NDArray[np.int64] = thin(counts[some], thresholds, words).sum(axis=0)
         return kept + counts[certain].sum(axis=0)
+
+    @cached_property
+    def _kept(self) -> tuple[Integers, Integers, list[int]]:
+        """Classes that are kept whole, those that are thinned, and the thresholds of these."""
+        some = np.flatnonzero((self.keep > 0) & (self.keep < 1))
+        thresholds = [probability_threshold(p) for p in self.keep[some].tolist()]
+        return np.flatnonzero(self.keep >= 1), some, thresholds
 
     def publish(
         self, counts: npt.NDArray[np.int64], noise: SlotNoise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
@@ -103,7 +103,7 @@ class Publish:
     ) -> Iterator[Any]:
         """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
-        metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
+        metrics.observe(metrics.WINDOW_USE, math.ceil(driver.use(state) * 1e6))
         if "events_beyond" in release.diagnostics and mostly_left_out(
             release.diagnostics, int(release.counts.sum())
         ):

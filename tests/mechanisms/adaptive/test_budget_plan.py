@@ -122,3 +122,21 @@ def test_sums_are_planned_where_they_are_better():
     assert beyond.gap > 10
     assert narrow.best_gap(smooth, scale, NONE, QUIET, (POINT,)).gap <= 10
     assert wide.best_gap(member(bend=1e-3), scale, NONE, QUIET).kind == POINT
+
+
+# A plan that remembers what it weighed last says what a fresh one says, whatever was asked before.
+def test_plans_remember_no_other_question():
+    kept, quick, slow = plan_of(1.0), member(drift=1.0), member(drift=1e-3)
+    asked = [
+        (beliefs, np.full(2, scale), risk, QUIET, kinds)
+        for beliefs in (quick, slow)
+        for scale in (10.0, 1000.0)
+        for risk in (NONE, Risk(5.0, 2.0))
+        for kinds in ((POINT, SUM), (SUM,))
+    ]
+    for question in (*asked, *asked):
+        assert kept.best_gap(*question) == plan_of(1.0).best_gap(*question)
+    for since in (1, 5, 1000):
+        for risk in (NONE, Risk(5.0, 2.0)):
+            fresh = plan_of(1.0).error_after(POINT, since, 10.0, risk)
+            assert kept.error_after(POINT, since, 10.0, risk) == fresh

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms.adaptive import kalman
-from streamveil.mechanisms.adaptive.filter_bank import LEAST_SCALE, Bank
+from streamveil.mechanisms.adaptive.filter_bank import LEAST_SCALE, SEVERAL, Bank
 from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, MEMBERS, SLOPED, WHITE, present
 
 FLAKINESS = 1e-6
@@ -36,6 +36,23 @@ def assert_covariances(state) -> None:
     product = now.level_var[SLOPED] * now.slope_var
     assert (now.covariance**2 <= product * (1 + 1e-9) + 1e-200).all()
     assert (state.scale >= LEAST_SCALE).all()
+
+
+# What is foreseen of several slots at once is what is foreseen of each alone, bit for bit.
+def test_slots_are_foreseen_alike_alone_and_together():
+    bank, counts = Bank(10_000, 3), np.array([2000.0, 5000.0, 3000.0])
+    apart, together = bank.start(), bank.start()
+    for state in (apart, together):
+        bank.observe(state, counts, 400.0, np.zeros(3))
+    several = []
+    for slot in range(2 * SEVERAL):
+        apart.elapsed = together.elapsed = slot + 1
+        apart.mixture = None
+        alone, found = bank.forecast(apart), bank.forecast(together, 2 * SEVERAL - slot)
+        assert alone.mean.tolist() == found.mean.tolist()
+        assert alone.variance.tolist() == found.variance.tolist()
+        several.append(found.several)
+    assert len(set(map(id, several))) == 3  # the first one by itself
 
 
 # ---- tracking -------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.adaptive import intervals
-from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed, Taken
+from streamveil.mechanisms.adaptive.filter_bank import Observed, Taken
 from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
 NOISE = 2.0

@@ -116,3 +116,13 @@ def test_plans_without_budget_for_looks():
     beliefs, scale = member(drift=1e-2), np.full(2, 1000.0)
     quiet = watch_of(Jumps(), look_scale=np.inf)
     assert plan_of(1.0).best_gap(beliefs, scale, NONE, quiet).gap > 1
+
+
+# A gap's watch goes on with later slots as if it had been made then.
+@pytest.mark.parametrize("kind", [POINT, SUM])
+def test_a_watch_goes_on(kind):
+    noise, kept = np.linspace(200.0, 2.0, len(GAPS)), watch_of(jumps_of(800.0), alert=1.0)
+    for slots in (1000, 1004, 5000, 10**6):
+        kept.slots, fresh = slots, watch_of(jumps_of(800.0), slots, alert=1.0)
+        for ours, theirs in zip(kept.costs(kind, noise), fresh.costs(kind, noise), strict=True):
+            assert ours.tolist() == theirs.tolist()

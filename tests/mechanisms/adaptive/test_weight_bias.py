@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
+from streamveil.mechanisms import (
+    NoiseSource,
+    Population,
+    ReleaseStream,
+    Requirement,
+    mechanism,
+)
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState, Mixed
 
 PROPERTY = settings(max_examples=50)
 DISPERSION = 0.25
@@ -124,3 +131,19 @@ def test_what_is_mixed_is_of_the_last_audit():
             np.testing.assert_array_equal(told.mean, expected.mean)
             np.testing.assert_array_equal(told.variance, expected.variance)
             assert told.risk == expected.risk
+
+
+# Those after a release are beliefs of the slots up to the next one, and those before it are kept.
+def test_beliefs_are_mixed_once_a_release(monkeypatch):
+    mixed, of = [], Mixed.of
+    monkeypatch.setattr(Mixed, "of", lambda *given: mixed.append(given) or of(*given))
+    people = Population((Requirement(40, 0.6), Requirement(60, 1.0)), np.array([900, 900]), 9)
+    stream = ReleaseStream(mechanism("adaptive", people), NoiseSource(bytes(32)))
+    state, random, published = stream.start(), np.random.default_rng(5), 0
+    for slot in range(240):
+        counts = random.poisson(60, (2, 9))
+        state, release = stream.release(state, slot, counts)
+        published += release.status == "published"
+    audits = 240 // 60
+    assert published > 2 * audits
+    assert len(mixed) <= published + 2 * audits

@@ -473,6 +473,15 @@ def words_of(key=KEY, stream="s", slot=5, digest=b"d", purpose="p", size=64):
 
 
 # The same key, stream, slot, digest and purpose: the same words, however they are drawn.
+@given(st.lists(st.integers(0, 300), max_size=12))
+def test_words_are_the_same_however_many_are_drawn_at_once(sizes):
+    apart, at_once = SlotNoise(KEY).words("release"), SlotNoise(KEY).words("release")
+    drawn = [apart.draw(size) for size in sizes]
+    assert [len(some) for some in drawn] == sizes
+    expected = at_once.draw(sum(sizes))
+    assert np.concatenate([expected[:0], *drawn]).tolist() == expected.tolist()
+
+
 def test_same_input_same_words():
     np.testing.assert_array_equal(words_of(), words_of())
     words = NoiseSource(KEY, "s").slot(5, b"d").words("p")
