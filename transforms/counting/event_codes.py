@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import DISTINCT
+from streamveil.mechanisms.core.records import DISTINCT, UNIFORM
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding, mix, runs
+from streamveil.transforms.counting.bounding import Bounding, draw_one, mix, runs
 from streamveil.transforms.messages import (
     Kind,
     Message,
@@ -290,13 +290,41 @@ def _bound_in_pieces(
     for (start, end), (first, last) in zip(
         itertools.pairwise(edges), itertools.pairwise([*at.tolist(), len(repeated)]), strict=True
     ):
-        firsts, repeats = runs(codes[start:end])
-        distinct = codes[start:end][firsts]
-        np.add.at(repeats, np.searchsorted(distinct, repeated[first:last]), more[first:last])
-        groups.append(distinct)
-        kept.append(bound_members(distinct, repeats, block, layout, bounding))
-        dropped += int(repeats.sum() - kept[-1].sum())
+        found = _bound_piece(
+            codes[start:end], repeated[first:last], more[first:last], block, layout, bounding
+        )
+        groups.append(found[0])
+        kept.append(found[1])
+        dropped += end - start + int(more[first:last].sum()) - int(found[1].sum())
     return Visits(block, np.concatenate(groups), np.concatenate(kept), dropped)
+
+
+def _bound_piece(
+    codes: Codes, repeated: Codes, more: Integers, block: int, layout: Layout, bounding: Bounding
+) -> tuple[Codes, Integers]:
+    """Distinct groups of ascending codes, and events to keep of each; those of none may lack.
+
+    There are so many `more` events of the groups `repeated`.
+    """
+    one = bounding.most == 1 and bounding.keep == UNIFORM
+    if one and (bounding.once or int(more.sum()) <= len(codes)):
+        # Event by event, which takes half as long as groups of events.
+        events = codes
+        if bounding.once:
+            events = codes[runs(codes)[0]]
+        elif len(more):
+            repeats = np.ones(len(codes), np.int64)
+            np.add.at(repeats, np.searchsorted(codes, repeated), more)
+            events = np.repeat(codes, repeats)
+        visits = events // events.dtype.type(layout.bins)
+        start = np.uint64(block * layout.block * layout.users % (1 << 64))
+        rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + start, bounding.key)
+        if rows is not None:
+            return events[rows], np.ones(len(rows), np.int64)
+    firsts, repeats = runs(codes)
+    distinct = codes[firsts]
+    np.add.at(repeats, np.searchsorted(distinct, repeated), more)
+    return distinct, bound_members(distinct, repeats, block, layout, bounding)
 
 
 def _stranger_rows(
