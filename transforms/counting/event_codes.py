@@ -238,18 +238,17 @@ def _member_codes(
 
 
 def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place: by their lower half, then by the upper one.
+    """Sort the codes of one slot, in place: by their lowest 16 bits, then by the next ones.
 
     Of 16 bits numpy has a radix sort, which is fast whatever the processor.
     """
-    if layout.users * layout.bins > 1 << 32:
-        codes.sort()
-        return
-    size = codes.dtype.type(layout.users * layout.bins)
-    start = codes[0] // size * size
-    own = (codes - start).astype(np.uint32)
-    own = own[own.astype(np.uint16).argsort(kind="stable")]
-    own = own[(own >> np.uint32(16)).astype(np.uint16).argsort(kind="stable")]
+    size = layout.users * layout.bins
+    bits = (size - 1).bit_length()
+    start = codes[0] // codes.dtype.type(size) * codes.dtype.type(size)
+    own = codes - start
+    own = own.astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
+    for shift in range(0, bits, 16):
+        own = own[(own >> own.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
     np.add(own, start, out=codes)
 
 
