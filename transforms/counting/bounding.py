@@ -83,6 +83,29 @@ class Bounding:
         return bound_uniform(visits, repeats, self.most, draw)
 
 
+def draw_one(visits: npt.NDArray[np.integer], naming: Naming, key: bytes) -> Integers | None:
+    """Row of the one event that is kept of each visit, where one is: what `bound_uniform` draws.
+
+    Args:
+        visits: the user and slot of each event as one number, ascending, shape (n,). The events of
+            a visit are in order of their bins.
+        naming: gives a number that distinguishes user and slot from all others.
+        key: secret of the draws, 32 bytes.
+
+    Returns:
+        int64, one for each visit, ascending; None where a first word of some visit is not fair, so
+        that it takes another draw.
+    """
+    rows, lengths = runs(visits)
+    crowded = np.flatnonzero(lengths > 1)
+    if not len(crowded):
+        return rows
+    words = keyed_words(key, naming(rows[crowded]), np.zeros(len(crowded), np.uint64))
+    places, fair = _places(words, lengths[crowded])
+    rows[crowded] += places
+    return rows if fair.all() else None
+
+
 def bound_uniform(
     visits: npt.NDArray[np.integer],
     repeats: Integers,

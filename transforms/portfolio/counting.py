@@ -268,16 +268,16 @@ class PortfolioCounter(Counter):
     def histograms(self, kind: int, number: int, visits: Visits) -> Integers:
         """Of the slots of a block, by class: shape (slots, K, size of the measure)."""
         layout, measure = self.layout.questions[number], self.layout.measures[number]
-        class_of, bins = self.registry.classes_with_other, layout.bins // measure.steps
+        class_of = self.registry.classes_with_other
         table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
         for begin in range(0, len(visits.codes), _AT_ONCE):
             some = slice(begin, begin + _AT_ONCE)
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
             classes = class_of[users] if kind == MEMBERS else class_of[-1]
-            own = fine // measure.steps if measure.steps > 1 else fine
-            steps = fine - own * measure.steps
             rows = slots * layout.classes + classes
-            measure.add(rows * bins + own, steps, visits.kept[some], table)
+            cells, events = _added_up(rows * layout.bins + fine, visits.kept[some])
+            own = cells // measure.steps if measure.steps > 1 else cells
+            measure.add(own, cells - own * measure.steps, events, table)
         return table.reshape(layout.block, layout.classes, measure.size)
 
     def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
@@ -287,6 +287,18 @@ class PortfolioCounter(Counter):
         which = f"the slot of question {question.name!r} that ends with base slot {{slot}}"
         detail = f"{which} was closed before these events came, or never opened"
         return rejected_slots(LATE, detail, {key[2]: events})
+
+
+def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:
+    """Cells with events, and how many: each once where there are fewer of them than groups."""
+    first = int(cells.min())
+    if int(cells.max()) - first >= len(cells):
+        return cells, events
+    # Weights are added up as floats: exact, as sums are far below 2**53.
+    ones = int(events.min()) == int(events.max()) == 1
+    table = np.bincount(cells - first, None if ones else events)
+    filled = np.flatnonzero(table)
+    return filled + first, table[filled].astype(np.int64)
 
 
 _NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
