@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import multiprocessing
-import os
 import pickle
 import signal
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
@@ -23,9 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from apache_beam.internal import cloudpickle
 
 from streamveil.pipelines.progress import PROGRESS
-
-# In a child process the libraries below NumPy must not start a thread for every core again.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+from streamveil.pipelines.threads import one_thread_each
 
 
 class Work(Protocol):
@@ -36,19 +33,6 @@ class Work(Protocol):
 
     def do(self, element: Any) -> Any:
         """What comes of an element."""
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Let children inherit an environment in which every core has one process, not one each."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update({name: value or "1" for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
 
 
 class WorkerDied(RuntimeError):  # noqa: N818

@@ -86,7 +86,7 @@ def test_what_cannot_be_planned_is_told_in_one_line(run, flags, words):
         ),
         ("base_slot: 1h\n", "questions is missing"),
         ("base_slot: 2001-02-30\n", "is not YAML: "),
-        ("", "write a mapping of base_slot and questions"),
+        ("", "it is empty: write base_slot and questions"),
     ],
 )
 def test_a_file_of_questions_that_is_none_is_told_in_one_line(run, text, words):
