@@ -252,7 +252,7 @@ class _Part:
 
     def _follow(self, takers: Mapping[str | None, Sequence[_Taker]]) -> None:
         for taker in (one for some in takers.values() for one in some):
-            if isinstance(taker, _PassOn) or (isinstance(taker, _Do) and not taker.waits):
+            if isinstance(taker, _Step) and not isinstance(taker, _InParent):
                 if taker not in self._steps:
                     self._steps.append(taker)
                     self._follow(taker.takers)
@@ -280,7 +280,7 @@ class _Part:
 
 
 class _Do(_Step):
-    """Calls a DoFn for each element; if it has side inputs, when those have ended."""
+    """Calls a DoFn for each element."""
 
     def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
         super().__init__(applied, takers, processes)
@@ -289,43 +289,21 @@ class _Do(_Step):
         if _has_state(self._fn):
             raise NotImplementedError(f"{applied.full_label} needs a runner: it has state")
         self._args, self._kwargs = transform.args, transform.kwargs
-        self._sides: list[tuple[Any, list[Any]]] = [(side, []) for side in applied.side_inputs]
-        for side, elements in self._sides:
-            takers[side.pvalue].append(_Keep(elements))
-        self._waiting: list[Any] = []
-
-    @property
-    def waits(self) -> bool:
-        """Whether it needs more than the element that it is called for."""
-        return bool(self._sides)
 
     def begin(self) -> None:
         self._fn.setup()
         self._fn.start_bundle()
 
     def take(self, element: Any) -> None:
-        if self._sides:
-            self._waiting.append(element)
-        else:
-            self._call(element, self._args, self._kwargs)
-
-    def end(self) -> None:
-        views = [
-            side._from_runtime_iterable(iter(some), side._view_options())
-            for side, some in self._sides
-        ]
-        args, kwargs = insert_values_in_args(self._args, self._kwargs, views)
-        for element in self._waiting:
-            self._call(element, args, kwargs)
-        self._give_all(self._fn.finish_bundle())
-        self._fn.teardown()
+        self._give_all(self._fn.process(element, *self._args, **self._kwargs))
 
     def flush(self) -> None:
         self._give_all(self._fn.finish_bundle())
         self._fn.start_bundle()
 
-    def _call(self, element: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-        self._give_all(self._fn.process(element, *args, **kwargs))
+    def end(self) -> None:
+        self._give_all(self._fn.finish_bundle())
+        self._fn.teardown()
 
     def _give_all(self, outputs: Iterable[Any] | None) -> None:
         for output in outputs or ():
@@ -339,15 +317,43 @@ class _Do(_Step):
             )
 
 
+class _DoLater(_InParent, _Do):
+    """Calls a DoFn for each element when the side inputs have ended that it needs besides."""
+
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        super().__init__(applied, takers, processes)
+        self._sides: list[tuple[Any, list[Any]]] = [(side, []) for side in applied.side_inputs]
+        for side, elements in self._sides:
+            takers[side.pvalue].append(_Keep(elements))
+        self._waiting: list[Any] = []
+
+    def take(self, element: Any) -> None:
+        self._waiting.append(element)
+
+    def end(self) -> None:
+        views = [
+            side._from_runtime_iterable(iter(some), side._view_options())
+            for side, some in self._sides
+        ]
+        self._args, self._kwargs = insert_values_in_args(self._args, self._kwargs, views)
+        for element in self._waiting:
+            super().take(element)
+        super().end()
+
+
+def _do(applied: AppliedPTransform, takers: _Takers, processes: Processes) -> _Do:
+    return (_DoLater if applied.side_inputs else _Do)(applied, takers, processes)
+
+
 def _has_state(fn: beam.DoFn) -> bool:
     """Whether a DoFn asks for state or timers, without which no timer of it is ever set."""
     defaults = fn.get_function_arguments("process")[1]
     return any(isinstance(one, (_StateDoFnParam, _TimerDoFnParam)) for one in defaults)
 
 
-_STEPS: Mapping[type[beam.PTransform], type[_Step]] = {
+_STEPS: Mapping[type[beam.PTransform], Callable[[AppliedPTransform, _Takers, Processes], _Step]] = {
     beam.Impulse: _Begin,
-    beam.ParDo: _Do,
+    beam.ParDo: _do,
     beam.GroupByKey: _Gather,
     beam.Flatten: _PassOn,
     beam.Reshuffle: _Spread,
