@@ -213,7 +213,7 @@ def processes(given, folder: Path):
             *("events", "--processes", "wall s", "start-up wall s", "CPU s"),
             *("events a second without start-up", "times one process"),
         ],
-        f"{WORKER_FILES} files, {WORKER_SLOTS} slots, --shards=2. Start-up is the same command on "
+        f"{WORKER_FILES} files, {WORKER_SLOTS} slots, --shards=4. Start-up is the same command on "
         "1,000 events: each process imports Beam. The machine has two cores.",
     )
     size = given.worker_events
@@ -222,7 +222,7 @@ def processes(given, folder: Path):
         flags = (f"--processes={number}",)
         ran, idle = (
             measure(
-                command(folder, events, WORKER_SLOTS, WORKER_FILES, "--shards=2", *flags),
+                command(folder, events, WORKER_SLOTS, WORKER_FILES, "--shards=4", *flags),
                 given.repeats,
                 [folder / "releases.parquet"],
             )

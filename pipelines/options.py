@@ -375,7 +375,7 @@ def add_processes(parser: Parser) -> None:
         default=1,
         metavar="N",
         help="processes of this machine that read and count files together, without a runner "
-        "(default 1); --shards of as many lets them share the counting, too",
+        "(default 1); with --shards, twice as many, they share the counting, too",
     )
 
 
