@@ -173,7 +173,7 @@ def _serve(connection: Connection) -> None:
     while True:
         try:
             kind, what = pickle.loads(connection.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):
             return  # whoever started it is gone
         if kind == _PART:
             work, part = None, what
