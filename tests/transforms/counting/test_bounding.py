@@ -321,6 +321,48 @@ def test_a_user_with_very_many_events_costs_no_more_than_others():
 
 
 @PROPERTY
+@given(GROUPS, st.booleans(), st.sampled_from([0, 1, 2]))
+def test_one_event_is_drawn_alike_from_events_and_from_groups(groups, once, unfair):
+    """What others sent decides which way is taken: how many repeats, and whether words are fair."""
+
+    def words(key, visits, draws):
+        """The first word of every `unfair`th user is one that no three events can share."""
+        there = (visits % np.uint64(unfair) == 0) if unfair else np.zeros(len(visits), bool)
+        return np.where(there & (draws == 0), ~np.uint64(0), keyed_words(key, visits, draws))
+
+    layout = Layout(block=1, users=6, classes=1, bins=7, shards=1)
+    codes = np.array([visit * 7 + bin_ for visit, bin_, _ in groups], np.uint32)
+    more = np.array([n - 1 for *_, n in groups], np.int64)
+    rule = Bounding(1, UNIFORM, bytes(range(32)), once)
+
+    def kept():
+        found, events = event_codes._bound_piece(codes, codes, more, 0, layout, rule)
+        return found[events > 0].tolist(), events[events > 0].tolist()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounding_rules, "keyed_words", words)
+        from_events = kept()
+        patch.setattr(event_codes, "draw_one", lambda *_: None)
+        assert kept() == from_events
+    assert len(from_events[0]) == len({visit for visit, *_ in groups})
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 1, 3), (2, 5), (2, 4)])
+def test_a_word_that_is_not_fair_leaves_the_draw_to_the_groups(lengths, monkeypatch):
+    visits = np.repeat(np.arange(len(lengths)), lengths)
+
+    def name(rows):
+        return visits[rows].astype(np.uint64)
+
+    assert bounding_rules.draw_one(visits, name, bytes(32)) is not None
+    monkeypatch.setattr(
+        bounding_rules, "keyed_words", lambda key, names, _: np.full(len(names), ~np.uint64(0))
+    )
+    unfair = any(length % 2 and length > 1 for length in lengths)
+    assert (bounding_rules.draw_one(visits, name, bytes(32)) is None) == unfair
+
+
+@PROPERTY
 @given(GROUPS, st.integers(1, 8))
 def test_all_but_crowded_visits_keep_everything(groups, most):
     visits, _, repeats = np.array(groups, np.int64).reshape(-1, 3).T

@@ -1,5 +1,6 @@
 """Counting question by question: what travels, which blocks and shards there are, what is told."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from streamveil.transforms.portfolio.counting import (
     PackedSmall,
     PortfolioCounter,
     PortfolioLayout,
+    _added_up,
     histograms_of,
     pack_questions,
 )
@@ -192,6 +194,21 @@ def test_a_portfolio_counts_what_its_questions_count_alone(rows, batches, ordere
 
 
 # Whoever has all parts of a base slot need not know which questions end with it.
+@given(st.lists(st.tuples(st.integers(5, 40), st.integers(1, 3)), min_size=1, max_size=60))
+def test_cells_are_added_up_where_there_are_fewer_of_them(groups):
+    cells, events = (np.array(some, np.int64) for some in zip(*groups, strict=True))
+    found = _added_up(cells, events)
+    sums = Counter()
+    for cell, number in zip(*found, strict=True):
+        sums[int(cell)] += int(number)
+    wanted = Counter()
+    for cell, number in groups:
+        wanted[cell] += number
+    assert sums == wanted
+    few = max(cells) - min(cells) < len(cells)
+    assert len(found[0]) == (len(wanted) if few else len(groups))
+
+
 def test_shards_tell_of_base_slots_in_which_nothing_ends():
     made = counter(shards=2, timely=True)
     assert made.layout.parts == 2 * 2 * len(QUESTIONS)
