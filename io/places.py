@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 _KAFKA = "kafka:HOST:PORT/TOPIC"
 _TOPIC = "pubsub:projects/PROJECT/topics/NAME"
 
@@ -23,3 +25,8 @@ SOURCE_FORMS, SINK_FORMS = ", ".join(SOURCES.values()), ", ".join(SINKS.values()
 def is_stream(location: str) -> bool:
     """Whether a location is that of a stream, not of files; a source of one has no end."""
     return location.partition(":")[0] in {*SOURCES, *SINKS}
+
+
+def may_hold_files(folder: str) -> bool:
+    """Whether a folder of this machine is there, and files may be made in it."""
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

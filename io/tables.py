@@ -30,6 +30,7 @@ from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, out
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
+from streamveil.io.places import may_hold_files
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -83,7 +84,7 @@ def check_place(path: str) -> None:
             "another name"
         )
     folder = os.path.dirname(os.path.abspath(path))
-    if local and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+    if local and not may_hold_files(folder):
         raise ConfigurationError(
             f"{path}: {folder} is not a directory that may be written to: create it, let this user "
             "write there, or choose another path"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from streamveil.io.formats import EXTENSIONS, CsvDialect, format_of, output_format_of
-from streamveil.io.places import is_stream
+from streamveil.io.places import is_stream, may_hold_files
 from streamveil.mechanisms.core.domains import (
     Categories,
     Edges,
@@ -458,7 +458,7 @@ def check_summary(path: str | None) -> None:
     if path is None:
         return
     folder = os.path.dirname(os.path.abspath(path))
-    if "://" in path or os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+    if "://" in path or os.path.isdir(path) or not may_hold_files(folder):
         raise ConfigurationError(
             f"--summary={path}: {folder} is not a folder of this machine where a file may be "
             "written: create it, or choose another path"

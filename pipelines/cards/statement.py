@@ -10,6 +10,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io import is_stream
 from streamveil.io.files import require_filesystem
+from streamveil.io.places import may_hold_files
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import STREAM
 from streamveil.pipelines.cards.files import EDITED, card_beside, read_card, write_card
@@ -157,7 +158,7 @@ def check_card_place(path: str) -> None:
         )
     require_filesystem(path)
     folder = os.path.dirname(os.path.abspath(path))
-    if "://" not in path and not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+    if "://" not in path and not may_hold_files(folder):
         raise ConfigurationError(
             f"--card={path}: {folder} is not a folder where a file may be written: create it, or "
             "choose another path"
