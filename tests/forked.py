@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,9 +61,13 @@ def _run(command, out, err):
 
 
 def _started(command, stdout, stderr):
-    """As `subprocess.Popen`: a case is forked, all else is started."""
+    """As `subprocess.Popen`: a case is forked, all else is started.
+
+    A fork of a process with threads may stop forever, so theirs are started too.
+    """
     python, *script = command
-    if python != sys.executable or not any(each.startswith("--case=") for each in script):
+    case = python == sys.executable and any(each.startswith("--case=") for each in script)
+    if not case or threading.active_count() > 1:
         return subprocess.Popen(command, stdout=stdout, stderr=stderr)
     if not (process := os.fork()):
         _run(script, stdout.fileno(), stderr.fileno())

@@ -59,12 +59,12 @@ class GoesOn:
     def __init__(self):
         self.dropped, self.taken, self.errors = None, [], []
 
-    def take(self, step, element, args, kwargs):
+    def take(self, step, element):
         self.taken.append(step.label)
         if len(self.taken) - 1 == self.dropped:
             return
         try:
-            outputs = list(step._fn.process(element, *args, **kwargs) or ())
+            outputs = list(step._fn.process(element, *step._args, **step._kwargs) or ())
         except Exception as error:
             self.errors.append(error)
         else:
@@ -84,13 +84,13 @@ def goes_on(monkeypatch):
     def unwrapped(step, element, tag=None):  # steps that gather a bundle wrap what they give
         give(step, element.value if isinstance(element, WindowedValue) else element, tag)
 
-    def named(step, applied, takers):
+    def named(step, applied, takers, processes):
         step.label = applied.full_label
-        begin(step, applied, takers)
+        begin(step, applied, takers, processes)
 
     monkeypatch.setattr(steps._Do, "__init__", named)
     monkeypatch.setattr(steps._Step, "give", unwrapped)
-    monkeypatch.setattr(steps._Do, "_call", lambda step, *given: made.take(step, *given))
+    monkeypatch.setattr(steps._Do, "take", lambda step, element: made.take(step, element))
     return made
 
 
