@@ -254,8 +254,8 @@ class _Part:
         for taker in (one for some in takers.values() for one in some):
             if isinstance(taker, _Step) and not isinstance(taker, _InParent):
                 if taker not in self._steps:
-                    self._steps.append(taker)
                     self._follow(taker.takers)
+                    self._steps.insert(0, taker)  # before all that it gives to
             elif taker not in self.outlets:
                 self.outlets.append(taker)
 

@@ -74,6 +74,31 @@ def test_two_processes_give_what_one_gives(processes, caplog):
     assert sorted(record.getMessage() for record in caplog.records) == sorted(told)
 
 
+class Holds(beam.DoFn):
+    """Holds elements back until the bundle ends."""
+
+    def start_bundle(self):
+        self.held = []
+
+    def process(self, element):
+        self.held.append(element)
+
+    def finish_bundle(self):
+        yield from self.held
+
+
+def test_what_is_held_back_passes_those_after_it(processes):
+    """A step after two ways gives what it holds when both have given what they hold."""
+
+    def build(pipeline):
+        numbers = pipeline | beam.Create([1, 2, 3], reshuffle=False) | beam.Reshuffle()
+        ways = numbers | beam.Map(lambda n: 10 * n), numbers | "First" >> beam.ParDo(Holds())
+        return {"both": ways | beam.Flatten() | "Last" >> beam.ParDo(Holds())}
+
+    kept, _ = kept_of(build, processes)
+    assert kept["both"] == [10, 1, 20, 2, 30, 3]
+
+
 class UnsendableError(Exception):
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
