@@ -307,10 +307,7 @@ _Shape = tuple[tuple[str, bool], ...]
 def _shape(record: str) -> _Shape:
     """Shape of an object; empty for what is none, or has a key twice or none."""
     value = parse_object(record.encode())
-    if isinstance(value, str):
-        return ()
-    pairs = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str).decode(record)
-    if len(pairs) != len(value):
+    if isinstance(value, (str, _Ambiguous)):
         return ()
     return tuple((key, isinstance(value[key], (list, dict))) for key in value)
 

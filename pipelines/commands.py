@@ -91,7 +91,8 @@ _WRITTEN = ("output", "ledger", "rejected", "revisions")
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
-_HOW: Sequence[AddOptions] = (add_dry_run, add_processes, add_log_options)
+HOW: Sequence[AddOptions] = (add_dry_run, add_processes, add_log_options)
+"""Options that say how a command runs; they are not handed on to Beam."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,7 @@ _ALL = (
     Command(
         "release",
         "From events to one private histogram a slot, keeping every user's own requirement.",
-        (add_shared_options, add_job_options, add_release_options, *_HOW),
+        (add_shared_options, add_job_options, add_release_options, *HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil release --input=events.csv --output=releases.csv \
@@ -348,7 +349,7 @@ streamveil release --input=events.csv --output=releases.csv \
         "collect",
         "The same in the local setting, played through: users' devices perturb what they report, "
         "and the server sees no raw value.",
-        (add_shared_options, add_job_options, add_release_options, *_HOW),
+        (add_shared_options, add_job_options, add_release_options, *HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil collect --input=events.csv --output=releases.csv \
@@ -372,7 +373,7 @@ streamveil collect --input=events.csv --output=releases.csv \
         "record. There is no --rejected: a record that cannot be read or used counts nowhere and "
         "is told of nowhere, for whatever told of it would cost it all of its protection. There "
         "is no --ledger: what a record pays is secret, and at most its budget.",
-        (add_per_record_options, add_shared_options, *_HOW),
+        (add_per_record_options, add_shared_options, *HOW),
         ("input", "output", "statistic", "budget"),
         r"""
 streamveil per-record --input=payments.csv --output=sums.csv \

@@ -24,11 +24,10 @@ from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
 from streamveil.pipelines.beam_flags import BeamFlags
-from streamveil.pipelines.commands import COMMANDS
+from streamveil.pipelines.commands import COMMANDS, HOW
 from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.in_memory.steps import run_steps
-from streamveil.pipelines.options import add_dry_run, add_log_options, add_processes
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -54,9 +53,8 @@ def parse_flags(
     """
     of_beam = _checked_by_beam(command, argv)
     known = StrictParser(add_help=False, allow_abbrev=False)
-    add_dry_run(known)
-    add_log_options(known)
-    add_processes(known)
+    for add in HOW:
+        add(known)
     given, others = known.parse_known_args(list(argv if passed is None else passed))
     if given.processes > 1 and of_beam:
         raise ConfigurationError(

@@ -111,6 +111,13 @@ class Layout:
         """Codes in a block."""
         return self.block * self.users * self.bins
 
+    def first_visit(self, block: int) -> np.uint64:
+        """The number by which the first user in the first slot of a block is told from all others.
+
+        It is mod 2**64.
+        """
+        return np.uint64(block * self.block * self.users % (1 << 64))
+
     def slots_of(self, counts: BlockCounts) -> Integers:
         """Slot of each cell of a block's counts."""
         return counts.block * self.block + counts.cells // (self.classes * self.bins)
@@ -258,7 +265,7 @@ def bound_members(
     """Bound ascending distinct codes that count from the start of `first_block`."""
     bins = codes.dtype.type(layout.bins)
     start = np.uint64(first_block * layout.span % (1 << 64))
-    first_visit = np.uint64(first_block * layout.block * layout.users % (1 << 64))
+    first_visit = layout.first_visit(first_block)
 
     def visitor(groups: Integers) -> Words:
         return (codes[groups] // bins).astype(np.uint64) + first_visit
@@ -316,8 +323,8 @@ def _bound_piece(
             np.add.at(repeats, np.searchsorted(codes, repeated), more)
             events = np.repeat(codes, repeats)
         visits = events // events.dtype.type(layout.bins)
-        start = np.uint64(block * layout.block * layout.users % (1 << 64))
-        rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + start, bounding.key)
+        first = layout.first_visit(block)
+        rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + first, bounding.key)
         if rows is not None:
             return events[rows], np.ones(len(rows), np.int64)
     firsts, repeats = runs(codes)
