@@ -363,9 +363,8 @@ def _bound_piece(
         if bounding.once:
             events = codes[runs(codes)[0]]
         elif len(more):
-            repeats = np.ones(len(codes), np.int64)
-            np.add.at(repeats, np.searchsorted(codes, repeated), more)
-            events = np.repeat(codes, repeats)
+            again = np.repeat(repeated, more)
+            events = np.insert(codes, np.searchsorted(codes, again), again)
         visits = events // events.dtype.type(layout.bins)
         first = layout.first_visit(block)
         rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + first, bounding.key)
@@ -495,24 +494,34 @@ def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, Integ
 
     Users are members' positions, or strangers' numbers in their visits.
     """
+    slots, users, bins = _parts(kind, codes, layout)
+    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+
+
+def _parts(kind: int, codes: Codes, layout: Layout) -> tuple[Codes, Codes, Codes]:
+    """What :func:`read_codes` gives, in the type of the codes."""
     # Quotients of unsigned numbers by one number are several times faster than `divmod`.
     visits = codes // codes.dtype.type(layout.bins)
     bins = codes - visits * codes.dtype.type(layout.bins)
     size = codes.dtype.type(layout.users if kind == MEMBERS else layout.block)
     first = visits // size
     second = visits - first * size
-    slots, users = (first, second) if kind == MEMBERS else (second, first)
-    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+    return (first, second, bins) if kind == MEMBERS else (second, first, bins)
 
 
 def count(
     kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
 ) -> BlockCounts:
     """Count bounded events by class; `class_of` is that of each member, and last of all others."""
-    slots, users, bins = read_codes(kind, visits.codes, layout)
-    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
-    cells = (slots * layout.classes + classes) * layout.bins + bins
-    table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
+    slots, users, bins = _parts(kind, visits.codes, layout)
+    # Cells fit the type of codes: there is a table of them.
+    cells, width = slots, slots.dtype.type
+    cells *= width(layout.classes)
+    cells += (class_of.take(users) if kind == MEMBERS else class_of[-1]).astype(width)
+    cells *= width(layout.bins)
+    cells += bins
+    # Weights add up exactly: they are far below 2**53.
+    table = np.bincount(cells.astype(np.int64), weights=visits.kept, minlength=1)
     filled = np.flatnonzero(table)
     return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
 
