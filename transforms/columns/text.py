@@ -120,7 +120,8 @@ class TextIndex:
             known = self.find(array.dictionary)
             if not len(known):
                 return np.full(len(array), -1, dtype=np.int64)
-            found: npt.NDArray[np.int64] = known.take(indices.to_numpy(zero_copy_only=False))
+            at = indices.to_numpy(zero_copy_only=False)
+            found: npt.NDArray[np.int64] = known.take(at.astype(np.int64, copy=False))
             if array.null_count:
                 found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found

@@ -517,7 +517,9 @@ def count(
     # Cells fit the type of codes: there is a table of them.
     cells, width = slots, slots.dtype.type
     cells *= width(layout.classes)
-    cells += (class_of.take(users) if kind == MEMBERS else class_of[-1]).astype(width)
+    cells += (class_of.take(users.astype(np.int64)) if kind == MEMBERS else class_of[-1]).astype(
+        width
+    )
     cells *= width(layout.bins)
     cells += bins
     # Weights add up exactly: they are far below 2**53.

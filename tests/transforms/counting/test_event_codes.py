@@ -52,6 +52,7 @@ class Classes:
     """The class of a user without a table of 2**31 of them; at -1 the default class."""
 
     def take(self, users):
+        assert np.can_cast(users.dtype, np.intp)
         return users % 3
 
     def __getitem__(self, last):
