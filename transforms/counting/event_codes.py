@@ -8,8 +8,10 @@ counted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import timeit
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding, draw_one, mix, runs
+from streamveil.transforms.counting.bounding import Bounding, begins, draw_one, mix, runs
 from streamveil.transforms.messages import (
     Kind,
     Message,
@@ -38,7 +40,7 @@ Codes = npt.NDArray[np.unsignedinteger]
 _MOST_SLOTS_IN_A_BLOCK = 64
 _FEWEST_SLOTS_FOR_NARROW_CODES = 16
 _MOST_CELLS = 1 << 22
-# Input sorted by time is sorted slot by slot, twice as fast as at once, if slots are this busy.
+# Input sorted by time is sorted slot by slot, faster than at once, if slots are this busy.
 _ROWS_WORTH_A_SORT = 500
 
 # Groups of events that are bounded at once: what is made of more does not stay in a core's cache.
@@ -146,6 +148,25 @@ class Packed:
         at = np.flatnonzero(repeats > 1)
         return cls(codes, at, repeats[at] - 1)
 
+    @classmethod
+    def of_events(cls, codes: Codes) -> Packed:
+        """Members' events, whose codes ascend: most groups have one."""
+        first = begins(codes)
+        others = np.flatnonzero(~first)
+        groups = others - np.arange(1, len(others) + 1)
+        starts, more = runs(groups)
+        return cls(codes[first], groups[starts], more)
+
+    def between(self, start: int, end: int) -> Packed:
+        """Some of members' groups, by their places."""
+        first, last = np.searchsorted(self.at, (start, end))
+        return Packed(self.codes[start:end], self.at[first:last] - start, self.more[first:last])
+
+    def those(self, some: npt.NDArray[np.bool_]) -> Packed:
+        """Those of members' groups, shape (n,)."""
+        more = some[self.at]
+        return Packed(self.codes[some], (np.cumsum(some) - 1)[self.at[more]], self.more[more])
+
     def to_bytes(self) -> bytes:
         """The codes alone, where no group has more than one event."""
         more = (narrow(self.at), narrow(self.more)) if len(self.at) else ()
@@ -177,16 +198,17 @@ def pack(
         (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
     )
     users = events.members if everyone else events.members[member]
-    for block, codes, repeats, dropped in _member_codes(slots, users, bins, layout, bounding):
+    for block, packed, dropped in _member_codes(slots, users, bins, layout, bounding):
         if layout.shards == 1:
-            yield block, (MEMBERS, 0), Packed.of(codes, repeats), dropped
+            yield block, (MEMBERS, 0), packed, dropped
             continue
+        codes = packed.codes
         shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
         shard %= codes.dtype.type(layout.shards)
         for s in range(layout.shards):
             mine = shard == s
             if mine.any():
-                yield block, (MEMBERS, s), Packed.of(codes[mine], repeats[mine]), dropped
+                yield block, (MEMBERS, s), packed.those(mine), dropped
                 dropped = 0
     if not everyone:
         yield from _stranger_rows(
@@ -196,8 +218,8 @@ def pack(
 
 def _member_codes(
     slots: Integers, users: Integers, bins: Integers, layout: Layout, bounding: Bounding
-) -> Iterator[tuple[int, Codes, Integers, int]]:
-    """Distinct, ascending codes of each block of a batch, events of each, and dropped events."""
+) -> Iterator[tuple[int, Packed, int]]:
+    """Events of each block of a batch, and how many were dropped."""
     if not len(slots):
         return
     latest = int(slots.max())
@@ -222,41 +244,63 @@ def _member_codes(
             _sort_slot(part, layout)
     else:
         wide.sort()
-    starts, repeats = runs(wide)
-    distinct: Codes = wide[starts]
+    dropped = 0
     if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
-        repeats = bound_members(distinct, repeats, first, layout, bounding)
-        distinct, repeats = distinct[repeats > 0], repeats[repeats > 0]
-    dropped = len(wide) - int(repeats.sum())
-    if first == last:
-        yield first, distinct.astype(layout.dtype, copy=False), repeats, dropped
-        return
+        starts, repeats = runs(wide)
+        kept = bound_members(wide[starts], repeats, first, layout, bounding)
+        packed = Packed.of(wide[starts[kept > 0]], kept[kept > 0])
+        dropped = len(wide) - int(kept.sum())
+    else:
+        packed = Packed.of_events(wide)
+    codes = packed.codes
     start = 0
-    while start < len(distinct):
-        block = int(distinct[start]) // layout.span
-        own, events = distinct[start:], repeats[start:]
+    while start < len(codes):
+        block = int(codes[start]) // layout.span
+        end = len(codes)
         if first + block < last:  # else all that is left is its, and what ends it may be too wide
-            end = int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))
-            own, events = own[:end], events[:end]
-        start += len(own)
-        own = (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
-        yield first + block, own, events, dropped
-        dropped = 0
+            end = start + int(np.searchsorted(codes[start:], kind((block + 1) * layout.span)))
+        own = packed.between(start, end)
+        inside = (own.codes - kind(block * layout.span)).astype(layout.dtype, copy=False)
+        yield first + block, replace(own, codes=inside), dropped
+        start, dropped = end, 0
 
 
 def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place: by their lowest 16 bits, then by the next ones.
-
-    Of 16 bits numpy has a radix sort, which is fast whatever the processor.
-    """
+    """Sort the codes of one slot, in place."""
     size = layout.users * layout.bins
     bits = (size - 1).bit_length()
     start = codes[0] // codes.dtype.type(size) * codes.dtype.type(size)
     own = codes - start
     own = own.astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
-    for shift in range(0, bits, 16):
-        own = own[(own >> own.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
+    if _sorts_by_vectors():
+        own.sort()
+    else:
+        own = _by_halves(own, bits)
     np.add(own, start, out=codes)
+
+
+def _by_halves(codes: Codes, bits: int) -> Codes:
+    """Codes of so many bits in order: by their lowest 16 bits, then by the next ones.
+
+    Of 16 bits numpy has a radix sort, which is fast whatever the processor.
+    """
+    for shift in range(0, bits, 16):
+        codes = codes[(codes >> codes.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
+    return codes
+
+
+@cache
+def _sorts_by_vectors() -> bool:
+    """Whether numpy sorts codes faster than by 16 bits, which takes a processor that it knows.
+
+    Then it is two to four times as fast, else six times as slow: so it is tried.
+    """
+    some = mix(np.arange(2048, dtype=np.uint64)).astype(np.uint32)
+
+    def seconds(sort: Callable[[], object]) -> float:
+        return min(timeit.repeat(sort, repeat=5, number=1))
+
+    return seconds(lambda: np.sort(some)) < seconds(lambda: _by_halves(some, 20))
 
 
 def bound_members(
@@ -319,9 +363,8 @@ def _bound_piece(
         if bounding.once:
             events = codes[runs(codes)[0]]
         elif len(more):
-            repeats = np.ones(len(codes), np.int64)
-            np.add.at(repeats, np.searchsorted(codes, repeated), more)
-            events = np.repeat(codes, repeats)
+            again = np.repeat(repeated, more)
+            events = np.insert(codes, np.searchsorted(codes, again), again)
         visits = events // events.dtype.type(layout.bins)
         first = layout.first_visit(block)
         rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + first, bounding.key)
@@ -451,24 +494,36 @@ def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, Integ
 
     Users are members' positions, or strangers' numbers in their visits.
     """
+    slots, users, bins = _parts(kind, codes, layout)
+    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+
+
+def _parts(kind: int, codes: Codes, layout: Layout) -> tuple[Codes, Codes, Codes]:
+    """What :func:`read_codes` gives, in the type of the codes."""
     # Quotients of unsigned numbers by one number are several times faster than `divmod`.
     visits = codes // codes.dtype.type(layout.bins)
     bins = codes - visits * codes.dtype.type(layout.bins)
     size = codes.dtype.type(layout.users if kind == MEMBERS else layout.block)
     first = visits // size
     second = visits - first * size
-    slots, users = (first, second) if kind == MEMBERS else (second, first)
-    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+    return (first, second, bins) if kind == MEMBERS else (second, first, bins)
 
 
 def count(
     kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
 ) -> BlockCounts:
     """Count bounded events by class; `class_of` is that of each member, and last of all others."""
-    slots, users, bins = read_codes(kind, visits.codes, layout)
-    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
-    cells = (slots * layout.classes + classes) * layout.bins + bins
-    table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
+    slots, users, bins = _parts(kind, visits.codes, layout)
+    # Cells fit the type of codes: there is a table of them.
+    cells, width = slots, slots.dtype.type
+    cells *= width(layout.classes)
+    cells += (class_of.take(users.astype(np.int64)) if kind == MEMBERS else class_of[-1]).astype(
+        width
+    )
+    cells *= width(layout.bins)
+    cells += bins
+    # Weights add up exactly: they are far below 2**53.
+    table = np.bincount(cells.astype(np.int64), weights=visits.kept, minlength=1)
     filled = np.flatnonzero(table)
     return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
 
