@@ -51,6 +51,8 @@ from streamveil.transforms.portfolio.mapping import QuestionEvents
 _AT_ONCE = 1 << 16
 # Base slots in a block: all of its events are gathered at once, of one question after another.
 _MOST_SLOTS_IN_A_BLOCK = 16
+# Half as many or a quarter, if codes then fit 32 bits: they take half as long.
+_FEWEST_SLOTS_IN_A_BLOCK = 4
 
 Integers = npt.NDArray[np.int64]
 
@@ -77,11 +79,8 @@ class PortfolioLayout(Layout):
             )
             for question, measure in zip(portfolio, measures, strict=True)
         )
-        # Blocks of long slots must not hold all events of an input.
         layouts = tuple(
-            replace(
-                layout, block=max(min(layout.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
-            )
+            replace(layout, block=_slots_in_a_block(layout, question))
             for question, layout in zip(portfolio, chosen, strict=True)
         )
         users, classes = layouts[0].users, layouts[0].classes
@@ -121,6 +120,15 @@ class PortfolioLayout(Layout):
         )
 
 
+def _slots_in_a_block(chosen: Layout, question: Question) -> int:
+    """Fewer than chosen: blocks of long slots must not hold all events of an input."""
+    most = max(min(chosen.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
+    block = most
+    while block > 1 and block * chosen.users * chosen.bins > 1 << 32:
+        block //= 2
+    return block if block * question.slots >= _FEWEST_SLOTS_IN_A_BLOCK else most
+
+
 def pack_questions(
     events: Sequence[Events], layout: PortfolioLayout, bounding: Bounding
 ) -> Iterator[tuple[int, ShardKey, Packed, int]]:
@@ -143,7 +151,8 @@ def pack_questions(
 class PackedSmall(Packed):
     """The same events in a third of the bytes: those of all questions are on their way at once.
 
-    Members' codes travel as steps from one to the next, first the lowest byte of each, compressed.
+    Members' codes travel as the first one and the steps from one to the next, first the lowest byte
+    of each step, compressed.
     """
 
     @classmethod
@@ -155,10 +164,12 @@ class PackedSmall(Packed):
         """Steps and the events beyond the first of a group; rows of strangers as they are."""
         if self.codes.ndim > 1:
             return super().to_bytes()
-        steps = narrow(np.diff(self.codes, prepend=self.codes.dtype.type(0)))
-        steps = steps.astype(steps.dtype.newbyteorder("<"), copy=False)
-        lanes = steps.view(np.uint8).reshape(len(steps), steps.itemsize).T
-        found = arrays_to_bytes(np.ascontiguousarray(lanes), narrow(self.at), narrow(self.more))
+        steps = narrow(self.codes[1:] - self.codes[:-1])
+        shifts = range(0, 8 * steps.itemsize, 8)
+        lanes = np.empty((steps.itemsize, len(steps)), np.uint8)
+        for lane, shift in zip(lanes, shifts, strict=True):
+            lane[:] = steps >> steps.dtype.type(shift)
+        found = arrays_to_bytes(self.codes[:1], lanes, narrow(self.at), narrow(self.more))
         return compressed(found)
 
     @classmethod
@@ -166,13 +177,18 @@ class PackedSmall(Packed):
         """The events of some bytes, of MEMBERS or STRANGERS."""
         if kind != MEMBERS:
             return cls.from_bytes(data)
-        lanes, *more = arrays_from_bytes(expanded(data))
-        steps = np.zeros(lanes.shape[1], layout.dtype)
+        # Earlier versions kept the first code as a step from 0.
+        *first, lanes, at, more = arrays_from_bytes(expanded(data))
+        steps = np.zeros(lanes.shape[1], f"u{lanes.shape[0]}")
         for lane in lanes[::-1]:
-            steps <<= 8
+            steps <<= steps.dtype.type(8)
             steps |= lane
-        codes = np.cumsum(steps, dtype=layout.dtype)
-        return cls(codes, *(array.astype(np.int64) for array in more))
+        begins = first[0] if first else steps[:0]
+        codes = np.empty(len(begins) + len(steps), layout.dtype)
+        codes[: len(begins)] = begins
+        codes[len(begins) :] = steps
+        np.cumsum(codes, out=codes)
+        return cls(codes, at.astype(np.int64), more.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
