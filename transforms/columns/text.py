@@ -114,9 +114,10 @@ class TextIndex:
         int64, shape (len(array),); a null is -1.
         """
         if pa.types.is_dictionary(array.type):
-            at = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            indices = array.indices.fill_null(0) if array.null_count else array.indices
+            at = indices.to_numpy(zero_copy_only=False)
             known = self.find(array.dictionary)
-            found = known[at] if len(known) else np.full(len(at), -1, dtype=np.int64)
+            found = known.take(at) if len(known) else np.full(len(at), -1, dtype=np.int64)
             if array.null_count:
                 found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found

@@ -7,6 +7,7 @@ base slots. What a shard tells of a slot of a question it tells of the base slot
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import BlockKey, Counter
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
+    Codes,
     Layout,
     Packed,
     ShardKey,
@@ -284,14 +286,15 @@ class PortfolioCounter(Counter):
     def histograms(self, kind: int, number: int, visits: Visits) -> Integers:
         """Of the slots of a block, by class: shape (slots, K, size of the measure)."""
         layout, measure = self.layout.questions[number], self.layout.measures[number]
-        class_of = self.registry.classes_with_other
+        class_of = self.registry.classes_with_other.astype(np.int64)
         table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
-        for begin in range(0, len(visits.codes), _AT_ONCE):
-            some = slice(begin, begin + _AT_ONCE)
+        for some in _pieces(kind, visits.codes, layout):
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
-            classes = class_of[users] if kind == MEMBERS else class_of[-1]
-            rows = slots * layout.classes + classes
-            cells, events = _added_up(rows * layout.bins + fine, visits.kept[some])
+            rows = slots * layout.classes
+            rows += class_of.take(users) if kind == MEMBERS else class_of[-1]
+            rows *= layout.bins
+            rows += fine
+            cells, events = _added_up(rows, visits.kept[some])
             own = cells // measure.steps if measure.steps > 1 else cells
             measure.add(own, cells - own * measure.steps, events, table)
         return table.reshape(layout.block, layout.classes, measure.size)
@@ -303,6 +306,21 @@ class PortfolioCounter(Counter):
         which = f"the slot of question {question.name!r} that ends with base slot {{slot}}"
         detail = f"{which} was closed before these events came, or never opened"
         return rejected_slots(LATE, detail, {key[2]: events})
+
+
+def _pieces(kind: int, codes: Codes, layout: Layout) -> Iterator[slice]:
+    """Cuts groups of a block into some that are read at once, members' also between slots.
+
+    Events of one slot are in few cells, so that there are more events than cells.
+    """
+    edges = [0, len(codes)]
+    if kind == MEMBERS:
+        size = layout.users * layout.bins
+        firsts = np.arange(1, layout.block, dtype=codes.dtype) * codes.dtype.type(size)
+        edges[1:1] = np.searchsorted(codes, firsts).tolist()
+    for start, end in itertools.pairwise(edges):
+        for begin in range(start, end, _AT_ONCE):
+            yield slice(begin, min(begin + _AT_ONCE, end))
 
 
 def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:
