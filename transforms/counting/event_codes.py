@@ -298,7 +298,8 @@ def _coded(
 def _sort_slots(codes: Codes, edges: Integers, layout: Layout) -> None:
     """Sort codes in place that ascend from slot to slot, with these edges between slots.
 
-    The numbers of a slot fit 32 bits where those of a block do not: two thirds of the time.
+    Those of a slot fit 32 bits where those of a block may not, and numpy, whose sort takes as many
+    numbers at once as fit a register, sorts them in half to four fifths of the time.
     """
     size = layout.users * layout.bins
     if codes.itemsize == 4 or size > 1 << 32:

@@ -286,7 +286,7 @@ class PortfolioCounter(Counter):
     def histograms(self, kind: int, number: int, visits: Visits) -> Integers:
         """Of the slots of a block, by class: shape (slots, K, size of the measure)."""
         layout, measure = self.layout.questions[number], self.layout.measures[number]
-        class_of = self.registry.classes_with_other.astype(np.int64)
+        class_of = self.registry.classes_with_other
         table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
         for some in _pieces(kind, visits.codes, layout):
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
@@ -316,7 +316,7 @@ def _pieces(kind: int, codes: Codes, layout: Layout) -> Iterator[slice]:
     edges = [0, len(codes)]
     if kind == MEMBERS:
         size = layout.users * layout.bins
-        firsts = np.arange(1, layout.block, dtype=codes.dtype) * codes.dtype.type(size)
+        firsts = np.array([slot * size for slot in range(1, layout.block)], codes.dtype)
         edges[1:1] = np.searchsorted(codes, firsts).tolist()
     for start, end in itertools.pairwise(edges):
         for begin in range(start, end, _AT_ONCE):
