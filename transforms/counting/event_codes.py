@@ -264,7 +264,8 @@ def _scattered_codes(
         return
     begin = first * layout.block
     end = (latest + 1 - begin) * layout.users * layout.bins
-    kind = np.dtype(np.uint32 if max(end, layout.span) < 1 << 32 else np.uint64)
+    narrow_enough = max(end, layout.span) < 1 << 32
+    kind: np.dtype[np.unsignedinteger] = np.dtype(np.uint32 if narrow_enough else np.uint64)
     wide = _coded(slots - begin, users, bins, layout, kind)
     wide.sort()
     if first == last:
