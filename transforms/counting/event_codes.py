@@ -22,7 +22,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding, begins, draw_one, mix, runs
+from streamveil.transforms.counting.bounding import Bounding, draw_one, mix, runs
 from streamveil.transforms.messages import (
     Kind,
     Message,
@@ -40,7 +40,8 @@ Codes = npt.NDArray[np.unsignedinteger]
 _MOST_SLOTS_IN_A_BLOCK = 64
 _FEWEST_SLOTS_FOR_NARROW_CODES = 16
 _MOST_CELLS = 1 << 22
-# Input sorted by time is sorted slot by slot, faster than at once, if slots are this busy.
+# Input in order of time is sorted block by block, in codes as narrow as theirs, if slots are this
+# busy.
 _ROWS_WORTH_A_SORT = 500
 
 # Groups of events that are bounded at once: what is made of more does not stay in a core's cache.
@@ -150,22 +151,30 @@ class Packed:
 
     @classmethod
     def of_events(cls, codes: Codes) -> Packed:
-        """Members' events, whose codes ascend: most groups have one."""
-        first = begins(codes)
-        others = np.flatnonzero(~first)
-        groups = others - np.arange(1, len(others) + 1)
+        """Members' events, by ascending codes: those with the same one are a group."""
+        again = np.flatnonzero(codes[1:] == codes[:-1])
+        if not len(again):
+            return cls(codes)
+        first = np.ones(len(codes), np.bool_)
+        first[again] = False
+        groups = again - np.arange(len(again))  # as so many stand before each that leave
         starts, more = runs(groups)
         return cls(codes[first], groups[starts], more)
 
-    def between(self, start: int, end: int) -> Packed:
-        """Some of members' groups, by their places."""
-        first, last = np.searchsorted(self.at, (start, end))
-        return Packed(self.codes[start:end], self.at[first:last] - start, self.more[first:last])
+    @property
+    def events(self) -> Integers:
+        """Of each of members' groups, shape (n,)."""
+        events = np.ones(len(self.codes), np.int64)
+        events[self.at] += self.more
+        return events
 
-    def those(self, some: npt.NDArray[np.bool_]) -> Packed:
-        """Those of members' groups, shape (n,)."""
-        more = some[self.at]
-        return Packed(self.codes[some], (np.cumsum(some) - 1)[self.at[more]], self.more[more])
+    def some(self, rows: npt.NDArray[np.bool_]) -> Packed:
+        """Those of some rows of `codes`."""
+        if rows.all():
+            return self
+        if not len(self.at):
+            return Packed(self.codes[rows])
+        return Packed.of(self.codes[rows], self.events[rows])
 
     def to_bytes(self) -> bytes:
         """The codes alone, where no group has more than one event."""
@@ -198,18 +207,22 @@ def pack(
         (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
     )
     users = events.members if everyone else events.members[member]
-    for block, packed, dropped in _member_codes(slots, users, bins, layout, bounding):
+    for block, codes in _member_codes(slots, users, bins, layout):
+        packed, dropped = Packed.of_events(codes), 0
+        if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
+            repeats = packed.events
+            kept = bound_members(packed.codes, repeats, block, layout, bounding)
+            dropped = int(repeats.sum()) - int(kept.sum())
+            if dropped:
+                packed = Packed.of(packed.codes[kept > 0], kept[kept > 0])
         if layout.shards == 1:
             yield block, (MEMBERS, 0), packed, dropped
             continue
-        codes = packed.codes
-        shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
-        shard %= codes.dtype.type(layout.shards)
-        for s in range(layout.shards):
-            mine = shard == s
-            if mine.any():
-                yield block, (MEMBERS, s), packed.those(mine), dropped
-                dropped = 0
+        number = packed.codes.dtype.type
+        shard = packed.codes // number(layout.bins) % number(layout.users) % number(layout.shards)
+        for s in np.unique(shard).tolist():
+            yield block, (MEMBERS, s), packed.some(shard == s), dropped
+            dropped = 0
     if not everyone:
         yield from _stranger_rows(
             events.slots[~member], events.strangers, events.bins[~member], layout
@@ -217,9 +230,29 @@ def pack(
 
 
 def _member_codes(
-    slots: Integers, users: Integers, bins: Integers, layout: Layout, bounding: Bounding
-) -> Iterator[tuple[int, Packed, int]]:
-    """Events of each block of a batch, and how many were dropped."""
+    slots: Integers, users: Integers, bins: Integers, layout: Layout
+) -> Iterator[tuple[int, Codes]]:
+    """Ascending codes of the events of each block of a batch."""
+    edges = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+    if len(edges) * _ROWS_WORTH_A_SORT >= len(slots) or (slots[edges] < slots[edges - 1]).any():
+        yield from _scattered_codes(slots, users, bins, layout)
+        return
+    ends = np.append(edges, len(slots))
+    begins = np.append(0, edges)
+    for first, number in zip(*runs(slots[begins] // layout.block), strict=True):
+        of_slots = slice(first, first + number)
+        start, end = int(begins[first]), int(ends[of_slots][-1])
+        rows, block = slice(start, end), int(slots[start]) // layout.block
+        own = slots[rows] - block * layout.block
+        codes = _coded(own, users[rows], bins[rows], layout, layout.dtype)
+        _sort_slots(codes, begins[of_slots][1:] - start, layout)
+        yield block, codes
+
+
+def _scattered_codes(
+    slots: Integers, users: Integers, bins: Integers, layout: Layout
+) -> Iterator[tuple[int, Codes]]:
+    """The same, whatever the order of slots."""
     if not len(slots):
         return
     latest = int(slots.max())
@@ -227,56 +260,59 @@ def _member_codes(
     if (last - first + 1) * layout.span >= 1 << 63:
         # Times far apart: a code could not hold them, so take the blocks one by one.
         blocks = slots // layout.block
-        for block in np.unique(blocks):
+        for block in np.unique(blocks).tolist():
             there = blocks == block
-            yield from _member_codes(slots[there], users[there], bins[there], layout, bounding)
+            yield from _scattered_codes(slots[there], users[there], bins[there], layout)
         return
     begin = first * layout.block
     end = (latest + 1 - begin) * layout.users * layout.bins
-    kind = np.uint32 if max(end, layout.span) < 1 << 32 else np.uint64
-    wide: Codes = (slots - begin).astype(kind)
-    for size, added in ((layout.users, users), (layout.bins, bins)):
-        wide *= kind(size)
-        wide += added.astype(kind)
-    edges = np.flatnonzero(slots[1:] != slots[:-1])
-    if len(edges) * _ROWS_WORTH_A_SORT < len(slots) and (slots[edges + 1] > slots[edges]).all():
-        for part in np.split(wide, edges + 1):  # a slot's codes are together: sort them in place
-            _sort_slot(part, layout)
-    else:
-        wide.sort()
-    dropped = 0
-    if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
-        starts, repeats = runs(wide)
-        kept = bound_members(wide[starts], repeats, first, layout, bounding)
-        packed = Packed.of(wide[starts[kept > 0]], kept[kept > 0])
-        dropped = len(wide) - int(kept.sum())
-    else:
-        packed = Packed.of_events(wide)
-    codes = packed.codes
+    narrow_enough = max(end, layout.span) < 1 << 32
+    kind: np.dtype[np.unsignedinteger] = np.dtype(np.uint32 if narrow_enough else np.uint64)
+    wide = _coded(slots - begin, users, bins, layout, kind)
+    wide.sort()
+    if first == last:
+        yield first, wide.astype(layout.dtype, copy=False)
+        return
     start = 0
-    while start < len(codes):
-        block = int(codes[start]) // layout.span
-        end = len(codes)
+    while start < len(wide):
+        block = int(wide[start]) // layout.span
+        own = wide[start:]
         if first + block < last:  # else all that is left is its, and what ends it may be too wide
-            end = start + int(np.searchsorted(codes[start:], kind((block + 1) * layout.span)))
-        own = packed.between(start, end)
-        inside = (own.codes - kind(block * layout.span)).astype(layout.dtype, copy=False)
-        yield first + block, replace(own, codes=inside), dropped
-        start, dropped = end, 0
+            own = own[: int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))]
+        start += len(own)
+        yield first + block, (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
 
 
-def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place."""
+def _coded(
+    slots: Integers,
+    users: Integers,
+    bins: Integers,
+    layout: Layout,
+    dtype: np.dtype[np.unsignedinteger],
+) -> Codes:
+    """(slot * users + user) * bins + bin of each event, in an array of its own."""
+    codes: Codes = slots.astype(dtype)
+    for size, added in ((layout.users, users), (layout.bins, bins)):
+        codes *= dtype.type(size)
+        codes += added.astype(dtype, copy=False)
+    return codes
+
+
+def _sort_slots(codes: Codes, edges: Integers, layout: Layout) -> None:
+    """Sort codes in place that ascend from slot to slot, with these edges between slots.
+
+    Those of a slot fit 32 bits where those of a block may not, and are sorted in half to four
+    fifths of the time.
+    """
     size = layout.users * layout.bins
-    bits = (size - 1).bit_length()
-    start = codes[0] // codes.dtype.type(size) * codes.dtype.type(size)
-    own = codes - start
-    own = own.astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
-    if _sorts_by_vectors():
-        own.sort()
-    else:
-        own = _by_halves(own, bits)
-    np.add(own, start, out=codes)
+    bits, at_once = (size - 1).bit_length(), _sorts_by_vectors()
+    if at_once and (codes.itemsize == 4 or bits > 32):
+        codes.sort()
+        return
+    for part in np.split(codes, edges):
+        start = part[0] // part.dtype.type(size) * part.dtype.type(size)
+        own = (part - start).astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
+        np.add(np.sort(own) if at_once else _by_halves(own, bits), start, out=part)
 
 
 def _by_halves(codes: Codes, bits: int) -> Codes:

@@ -210,6 +210,19 @@ def test_events_in_order_of_time_make_the_same_codes(layout, by_vectors, monkeyp
         assert in_order[2].codes.dtype == layout.dtype
 
 
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_like_events_are_a_group(numbers):
+    codes = np.sort(np.array(numbers, np.uint32))
+    packed, (distinct, events) = Packed.of_events(codes), np.unique(codes, return_counts=True)
+    expected = Packed.of(distinct, events)
+    for name in ("codes", "at", "more"):
+        np.testing.assert_array_equal(getattr(packed, name), getattr(expected, name))
+    np.testing.assert_array_equal(packed.events, events)
+    odd = packed.some(distinct % 2 == 1)
+    np.testing.assert_array_equal(odd.codes, distinct[distinct % 2 == 1])
+    np.testing.assert_array_equal(odd.events, events[distinct % 2 == 1])
+
+
 @PROPERTY
 @given(EVENTS, st.integers(1, 3), st.sampled_from(KEEPS))
 def test_shards_do_not_change_the_counts(rows, most, keep):
