@@ -117,6 +117,9 @@ def test_page_can_be_read_without_eyes_or_mouse(html):
     for table in tables:
         assert "<caption>" in table
         assert not re.search(r"<th(?![^>]*scope=)[ >]", table)
+        rows = re.findall(r"<tr.*?</tr>", table.split("<tbody")[1], re.DOTALL)
+        assert all('scope="row"' in row for row in rows)
+    assert "overflow-x" not in html  # no keyboard scrolls what cannot be focused
     assert not re.search(r"</figure>\s*<figcaption|</div>\s*</section>\s*<figcaption", html)
     named = re.findall(r'aria-label="(Counts of [^"]+)"', html)
     assert len(named) == 2 * 8
