@@ -130,6 +130,7 @@ def _question(number: int, found: Any, base: int, read_domain: TextDomain) -> Qu
 def _told(found: Mapping[str, Any], base: int, read_domain: TextDomain) -> dict[str, Any]:
     """What a question is made of, but for its name: some of it is checked there."""
     _check_keys(found, _KEYS)
+    found = {key: _plain(value) for key, value in found.items()}
     for key, value in found.items():
         if value is None or value in ("", [], {}):
             raise ConfigurationError(f"{key} is empty: write a value, or leave {key} out")
@@ -145,6 +146,17 @@ def _told(found: Mapping[str, Any], base: int, read_domain: TextDomain) -> dict[
     domain = _domain(found, read_domain, told.get("value", ()))
     told.update(domain=domain, statistic=_statistic(found), tree=_tree(found, domain))
     return told
+
+
+def _plain(value: Any) -> Any:
+    """A value as files have it, where a program gives an array, a column or a number of numpy."""
+    if isinstance(value, Mapping):
+        return {key: _unpacked(one) for key, one in value.items()}
+    return _unpacked(value)
+
+
+def _unpacked(value: Any) -> Any:
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _base_slots(text: Any, base: int) -> int:
