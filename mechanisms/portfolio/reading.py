@@ -60,6 +60,15 @@ STATISTICS: Mapping[str, Callable[..., statistics.Statistic]] = {
 }
 """By name. A statistic's fields are its keys in a file."""
 
+_MEDIAN = "write statistic: quantiles with edges, and quantiles: [0.5]"
+_CALLED = {
+    **dict.fromkeys(("median", "percentile", "percentiles", "quantile"), _MEDIAN),
+    **dict.fromkeys(("average", "avg"), "write mean"),
+    **dict.fromkeys(("std", "sd"), "write stddev"),
+    **dict.fromkeys(("unique", "users", "count_distinct"), "write distinct"),
+}
+"""What statistics are called elsewhere: what is written like it may be another one."""
+
 _EXAMPLE = "{base_slot: 1h, questions: [{name: visits, slot: 1d}]}"
 _FROM, _TO = "from", "to"
 _LONGEST = 60  # characters of a value in a message
@@ -287,7 +296,8 @@ def _level(value: Any) -> Mapping[str, tuple[str, ...]] | str:
 def _statistic(found: Mapping[str, Any]) -> statistics.Statistic:
     name = found.get("statistic", "count")
     if not isinstance(name, str) or name not in STATISTICS:
-        remedy = _nearest(name, STATISTICS) or f"choose one of {', '.join(STATISTICS)}"
+        others = _nearest(name, STATISTICS) or f"choose one of {', '.join(STATISTICS)}"
+        remedy = _CALLED.get(str(name).lower(), others)
         _refuse("statistic", name, remedy)
     auto = _is_auto(found, name)
     own = {"column": True} if auto else _keys_of(name)

@@ -264,6 +264,8 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("other: x", "other is 'x', the bin of values outside the domain, and there is no domain"),
         # Statistics.
         ("statistic: meen", "statistic is 'meen': did you mean mean?"),
+        ("statistic: median", "statistic is 'median': write statistic: quantiles with edges, and"),
+        ("statistic: Average", "statistic is 'Average': write mean"),
         ("statistic: zzz", "statistic is 'zzz': choose one of count, distinct, sum"),
         ("statistic: no", "statistic is False: choose one of"),
         ("statistic: mean, lower: 0, upper: 1", "column is missing, which the statistic mean"),
