@@ -45,13 +45,19 @@ class Places:
         folder, name = self._place(kind, name)
         first, last = run.get("passes", (None, None))
         names = [name] if first is None else [numbered(name, n) for n in range(first, last + 1)]
-        return [str(FileSystems.join(folder, one)) if folder else one for one in names]
+        found = [str(FileSystems.join(folder, one)) if folder else one for one in names]
+        if kind == "ledger" and self.ledger is None and any(map(_is_answers, run["files"])):
+            up = os.path.dirname(folder) if folder not in ("", os.curdir) else os.pardir
+            above = [os.path.join(up, one) for one in names]
+            if not _is_there(found[0]) and _is_there(above[0]):
+                return above
+        return found
 
     def _place(self, kind: str, name: str) -> tuple[str, str]:
         beside = os.path.dirname(self.card)
         if kind == "ledger" and self.ledger is not None:
             return os.path.dirname(self.ledger), os.path.basename(self.ledger)
-        if kind.startswith(ANSWERS):
+        if _is_answers(kind):
             return (beside if self.releases is None else self.releases), name
         if self.releases is None:
             return beside, name
@@ -113,6 +119,11 @@ def _beyond(run: Record, places: Places) -> Iterator[str]:
                 f"{path} is there, and the card knows of passes up to {last} alone: bring back the "
                 "newest card, or look again if a pass is just ending"
             )
+
+
+def _is_answers(kind: str) -> bool:
+    """Whether the files are in a folder of answers, beside which the ledger may be."""
+    return kind.startswith(ANSWERS)
 
 
 def _without_digest(path: str) -> str:

@@ -158,7 +158,7 @@ questions:
 ASKED = {"value_column": None, "domain": None, "slot": None}
 
 
-def test_questions_have_one_card_for_all(files, toolbox):
+def test_questions_have_one_card_for_all(files, toolbox, monkeypatch):
     job = files.job
     asked = {**ASKED, "questions": job.write("q.yaml", QUESTIONS), "output": job.path("answers")}
     asked["ledger"] = job.path("ledger.jsonl")
@@ -167,6 +167,11 @@ def test_questions_have_one_card_for_all(files, toolbox):
     assert set(card["runs"][0]["answered"]) == {"visits", "people"}
     where = {"name": "answers/card.json", "ledger": job.path("ledger.jsonl")}
     assert files.faults(toolbox, **where) == ""
+    # The ledger is beside the folder.
+    assert files.faults(toolbox, "answers/card.json") == ""
+    monkeypatch.chdir(job.path("answers"))
+    assert toolbox.run("card", "--check", "card.json").err == ""
+    assert toolbox.run("card", "--check", "./card.json").err == ""
 
     path = Path(job.path("ledger.jsonl"))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
