@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from apache_beam.internal import cloudpickle
 
+from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory.parcels import Memory
 from streamveil.pipelines.progress import PROGRESS
 from streamveil.pipelines.threads import one_thread_each
@@ -34,10 +35,6 @@ class Work(Protocol):
 
     def do(self, element: Any) -> Any:
         """What comes of an element."""
-
-
-class WorkerDied(RuntimeError):  # noqa: N818
-    """A worker process ended by itself; the text says how, and what may help."""
 
 
 class Processes:

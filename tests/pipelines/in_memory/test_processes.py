@@ -11,7 +11,8 @@ from apache_beam.runners.runner import PipelineRunner
 
 from streamveil.pipelines.in_memory import steps
 from streamveil.pipelines.in_memory.parcels import Memory
-from streamveil.pipelines.in_memory.processes import Processes, WorkerDied
+from streamveil.pipelines.errors import WorkerDied
+from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.transforms import metrics
 
 
