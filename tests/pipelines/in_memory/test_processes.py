@@ -9,9 +9,9 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.runner import PipelineRunner
 
+from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory import steps
 from streamveil.pipelines.in_memory.parcels import Memory
-from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.transforms import metrics
 
