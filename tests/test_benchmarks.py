@@ -53,6 +53,7 @@ SMALL = {
         *("--events=2000", "--questions", "1", "--users=200", "--slots=12", "--repeats=1"),
         *("--kinds", "fast places"),
     ),
+    "coverage": ("--seeds", "4", "--streams", "steps", "--epsilons", "3", "--slots=30"),
     "scaling": (
         *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
         *("--repeats=1",),
@@ -77,7 +78,7 @@ def tables(folder, name):
     "name",
     [
         *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
-        *("portfolio_pass", "mutants"),
+        *("portfolio_pass", "mutants", "coverage"),
     ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):

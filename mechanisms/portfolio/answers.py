@@ -7,13 +7,18 @@ nearly all between the bounds.
 
 What clipping hides is extrapolated. The events beyond a bound have parts of their own, so their
 share is known; how far beyond they are is not, and is taken from an exponential distribution with
-this mean that has this share beyond the bound. Tails may be heavier, so as much again is doubt.
+this mean that has this share beyond the bound. Tails may be heavier, so as much again is doubt. Of
+a variance more is known: how far apart the numbers within the bounds are. So lighter and heavier
+tails are thought of, each the more the better it fits to that, and how they differ is the doubt.
+
 Values are those of clipped numbers; standard error and interval are about the numbers as they are.
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
 is taken there. Quantiles beyond the first or last edge are told as that edge,
 and in words; intervals of quantiles reach beyond it, into a tail as steep as the outer interval.
+Between edges events lie near a smooth curve, as far as the edges themselves do so.
 
-Source: R. S. Woodruff, "Confidence intervals for medians and other position measures" (1952).
+Sources: J. Pickands, "Statistical inference using extreme order statistics" (1975), of tails; R. S.
+Woodruff, "Confidence intervals for medians and other position measures" (1952).
 """
 
 from __future__ import annotations
@@ -46,11 +51,28 @@ LEAST_EVENTS = 0.5
 # Standard deviation of how far beyond a bound numbers are, in parts of what is extrapolated: tails
 # may be heavier than exponential ones, and bounded.
 DOUBT = 1.0
+# Standard deviation of how far apart numbers within a bound are, in parts of that, beside what the
+# tail beyond it would tell if all had its shape: 0.05 of distributions with one tail, and 0.26 of
+# those with two.
+BODIES = 0.1
 # Standard deviation of where in an interval its median is, in parts of its width, if it held all.
 SHAPELESS = 0.19
+# Standard deviation of whole numbers around what a curve tells, which edges halfway between them
+# are put for.
+WHOLE = 12**-0.5
+# As many edges count as much as that, when the edges of a question tell how smooth numbers are: it
+# is thought of one interval, and an edge tells of two.
+THOUGHT = 0.5
 # How many times its scale a tail begins above the mean at least, however much is beyond the bound.
 LEAST_STEEP = 0.5
 _TINY = 1e-12
+# Shapes of tails, from bounded ones to those beyond which the largest number is most of what is
+# hidden; none is 0, by which would be divided.
+_SHAPES = np.linspace(-0.25, 1 / 3, 16)
+# Share of slots in which a number may lie farther out than is reckoned with, and points of the way
+# there, by logs of the share that is beyond them.
+RARE = 0.05
+_PASSED = (np.arange(32) + 0.5) / 32
 _NORMAL = NormalDist()
 # Of an interval that begins so many standard deviations below its middle: how many it must reach
 # beyond it to hold 90 %.
@@ -145,33 +167,71 @@ class _Tails:
         return moved
 
     @property
-    def spread(self) -> Floats:
-        """Of the mean squared distance from the mean that clipped numbers have."""
-        apart = self.share * 2 * self.excess * (self.distance + self.excess)
-        return np.asarray(apart.sum(axis=1) - self.shift**2)
-
-    @property
     def doubt_of_mean(self) -> Floats:
         """Variance of `shift`."""
-        return self._doubt(self.excess, 2 * self.excess**2)
+        model = (DOUBT * self.share * self.excess) ** 2
+        single = self.share * 2 * self.excess**2 / self.events
+        return np.asarray(((self.error * self.excess) ** 2 + model + single).sum(axis=1))
 
-    @property
-    def doubt_of_spread(self) -> Floats:
-        """Variance of `spread`."""
-        near, far = self.distance, self.excess
-        single = 8 * far**2 * (near**2 + 12 * near * far + 60 * far**2)
-        return self._doubt(2 * far * (near + 2 * far), single)
+    def spread(self, variance: Floats, noise: Floats) -> tuple[Floats, Floats]:
+        """What is missing to the mean squared distance from the mean, and the variance of that.
 
-    def _doubt(self, each: Floats, single: Floats) -> Floats:
-        """Variance of what is hidden.
+        Tails are generalized Pareto distributions of many shapes, each as likely as `_likely` says.
 
         Args:
-            each: what an event beyond a bound hides, and how much that follows how far it is.
-            single: variance of what single events hide if the distribution of them is known.
+            variance: of numbers within the bounds, shape (nodes,).
+            noise: variance of that.
         """
-        model = (DOUBT * self.share * each) ** 2 + self.share * single / self.events
-        found: Floats = ((self.error * each) ** 2 + model).sum(axis=1)
-        return found
+        likely, begins = self._likely(variance, noise)
+        near, fallen = self.distance[..., None], -np.log(_some(self.share))[..., None]
+        scale = near / begins * np.exp(_SHAPES * fallen)
+        each = 2 * scale / (1 - _SHAPES) * (near + scale / (1 - 2 * _SHAPES))
+        known = (likely * each).sum(axis=-1)
+        shape = (likely * (each - known[..., None]) ** 2).sum(axis=-1)
+        # Of single numbers, but for those farther out than one slot in twenty has any.
+        most = np.log(np.maximum(self.share * self.events, 1.0) / RARE)[..., None, None]
+        passed = most * _PASSED
+        far = scale[..., None] * np.expm1(_SHAPES[:, None] * passed) / _SHAPES[:, None]
+        squares = (far * (2 * near[..., None] + far)) ** 2 * np.exp(-passed)
+        single = (likely * (squares.mean(axis=-1) * most[..., 0])).sum(axis=-1)
+        doubt = (self.error * known) ** 2 + self.share**2 * shape
+        doubt += self.share * single / self.events
+        return (self.share * known).sum(axis=1) - self.shift**2, doubt.sum(axis=1)
+
+    def _likely(self, variance: Floats, noise: Floats) -> tuple[Floats, Floats]:
+        """How likely shapes are, and `begins` of `_within`: both (nodes, 2, shapes).
+
+        If all numbers had one, mean and share beyond the bound would tell how far apart those
+        within it are: the nearer that is to how far they are, the likelier it is.
+        """
+        away, begins = _within(self.share)
+        seen = self.distance / np.sqrt(np.maximum(variance, _TINY))[:, None]
+        part = noise / np.maximum(4 * variance**2, _TINY)
+        unsure = _within(self.share + self.error)[0] - away
+        error = unsure**2 + (seen**2 * (BODIES**2 + part[:, None]))[..., None]
+        apart = (away - seen[..., None]) ** 2 / np.maximum(error, _TINY)
+        likely = np.exp((apart.min(axis=-1, keepdims=True) - apart) / 2)
+        return likely / likely.sum(axis=-1, keepdims=True), begins
+
+
+def _some(share: Floats) -> Floats:
+    """Of events beyond a bound, where a tail is begun there."""
+    return np.clip(share, _TINY, np.exp(-1 - LEAST_STEEP))
+
+
+def _within(share: Floats) -> tuple[Floats, Floats]:
+    """How far a bound is from the mean of the numbers within it, if tails have these shapes.
+
+    Args:
+        share: beyond it.
+
+    Returns that in their standard deviations, and in scales of where the tail begins, both of the
+    shape of `share` with a further dimension for `_SHAPES`.
+    """
+    fallen = -np.log(_some(share))[..., None]
+    mean, twice = (np.expm1(power * fallen) / power for power in (_SHAPES - 1, 2 * _SHAPES - 1))
+    begins = np.expm1(_SHAPES * fallen) / _SHAPES - mean
+    return begins / np.sqrt(2 * (twice - mean) / _SHAPES - mean**2), begins
 
 
 def of_counts(output: str, counts: Floats, variances: Floats) -> Answer:
@@ -249,13 +309,15 @@ def of_variance(
     nearer = 4 * error[:, None]
     share, variance = _pulled(usual, counts, variances, squares(mean), bounds, 1, (further, nearer))
     most = width**2 / 4
+    told, noise = most * share, most**2 * variance + (bounds.quantum**2 / 12) ** 2
     tails = _tails(counts, variances, place, bounds, usual)
+    hidden, doubt = tails.spread(told, noise)
     found = _answer(
         output,
-        most * share,
-        most**2 * variance + (bounds.quantum**2 / 12) ** 2,
-        clipping=tails.spread,
-        doubt=tails.doubt_of_spread,
+        told,
+        noise,
+        clipping=hidden,
+        doubt=doubt,
         possible=(0.0, most),
         marks=_marks(counts, variances, bounds.whole),
     )
@@ -301,9 +363,10 @@ def of_quantiles(
     up = np.maximum.accumulate(below, axis=1)
     down = np.minimum.accumulate(below[:, ::-1], axis=1)[:, ::-1]
     curve, spread = (up + down) / 2, np.sqrt(np.maximum(doubt, 0.0))
+    rough = _rough(curve, spread, edges)
     marks = _marks(counts, variances, 1.0)
     answers = [
-        _quantile(output, curve, spread, marks, edges, float(quantile))
+        _quantile(output, curve, spread, rough, marks, edges, float(quantile))
         for output, quantile in zip(outputs, quantiles, strict=True)
     ]
     names = ("values", "stderr", "low", "high", "clipping", "notes")
@@ -463,10 +526,17 @@ def _root(found: Answer) -> Answer:
 
 
 def _quantile(
-    output: str, curve: Floats, spread: Floats, marks: _Marks, edges: Floats, quantile: float
+    output: str,
+    curve: Floats,
+    spread: Floats,
+    rough: Floats,
+    marks: _Marks,
+    edges: Floats,
+    quantile: float,
 ) -> Answer:
     """One quantile of all nodes: see `_between`."""
-    found = [_between(*node, edges, quantile) for node in zip(curve, spread, strict=True)]
+    nodes = zip(curve, spread, rough.tolist(), strict=True)
+    found = [_between(*node, edges, quantile) for node in nodes]
     value, low, high = np.array(found).T
     outside = (quantile < curve[:, 0]) | (quantile > curve[:, -1])
     stderr = (high - low) / (2 * NINETY_PERCENT)
@@ -477,13 +547,14 @@ def _quantile(
 
 
 def _between(
-    curve: Floats, spread: Floats, edges: Floats, quantile: float
+    curve: Floats, spread: Floats, rough: float, edges: Floats, quantile: float
 ) -> tuple[float, float, float]:
     """A quantile, and the ends of its interval.
 
     Args:
         curve: share of events below each edge.
         spread: standard error of it.
+        rough: see `_rough`.
         edges: of intervals.
         quantile: the share that is looked for.
     """
@@ -504,11 +575,60 @@ def _between(
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
     width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
-    anywhere = SHAPELESS * width * held**0.25 * (4 * below * (1 - below)) ** 0.7
+    # Of an outer interval nothing beside it tells at which of its ends they are.
+    inner = 1 < place < len(edges) - 1
+    anywhere = (rough if inner else 1.0) * width * _shapeless(held, below)
     bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
+    if (edges % 1 == 0.5).all():
+        bent = np.hypot(bent, NINETY_PERCENT * WHOLE)
     low = max(value - np.hypot(value - low, bent), least) - NINETY_PERCENT * under
     high = min(value + np.hypot(high - value, bent), most) + NINETY_PERCENT * over
     return value, low, high
+
+
+def _shapeless(held: Floats, below: Floats) -> Floats:
+    """Standard deviation of where in an interval a share of events lies, in parts of its width.
+
+    Args:
+        held: share of events in the interval.
+        below: how many of these are below the place that is looked for, as a share.
+    """
+    found: Floats = SHAPELESS * held**0.25 * (4 * below * (1 - below)) ** 0.7
+    return found
+
+
+def _rough(curve: Floats, spread: Floats, edges: Floats) -> Floats:
+    """How far events lie from a smooth curve, in parts of what is thought of any: shape (nodes,).
+
+    Without an edge the curve through those beside it tells of how many events are below it. How
+    wrong that is, beyond noise, shows how smooth a distribution is in wider intervals than those
+    that there are. What is thought of any counts as much as `THOUGHT` edges.
+
+    Args:
+        curve: share of events below each edge, shape (nodes, edges).
+        spread: standard error of it.
+        edges: of intervals.
+    """
+    if len(edges) < 5:
+        return np.ones(len(curve))
+    first, near, far, last = (slice(i, len(edges) - 4 + i) for i in (0, 1, 3, 4))
+    width = edges[far] - edges[near]
+    at = (edges[2:-2] - edges[near]) / width
+    held = np.maximum(curve[:, far] - curve[:, near], _LEAST_SHARE)
+    rises = [
+        (curve[:, b] - curve[:, a]) / (edges[b] - edges[a])
+        for a, b in ((first, near), (near, far), (far, last))
+    ]
+    widths = edges[near] - edges[first], width, edges[last] - edges[far]
+    begin, end = (width * _slope(*widths[i : i + 2], *rises[i : i + 2]) for i in (0, 1))
+    expected = held * at**2 * (3 - 2 * at) + begin * at * (1 - at) ** 2 - end * at**2 * (1 - at)
+    found = curve[:, 2:-2] - curve[:, near]
+    error = 1.5 * (spread[:, 2:-2] / held) ** 2
+    most = np.maximum(_shapeless(held, np.clip(found / held, 0.0, 1.0)) ** 2, _TINY)
+    weight = (most / (most + error)) ** 2
+    beyond = weight * (((found - expected) / held) ** 2 - error) / most
+    squared = (THOUGHT + beyond.sum(axis=1)) / (THOUGHT + weight.sum(axis=1))
+    return np.sqrt(np.clip(squared, 0.0, 1.0))
 
 
 def _scores(curve: Floats, spread: Floats, quantile: float) -> Floats:
@@ -577,10 +697,7 @@ def _smooth(curve: Floats, edges: Floats) -> Floats:
     rise = np.diff(curve) / width
     slope = np.repeat(rise[:1], len(edges))
     if len(rise) > 1:
-        near, far = width[:-1] + 2 * width[1:], 2 * width[:-1] + width[1:]
-        both = (rise[:-1] > 0) & (rise[1:] > 0)
-        before, after = np.where(both, rise[:-1], 1.0), np.where(both, rise[1:], 1.0)
-        slope[1:-1] = np.where(both, (near + far) / (near / before + far / after), 0.0)
+        slope[1:-1] = _slope(width[:-1], width[1:], rise[:-1], rise[1:])
         slope[0] = _end_slope(*width[:2], *rise[:2])
         slope[-1] = _end_slope(*width[:-3:-1], *rise[:-3:-1])
     at = np.linspace(0, 1, _FINE, endpoint=False)
@@ -592,6 +709,14 @@ def _smooth(curve: Floats, edges: Floats) -> Floats:
         - end[:, None] * at**2 * (1 - at)
     )
     return np.maximum.accumulate(np.append(found.reshape(-1), curve[-1]))
+
+
+def _slope(width: Floats, next_width: Floats, rise: Floats, next_rise: Floats) -> Floats:
+    """Of a curve between two intervals, by their widths and how steeply it rises in each."""
+    near, far = width + 2 * next_width, 2 * width + next_width
+    both = (rise > 0) & (next_rise > 0)
+    before, after = np.where(both, rise, 1.0), np.where(both, next_rise, 1.0)
+    return np.where(both, (near + far) / (near / before + far / after), 0.0)
 
 
 def _end_slope(width: float, next_width: float, rise: float, next_rise: float) -> float:

@@ -56,7 +56,7 @@ SCATTER = 0.25
 # In parts of that: of what is usual lately around what is over a long time.
 LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
-DIFFER, LEAST_DIFFER = 0.12, 0.003
+DIFFER, LEAST_DIFFER = 0.12, 0.0003
 # So many standard errors of it are added: too little holds less than too much does.
 UNSURE = 0.3
 # Of nodes around all together, as it is thought at first, and the least and most that is believed.
