@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.registry import DEFAULT, LOCAL_DEFAULT
+from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES, of_devices
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
@@ -71,6 +72,8 @@ def audited_as(given: argparse.Namespace) -> Findings:
             "(max_slots): that is not audited; leave the column out to audit the rest"
         )
     _warn_of_long_runs(registry)
+    if of_devices(given):
+        return _audited_devices(given, registry)
     if given.questions:
         return _audited_questions(given, registry)
     from streamveil.pipelines.audit.auditing import audited
@@ -110,6 +113,30 @@ def _warn_of_long_runs(registry: Registry) -> None:
             "shorter window is audited sooner",
             *(f"{window:,}", LEAST_RUNS),
         )
+
+
+def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
+    from streamveil.pipelines.audit.devices import audited_devices
+
+    seconds, requirements = _seconds(given), registry.classes
+    bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        sizes, counts = registry.sizes, None
+        if given.input:
+            requirements, sizes, counts = _counted(given, registry, Path(folder))
+        with _going_on(seconds, given.runs) as done:
+            return audited_devices(
+                requirements,
+                mechanism=given.mechanism or LOCAL_DEFAULT,
+                sizes=sizes,
+                bins=bins,
+                counts=counts,
+                runs=given.runs,
+                seconds=seconds,
+                seed=given.seed,
+                confidence=given.confidence,
+                done=done,
+            )
 
 
 def _audited_questions(given: argparse.Namespace, registry: Registry) -> Findings:

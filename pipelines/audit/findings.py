@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 
 from streamveil.mechanisms.core.records import Requirement
+from streamveil.pipelines.audit.about import About
 
-CHARGE, SHARE, WINDOW = "charge", "share", "window"
-"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
-window may cost."""
+CHARGE, SHARE, WINDOW, REPORT = "charge", "share", "window", "report"
+"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
+window may cost, or what reports of a device were charged."""
 TOGETHER = "all questions"
 
 
@@ -64,6 +65,8 @@ class Findings:
     """Whether canaries were put beside counts of the user's own."""
     notes: tuple[str, ...] = ()
     """What was not looked at."""
+    about: About | None = None
+    """How it is told; None for one stream or many questions about it."""
 
     @property
     def convicted(self) -> bool:
@@ -127,6 +130,7 @@ _CLAIMED = {
     CHARGE: "what its slots were charged",
     SHARE: "the question's share of a window's budget",
     WINDOW: "a window's budget",
+    REPORT: "what its reports were charged",
 }
 
 

@@ -24,7 +24,7 @@ CHOOSING, OF = 2, 8
 # The first ones are taken where none is better.
 CONFIDENT = (0.8, 0.0, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98)
 # And where the claimed loss is within such limits: beyond, a guess tells little.
-LOSSES = ((0.4, 6.0), (0.05, 12.0), (0.8, 4.0), (1.5, 3.0), (1.0, 8.0))
+LOSSES = ((0.4, 6.0), (0.05, 12.0), (0.8, 4.0), (1.5, 3.0), (1.0, 8.0), (1e-4, 1e4))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,16 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
+    LOCAL_MECHANISMS,
     MECHANISMS,
     only_dynamic,
     parse,
+)
+from streamveil.pipelines.audit.device_options import (
+    DEFAULT_BINS_OF_DEVICES,
+    add_device_options,
+    check_devices,
+    of_devices,
 )
 from streamveil.pipelines.foreign import NOT_QUESTIONS, QUESTIONS_SAYING, refuse_foreign
 from streamveil.pipelines.options import (
@@ -39,13 +46,15 @@ DEFAULT_BINS, DEFAULT_BINS_OF_QUESTIONS = 64, 256
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `streamveil audit`."""
-    section(parser, PRIVACY)(
+    add = section(parser, PRIVACY)
+    known = dict.fromkeys((*MECHANISMS, *DYNAMIC_MECHANISMS, *LOCAL_MECHANISMS))
+    add(
         "--mechanism",
         metavar="NAME",
-        help=f"{', '.join(dict.fromkeys((*MECHANISMS, *DYNAMIC_MECHANISMS)))} (default {DEFAULT}), "
-        "with options as "
+        help=f"{', '.join(known)} (default {DEFAULT}), with options as "
         "NAME:OPTION=VALUE:OPTION=VALUE",
     )
+    add_device_options(add)
     add = section(parser, BINS)
     add(
         "--questions",
@@ -57,8 +66,9 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "--bins",
         type=int,
         metavar="N",
-        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}), or of every "
-        f"question in them (default {DEFAULT_BINS_OF_QUESTIONS})",
+        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}; of devices "
+        f"{DEFAULT_BINS_OF_DEVICES}), or of every question in them (default "
+        f"{DEFAULT_BINS_OF_QUESTIONS})",
     )
     add = section(parser, WORK)
     add(
@@ -122,7 +132,9 @@ _OF_QUESTIONS = (
 
 def check_audit(given: argparse.Namespace) -> None:
     """Refuse options that are wrong before anything runs; raises ConfigurationError."""
-    if given.questions:
+    if of_devices(given):
+        check_devices(given, argparse.Namespace(**_usual(add_audit_options)))
+    elif given.questions:
         usual = argparse.Namespace(**_usual(add_audit_options))
         reasons = {name: NOT_QUESTIONS[name] for name in _OF_QUESTIONS}
         refuse_foreign(given, usual, reasons, QUESTIONS_SAYING)
