@@ -118,7 +118,8 @@ def _warn_of_long_runs(registry: Registry) -> None:
 def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.devices import audited_devices
 
-    seconds, requirements = _seconds(given), registry.classes
+    seconds = _seconds(given)
+    requirements: Sequence[Requirement] = registry.classes
     bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         sizes, counts = registry.sizes, None

@@ -79,6 +79,7 @@ class DeviceRun:
         if self._made_up is not None and self._made_up.random() < LEAPING:
             self._symbol = int(self._made_up.integers(self.users.symbols))
         self._charges.begin()
+        answer: Ask | LocalRelease
         self._state, answer = self._stream.begin(self._state, slot)
         while not isinstance(answer, LocalRelease):
             self._charges.add(answer)

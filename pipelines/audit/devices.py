@@ -5,8 +5,8 @@ In memory::
     findings = audited_devices([Requirement(20, 1.0)], mechanism="rotation", runs=8, seed=0)
 
 Nobody adds noise for a device, so each of them is a canary by itself, against an operator who sees
-all of its reports. Three things are looked at. Single slots: what the reports of a slot tell must be
-covered by what they were charged. Whole windows, with other values in every slot: what a window
+all of its reports. Three things are looked at. Single slots: what the reports of a slot tell must
+be covered by what they were charged. Whole windows, with other values in every slot: what a window
 tells must be covered by its budget. And clients' devices that are asked again and again, of which
 one answer is all that anybody may have. Charges are added up exactly, of every device and window.
 
@@ -198,14 +198,11 @@ class DevicesAudit:
 
     def _spans(self, kind: str, random: np.random.Generator) -> dict[int, Spans]:
         """Of each class: one half of its devices is for slots, one for windows."""
-        half = 0 if kind == SLOTS else 1
-        return {
-            k: Spans(
-                np.flatnonzero(self.users.class_of == k)[half::2].astype(np.int32), *of, random
-            )
-            for k in self.classes
-            for of in [self._length_and_pause(k, kind)]
-        }
+        found = {}
+        for k in self.classes:
+            half = np.flatnonzero(self.users.class_of == k)[int(kind == SPANS) :: 2]
+            found[k] = Spans(half.astype(np.int32), *self._length_and_pause(k, kind), random)
+        return found
 
     def _length_and_pause(self, k: int, kind: str) -> tuple[int, int]:
         window = self.users.promised[k].window

@@ -90,7 +90,7 @@ def check(
     choosing = joined([one for i, one in enumerate(runs) if i % OF < CHOOSING])
     counting = joined([one for i, one in enumerate(runs) if i % OF >= CHOOSING])
     ways = [(confident, *limits) for confident, limits in product(CONFIDENT, LOSSES)]
-    best = max(ways, key=lambda way: _bound(choosing.made(*way), flakiness))
+    best = max(ways, key=lambda way: _worth(choosing.made(*way), flakiness))
     made = counting.made(*best)
     # Half a guess more and less: if all are right, any loss at all would do.
     reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)
@@ -106,6 +106,11 @@ def check(
         reached,
         visible_from(min(reached, 1.0), made.losses, flakiness),
     )
+
+
+def _worth(made: Guesses, flakiness: float) -> tuple[float, bool]:
+    """What guesses prove; any that are made are better than none."""
+    return _bound(made, flakiness), made.losses.size > 0
 
 
 def _bound(made: Guesses, flakiness: float) -> float:

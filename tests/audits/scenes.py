@@ -1,9 +1,9 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements that never change, of one stream or of many questions. All else has
-a scene of its own: a stream or a release with a promise about one user, the target. In one of its
-worlds the target's events are there, in the other one they are not, or they are others. Who looks
-on sees what leaves, in so many runs, each with noise of its own.
+The command audits requirements that never change, of one stream, of many questions or of devices.
+All else has a scene of its own: a stream or a release with a promise about one user, the target. In
+one of its worlds the target's events are there, in the other one they are not, or they are others.
+Who looks on sees what leaves, in so many runs, each with noise of its own.
 """
 
 from __future__ import annotations
@@ -30,16 +30,12 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.core.budgets import Requirements, asked_units, to_units
+from streamveil.mechanisms.core.budgets import Requirements, asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
-from streamveil.mechanisms.local.client.device import Device
-from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.messages import Assignment, decode_report, encode_assignment
-from streamveil.mechanisms.local.oracles import supports
-from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Users
+from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -48,12 +44,11 @@ from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
 from streamveil.mechanisms.presence.limits import terms
 from streamveil.mechanisms.protocol import Setting, SlotRelease
-from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.audit.auditing import audited
+from streamveil.pipelines.audit.devices import audited_devices
 from streamveil.pipelines.audit.findings import Findings
 from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.runs import Exact
-from tests.mechanisms.local.populations import SERVER, tally_of
 
 KEY = bytes(range(32))
 STATUSES = ("published", "predicted", "skipped", "nullified")
@@ -145,6 +140,27 @@ class Asking:
         )
 
 
+@dataclass(frozen=True)
+class Reporting:
+    """The same of devices."""
+
+    what: str
+    mechanism: str
+    asked: Sequence[Requirement]
+    bins: int
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_devices(
+            self.asked,
+            mechanism=self.mechanism,
+            runs=runs,
+            bins=self.bins,
+            seed=seed,
+            confidence=CONFIDENCE,
+        )
+
+
 REPLACED = {"adjacency": REPLACE, "sensitivity": 2}
 TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
 COMMANDS = {
@@ -187,6 +203,17 @@ COMMANDS = {
             ),
         ),
         [Requirement(3, 3.0)],
+    ),
+    "devices": Reporting("LBU's devices of 2 symbols", "lbu", [Requirement(4, 3.0)], 1),
+    "symbols": Reporting("rotation's devices of 5 symbols", "rotation", [Requirement(4, 3.0)], 4),
+    "bits": Reporting(
+        "rotation's devices that report 12 bits", "rotation", [Requirement(4, 1.0)], 11
+    ),
+    "one event": Reporting(
+        "devices that tell one event of a window", "rotation:turns=4", [Requirement(4, 3.0)], 2
+    ),
+    "asked again": Reporting(
+        "devices of 4 symbols that are asked the same again", "rotation", [Requirement(2, 3.0)], 3
     ),
 }
 
@@ -365,79 +392,6 @@ class Events:
         return (counts > 0).astype(np.int64).transpose(1, 0, 2).reshape(runs, -1)
 
 
-# ---- devices --------------------------------------------------------------------------------
-
-ANSWERS = (0, 1, None, 0, 1, 1, 0)
-"""What the server is told: slots that publish, and slots that do not."""
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """Every user is a run: all report symbol 0 in a window, or all report symbol 1."""
-
-    name: str
-    window: int
-    epsilon: float
-    symbols: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        asked = (
-            Requirement(self.window // 2, 2 * self.epsilon),
-            Requirement(self.window, self.epsilon),
-        )
-        users = Users(asked, np.arange(2 * runs, dtype=np.int32) % 2, self.symbols)
-        made = local_mechanism(self.name, users)
-        users = made.users
-        devices = Devices(users, NoiseSource(KEY, f"{seed} {there}").sealing_key)
-        state, seen = made.start(), []
-        values = np.full(2 * runs, int(not there))
-        for slot, answer in enumerate(ANSWERS):
-            random = SERVER.slot(slot, b"")
-            state, reply = made.begin(state, slot, random)
-            while not isinstance(reply, LocalRelease):
-                told = self._told(devices, reply, values)
-                if len(ANSWERS) - self.window <= slot:
-                    seen.append(told)
-                state, reply = made.take(state, tally_of(reply, users, answer), random)
-        return np.array(seen).T[1::2]
-
-    def _told(self, devices: Devices, ask: Ask, values: np.ndarray) -> np.ndarray:
-        """What every user reports, 0 for not asked."""
-        told = np.zeros(len(values), np.int64)
-        for k, asked, reports in devices.reports(ask, values):
-            kinds, which = np.unique(reports, axis=0, return_inverse=True)
-            each = [supports(ask.oracles[k], self.symbols, one) for one in kinds[:, None]]
-            told[asked] = (1 + np.array(each) @ (1 << np.arange(self.symbols)))[which.ravel()]
-        return told
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A device that is asked the same again, and once more in the next slot of its window."""
-
-    epsilon: float
-    symbols: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        asks = [
-            encode_assignment(
-                Assignment("", slot, 1, bytes(16), to_units(self.epsilon) // 2, GRR, self.symbols)
-            )
-            for slot in (0, 1)
-        ]
-        rows = []
-        for run in range(runs):
-            key = NoiseSource(KEY, f"{seed} {there} {run}").sealing_key
-            device = Device(key, Requirement(2, self.epsilon), self.symbols)
-            answers = [
-                decode_report(device.report(ask, slot, int(not there))).answer
-                for slot, ask in enumerate(asks)
-                for _ in range(3)
-            ]
-            rows.append(answers)
-        return np.array(rows)
-
-
 # ---- single records -------------------------------------------------------------------------
 
 RATES = Bounds(0.2, 3.0, 10.0)
@@ -548,36 +502,6 @@ SCENES = {
         2.0,
         Events(2.0, 2),
         5000,
-    ),
-    "devices": Scene(
-        "LBU's devices of 2 symbols, E = 3 over 4 slots",
-        3.0,
-        Reporting("lbu", 4, 3.0, 2),
-        20_000,
-    ),
-    "symbols": Scene(
-        "rotation's devices of 5 symbols, E = 3 over 4 slots",
-        3.0,
-        Reporting("rotation", 4, 3.0, 5),
-        100_000,
-    ),
-    "bits": Scene(
-        "rotation's devices that report 12 bits, E = 1 over 4 slots",
-        1.0,
-        Reporting("rotation", 4, 1.0, 12),
-        100_000,
-    ),
-    "one event": Scene(
-        "devices that tell one event of a window, E = 3 over 4 slots",
-        3.0,
-        Reporting("rotation:turns=4", 4, 3.0, 3),
-        100_000,
-    ),
-    "asked again": Scene(
-        "a device of 4 symbols that is asked the same again, E = 3 over 2 slots",
-        3.0,
-        Asked(3.0, 4),
-        2000,
     ),
     "counted": Scene(
         "a count of records with budgets of their own, E = 1.1",

@@ -70,7 +70,7 @@ def test_the_command_grants_what_is_right():
     assert 0.8 < found.times <= 1
 
 
-QUICK = ("the_truth_too_often", "true_bits_kept_as_others", "blocks_from_the_first_visit")
+QUICK = ("blocks_from_the_first_visit",)
 
 
 @pytest.mark.slow

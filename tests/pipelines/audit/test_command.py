@@ -5,7 +5,7 @@ import json
 import pytest
 
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import command
+from streamveil.pipelines.audit import command, devices
 from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"
@@ -78,7 +78,13 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
     ("flags", "message"),
     [
         ([], "nobody's requirements are known"),
-        ([ASKED, "--mechanism=rotation"], "'rotation' is for devices"),
+        ([ASKED, "--mechanism=rotation:cycle=x"], "option cycle is 'x'"),
+        ([ASKED, "--mechanism=pba", "--devices"], "'pba' is for requirements over windows"),
+        ([ASKED, "--devices=maybe"], "--devices=maybe"),
+        ([ASKED, "--devices", "--max_contributions=2"], "a device reports one value in a slot"),
+        ([ASKED, "--devices", "--adjacency=replace"], "one guarantee covers events added"),
+        ([ASKED, "--devices", "--questions=q.yaml"], "a device answers one question"),
+        ([ASKED, "--devices", "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
         ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
         ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
@@ -114,6 +120,36 @@ def test_a_table_that_limits_slots_is_refused(toolbox, tmp_path):
     outcome = toolbox.run("audit", f"--requirements={table}", *QUICK)
     assert outcome.code == 2
     assert "limits the slots in which users count" in outcome.message
+
+
+@pytest.mark.parametrize("flags", [["--mechanism=rotation"], ["--mechanism=lbu", "--devices"]])
+def test_devices_are_audited(toolbox, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(devices, "CELLS", 20_000)
+    page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
+    made = [*flags, "--runs=4", f"--page={page}", f"--json={figures}"]
+    outcome = toolbox.run("audit", ASKED, *made)
+    assert outcome.code == 0, outcome.err
+    assert "| w = 4, E = 3 | asked again | report |" in outcome.out
+    found = json.loads(figures.read_text())
+    assert {one["claim"] for one in found["checks"]} == {"report", "window"}
+    html = page.read_text()
+    assert "An operator who sees all reports of all devices" in html
+    assert "<dt>asked again</dt>" in html
+    assert "publications" not in html
+
+
+def test_names_without_devices_are_those_of_streams(toolbox):
+    outcome = toolbox.run("audit", ASKED, "--mechanism=lbu", "--runs=4", "--bins=4")
+    assert outcome.code == 0, outcome.err
+    assert "| publications | charge |" in outcome.out
+
+
+def test_devices_have_values_of_a_file(toolbox, files, monkeypatch):
+    monkeypatch.setattr(devices, "CELLS", 20_000)
+    outcome = toolbox.run("audit", *files, "--mechanism=rotation", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| w = 2, E = 4 | reports | report |" in outcome.out
+    assert "rejected: unparsable time 1" in outcome.out
 
 
 QUESTIONS = """
