@@ -13,6 +13,10 @@ class About:
     """Who guessed what from what: the page goes on with the number of runs."""
     whose: str
     """What the first column of the table names."""
+    unit: str
+    """What runs are made of."""
+    charged: str
+    """What charges are added up of."""
     meanings: tuple[tuple[str, str], ...]
     """Of parts and claims."""
 
@@ -21,6 +25,8 @@ DEVICES = About(
     "An operator who sees all reports of all devices, and asks some of them again and again, "
     "guessed which of two sequences of values each of them had",
     "User asks for",
+    "slot",
+    "window",
     (
         (
             "reports",
@@ -42,6 +48,28 @@ DEVICES = About(
             "report, window",
             "Beside what the reports were charged; beside all that a window may cost. Epsilons are "
             "in the middle of all guesses.",
+        ),
+    ),
+)
+RECORDS = About(
+    "Whoever knows all other records guessed whether one more was there, by a fair coin in every "
+    "release",
+    "Record",
+    "release",
+    "record",
+    (
+        (
+            "noise",
+            "All that is drawn for a release, from which what it tells follows: totals or counts "
+            "with their noise, what is chosen by them, and what is drawn of the records kept; or "
+            "the report of a device. Many are drawn at once.",
+        ),
+        ("releases", "What is published, a release at a time."),
+        (
+            "budget",
+            "Beside the budget of the record, by the budget function. It stands alone in one half "
+            "of the releases, and beside others of about its value in the other half; or beside "
+            "the records of the input.",
         ),
     ),
 )

@@ -247,15 +247,17 @@ def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int
 
 def _lines(findings: Findings) -> Iterator[str]:
     """What is told, line by line."""
+    about = findings.about
     yield from findings.notes
     yield "| class | part | claim | claimed | at least | times the claim | guesses | seen from |"
     yield "| :-- | :-- | :-- | --: | --: | --: | --: | --: |"
     for one in findings.checks:
         yield _row(one)
     yield ""
+    unit, charged = ("slot", "window") if about is None else (about.unit, about.charged)
     yield (
-        f"{findings.runs:,} runs of {findings.slots:,} slots in {findings.seconds:.0f} seconds; "
-        f"charges of a window reached {findings.overspent:.1%} of its budget"
+        f"{findings.runs:,} runs of {findings.slots:,} {unit}s in {findings.seconds:.0f} seconds; "
+        f"charges of a {charged} reached {findings.overspent:.1%} of its budget"
     )
     yield findings.sentence
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.pipelines.audit.about import About
 
-CHARGE, SHARE, WINDOW, REPORT = "charge", "share", "window", "report"
-"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
-window may cost, or what reports of a device were charged."""
+CHARGE, SHARE, WINDOW = "charge", "share", "window"
+REPORT, BUDGET = "report", "budget"
+"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
+window may cost; what reports of a device were charged; or the budget of a record."""
 TOGETHER = "all questions"
 
 
@@ -36,6 +37,8 @@ class Check:
     """The same as a point estimate, without any confidence."""
     visible: float
     """The smallest violation that would have been seen, four times in five; infinite for none."""
+    subject: str = ""
+    """Whose loss it is, where that is not a user's with the requirement."""
 
     @property
     def convicted(self) -> bool:
@@ -92,14 +95,14 @@ class Findings:
         if self.overspent > 1.0:
             return (
                 f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
-                "window"
+                f"{self.about.charged if self.about else 'window'}"
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
             of = _CLAIMED[worst.claim]
             return (
                 f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
-                f"user with {asked_of(worst.requirement)}, {sure}"
+                f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
                 f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
         return (
@@ -115,7 +118,7 @@ def asked_of(requirement: Requirement) -> str:
 
 def named(check: Check) -> str:
     """Whose loss a bound is of."""
-    asked = asked_of(check.requirement)
+    asked = check.subject or asked_of(check.requirement)
     return f"{check.question}: {asked}" if check.question else asked
 
 
@@ -131,6 +134,7 @@ _CLAIMED = {
     SHARE: "the question's share of a window's budget",
     WINDOW: "a window's budget",
     REPORT: "what its reports were charged",
+    BUDGET: "the budget",
 }
 
 

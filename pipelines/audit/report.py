@@ -43,7 +43,8 @@ def json_of(findings: Findings, command: str) -> str:
 def _record(one: Check) -> dict[str, Any]:
     return {
         "question": one.question or None,
-        "window": one.requirement.window,
+        "subject": one.subject or None,
+        "window": None if one.subject else one.requirement.window,
         "epsilon": one.requirement.epsilon,
         "part": one.part,
         "claim": one.claim,
