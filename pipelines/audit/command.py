@@ -25,6 +25,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_BINS_OF_QUESTIONS,
     DEFAULT_SECONDS,
 )
+from streamveil.pipelines.audit.record_options import of_records
 from streamveil.pipelines.audit.rounds import LEAST_RUNS
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
@@ -64,6 +65,8 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
+    if of_records(given):
+        return _audited_records(given)
     registry = registry_of(given)
     assert registry is not None  # the options were checked
     if any(registry.max_slots):
@@ -112,6 +115,24 @@ def _warn_of_long_runs(registry: Registry) -> None:
             "makes may take minutes or hours, whatever --seconds says; the same budget over a "
             "shorter window is audited sooner",
             *(f"{window:,}", LEAST_RUNS),
+        )
+
+
+def _audited_records(given: argparse.Namespace) -> Findings:
+    from streamveil.pipelines.audit.record_input import asked_of
+    from streamveil.pipelines.audit.records import audited_records
+
+    seconds, asked = _seconds(given), asked_of(given)
+    with _going_on(seconds, given.runs) as done:
+        return audited_records(
+            asked.records,
+            asked.canaries,
+            own=asked.own,
+            runs=given.runs,
+            seconds=seconds,
+            seed=given.seed,
+            confidence=given.confidence,
+            done=done,
         )
 
 

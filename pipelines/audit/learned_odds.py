@@ -16,8 +16,8 @@ from streamveil.mechanisms.per_record.protocol import Floats
 
 Integers = npt.NDArray[np.int64]
 
-# Cells of a figure; releases with a choice, in both worlds, from which on its figures are looked at.
-CELLS, LEAST = 32, 400
+# Cells of a figure; releases with a choice, in each world, from which on figures are looked at.
+CELLS, LEAST = 16, 100
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,12 @@ from streamveil.pipelines.audit.device_options import (
     check_devices,
     of_devices,
 )
+from streamveil.pipelines.audit.record_options import (
+    add_record_options,
+    check_records,
+    of_records,
+    refuse_record_options,
+)
 from streamveil.pipelines.foreign import NOT_QUESTIONS, QUESTIONS_SAYING, refuse_foreign
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
@@ -103,6 +109,7 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     # `--report` is the name that it had first.
     add("--page", "--report", metavar="FILE", help="a page with claims and bounds: .html")
     add("--json", metavar="FILE", help="the same for programs: .json")
+    add_record_options(parser)
     add_event_options(parser)
     add_histogram_options(parser)
 
@@ -132,6 +139,10 @@ _OF_QUESTIONS = (
 
 def check_audit(given: argparse.Namespace) -> None:
     """Refuse options that are wrong before anything runs; raises ConfigurationError."""
+    if of_records(given):
+        check_records(given, argparse.Namespace(**_usual(add_audit_options)))
+        return
+    refuse_record_options(given, argparse.Namespace(**_usual(add_audit_options)))
     if of_devices(given):
         check_devices(given, argparse.Namespace(**_usual(add_audit_options)))
     elif given.questions:

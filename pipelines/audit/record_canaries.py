@@ -7,7 +7,6 @@ of the largest value, one of the largest budget, and some at and between edges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +48,13 @@ def of_values(function: BudgetFunction, bounds: Bounds) -> list[Canary]:
     return of_records(values, function(values), bounds)
 
 
-def of_budgets(budgets: Sequence[float], bounds: Bounds) -> list[Canary]:
+def of_budgets(budgets: Floats, bounds: Bounds) -> list[Canary]:
     """Records of the largest value whose budget is one of some, whatever it is a function of."""
     known = np.unique(np.minimum(budgets, bounds.epsilon_max))
-    some = known[_spread(known.size, MOST)]
-    return of_records(np.full(some.size, bounds.value_max), some, bounds)
+    return [
+        Canary(f"record with E = {known[i]:.4g}", bounds.value_max, float(known[i]))
+        for i in _spread(known.size, MOST)
+    ]
 
 
 def of_records(values: Floats, budgets: Floats, bounds: Bounds) -> list[Canary]:

@@ -55,7 +55,5 @@ def _by_node(made: NodeTotals, values: Floats, budgets: Floats) -> npt.NDArray[n
 def _by_domain(made: Framework, budgets: Floats) -> npt.NDArray[np.object_]:
     """Of the count of its domain, and of the base mechanism that keeps no more than its domain."""
     domains = domain_index(budgets, made.low) - 1
-    known = [
-        made.selection_noise[i].loss + made.kept(i).budget for i in range(len(made.low))
-    ]
+    known = [made.selection_noise[i].loss + made.kept(i).budget for i in range(len(made.low))]
     return np.array([known[i] for i in domains.tolist()], object)

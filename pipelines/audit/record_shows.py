@@ -126,9 +126,7 @@ class Reports:
         budgets = np.full(number, self._canary.budget)
         words = source.slot(0, b"%d" % there).words("reports")
         reports = np.concatenate(list(self._randomizer.reports(values, budgets, words)))
-        return Shown(
-            reports.astype(np.float64), np.zeros(number, np.int64), np.zeros((number, 0))
-        )
+        return Shown(reports.astype(np.float64), np.zeros(number, np.int64), np.zeros((number, 0)))
 
     def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
         """A report is all there is."""

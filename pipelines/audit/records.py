@@ -37,8 +37,11 @@ from streamveil.pipelines.audit.record_charges import dearest
 from streamveil.pipelines.audit.record_shows import Releases, Reports, RunningReleases, Showing
 from streamveil.pipelines.audit.rounds import check_extent, found_by
 
-# Releases of a canary in a run, drawn at once; and those made one at a time.
-DRAWN, RELEASED = 4000, 250
+# Releases of a canary in a run and a world: drawn at once, and made one at a time; and the same
+# where each takes long. So many times as many are learnt from.
+DRAWN, RELEASED = 10_000, 250
+DRAWN_OF_MAX, DRAWN_OF_RUNNING, RELEASED_SLOWLY = 300, 2000, 80
+_LEARNT = 4
 # Others about a canary: so many noise scales of its domain, and at most so many.
 _HEAVY, _MOST_OTHERS = 80.0, 20_000
 # The values of others are below that of the canary by this part of it, at most.
@@ -167,9 +170,10 @@ class RecordsAudit:
         random = np.random.default_rng([self._seed, number, i])
         name = f"{self._seed} {number} {i} {part} {world}".encode()
         source = NoiseSource(digest(b"audit of records", name))
-        most = DRAWN if part == NOISE else RELEASED
+        most = self._number(part)
         odds = self._odds.setdefault((i, part, world), LearnedOdds())
         if number % OF == 0:
+            most *= _LEARNT
             odds.learn(*(self._shown(i, part, world, there, most, source) for there in _BOTH))
             return _of(np.zeros(0), np.zeros(0, np.bool_), 0.0)
         # As many with it as fair coins would have: in which order they are made tells nothing.
@@ -180,6 +184,14 @@ class RecordsAudit:
         ]
         coins = np.repeat(_BOTH, [one.size for one in scores])
         return _of(np.concatenate(scores), coins, self._canaries[i].budget)
+
+    def _number(self, part: str) -> int:
+        slow = self._records.kind == "max" or self._records.running
+        if part == RELEASE:
+            return RELEASED_SLOWLY if slow else RELEASED
+        if self._records.running:
+            return DRAWN_OF_RUNNING
+        return DRAWN_OF_MAX if slow else DRAWN
 
     def _shown(
         self, i: int, part: str, world: str, there: bool, number: int, source: NoiseSource
