@@ -94,7 +94,7 @@ class Findings:
         """The verdict in one line."""
         if self.overspent > 1.0:
             return (
-                f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
+                f"CONVICTED: {self.mechanism} charged {_above(self.overspent)} the budget of a "
                 f"{self.about.charged if self.about else 'window'}"
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
@@ -109,6 +109,11 @@ class Findings:
             f"no violation found in {self.mechanism}: it tells at least {worst.times:.3g} times "
             f"what it claims, {sure}; {seen_from(self.visible)}"
         )
+
+
+def _above(times: float) -> str:
+    """How often a budget was charged, which is too often."""
+    return f"{times:.3g} times" if times > 1.005 else "more than"
 
 
 def asked_of(requirement: Requirement) -> str:

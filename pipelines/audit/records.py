@@ -179,7 +179,7 @@ class RecordsAudit:
         # As many with it as fair coins would have: in which order they are made tells nothing.
         heads = int(random.binomial(most, 0.5))
         scores = [
-            odds.scores(self._shown(i, part, world, there, size, source))
+            odds.scores(self._shown(i, part, world, there, size, source)) if size else np.zeros(0)
             for there, size in zip(_BOTH, (heads, most - heads), strict=True)
         ]
         coins = np.repeat(_BOTH, [one.size for one in scores])

@@ -1,16 +1,17 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements that never change, of one stream, of many questions or of devices.
-All else has a scene of its own: a stream or a release with a promise about one user, the target. In
-one of its worlds the target's events are there, in the other one they are not, or they are others.
-Who looks on sees what leaves, in so many runs, each with noise of its own.
+The command audits requirements that never change, of one stream, of many questions or of devices,
+and statistics of records. All else has a scene of its own: a stream or a release with a promise
+about one user, the target. In one of its worlds the target's events are there, in the other one
+they are not, or they are others. Who looks on sees what leaves, in so many runs, each with noise of
+its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.protocol import Users
-from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+from streamveil.mechanisms.per_record import Inverse
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.presence import Counters, Limit
@@ -48,6 +49,8 @@ from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.devices import audited_devices
 from streamveil.pipelines.audit.findings import Findings
 from streamveil.pipelines.audit.questions import audited_questions
+from streamveil.pipelines.audit.record_canaries import Canary, of_values
+from streamveil.pipelines.audit.records import Records, audited_records
 from streamveil.pipelines.audit.runs import Exact
 
 KEY = bytes(range(32))
@@ -161,6 +164,24 @@ class Reporting:
         )
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """The same of a statistic of records."""
+
+    what: str
+    records: Records
+    canaries: Sequence[Canary]
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_records(
+            self.records, self.canaries, runs=runs, seed=seed, confidence=CONFIDENCE
+        )
+
+
+FALLING = Inverse(10.0, 50.0, 3.0)
+RECORDS = of_values(FALLING, FALLING.bounds)
+COUNTED = Records("count", FALLING.bounds, FALLING, "hat")
 REPLACED = {"adjacency": REPLACE, "sensitivity": 2}
 TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
 COMMANDS = {
@@ -212,6 +233,11 @@ COMMANDS = {
     "one event": Reporting(
         "devices that tell one event of a window", "rotation:turns=4", [Requirement(4, 3.0)], 2
     ),
+    "counted": Recorded("a count of records with budgets of their own", COUNTED, RECORDS),
+    "domains": Recorded(
+        "a count by the domains of budgets", replace(COUNTED, mechanism="prdp"), RECORDS
+    ),
+    "running": Recorded("a running total of counts", replace(COUNTED, running=True), RECORDS),
     "asked again": Reporting(
         "devices of 4 symbols that are asked the same again", "rotation", [Requirement(2, 3.0)], 3
     ),
@@ -392,70 +418,6 @@ class Events:
         return (counts > 0).astype(np.int64).transpose(1, 0, 2).reshape(runs, -1)
 
 
-# ---- single records -------------------------------------------------------------------------
-
-RATES = Bounds(0.2, 3.0, 10.0)
-VALUES, BUDGETS = np.array([1.0, 8.0, 9.9, 3.0]), np.array([2.5, 0.3, 0.9, 0.7])
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record among four others; what is seen are the noisy totals by node, in noise scales."""
-
-    kind: str
-    name: str
-    value: float
-    budget: float
-    ticks: int = 0
-    """Of a running total, with the record at the second one; 0 for one release."""
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        made = statistic(self.kind, self.name, RATES)
-        values, budgets = np.append(VALUES, self.value), np.append(BUDGETS, self.budget)
-        rest, one = made.tally(values, budgets, np.array([0, 0, 0, 0, 1]), 2)
-        part = made.add([rest, one]) if there else rest
-        if self.ticks:
-            worlds = [
-                self._running(made, rest, each, runs, f"{seed} {there}") for each in (rest, part)
-            ]
-        else:
-            source = NoiseSource(KEY, f"{seed} {there}").slot(0, b"").words("audit")
-            worlds = [[(rest, None)], [(part, made.nodes.noisy(part, source, runs=runs))]]
-        shown = []
-        for (base, _), (_, noisy) in zip(*worlds, strict=True):
-            low, high = base.reshape(2, -1)
-            exact = (low + high * 2.0**24) * 2.0**made.grid.exponent
-            scaled = (noisy.totals - exact) / np.sqrt(noisy.variances / 2)
-            shown += [np.clip(np.rint(4 * scaled), -16, 24), made.select(noisy)[:, None]]
-        return np.concatenate(shown, axis=1).astype(np.int64)
-
-    def _running(self, made, rest, part, runs, name):
-        """What is released of some ticks, and of which part."""
-        many = ManyRuns(made, runs)
-        total = RunningTotal(many, context=name.encode())
-        state = total.start()
-        for tick in range(1, self.ticks + 1):
-            state, _ = total.tick(state, part if tick == 2 else rest, NoiseSource(KEY))
-        return many.seen
-
-
-class ManyRuns:
-    """A statistic released many times at once, which remembers what it published of what."""
-
-    def __init__(self, made, runs) -> None:
-        self.made, self.runs, self.seen = made, runs, []
-        self.name, self.bounds, self.add = made.name, made.bounds, made.add
-        self.identity = made.identity
-
-    def noisy(self, part, noise, shares):
-        noisy = self.made.nodes.noisy(part, noise.words("audit"), shares, self.runs)
-        self.seen.append((part, noisy))
-        return noisy
-
-    def estimate(self, noisy):
-        return noisy
-
-
 SCENES = {
     "changing": Scene(
         "DPBD, E = 3 over 3 slots; in the second one the target asks for ten times as much",
@@ -502,23 +464,5 @@ SCENES = {
         2.0,
         Events(2.0, 2),
         5000,
-    ),
-    "counted": Scene(
-        "a count of records with budgets of their own, E = 1.1",
-        1.1,
-        Record("count", "hat", 7.0, 1.1),
-        20_000,
-    ),
-    "domains": Scene(
-        "a count by the domains of budgets, E = 0.75 below a boundary at 0.8",
-        0.75,
-        Record("count", "prdp", 7.0, 0.75),
-        20_000,
-    ),
-    "running": Scene(
-        "a running total of counts, E = 1.1",
-        1.1,
-        Record("count", "hat", 7.0, 1.1, ticks=5),
-        20_000,
     ),
 }

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import command, devices
+from streamveil.pipelines.audit import command, devices, records
 from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"
+RECORDS = ("--statistic=sum", "--budget=inverse:10", "--value_max=20", "--epsilon_max=3")
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
 
 
@@ -84,6 +85,21 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--devices", "--max_contributions=2"], "a device reports one value in a slot"),
         ([ASKED, "--devices", "--adjacency=replace"], "one guarantee covers events added"),
         ([ASKED, "--devices", "--questions=q.yaml"], "a device answers one question"),
+        ([ASKED, "--budget=inverse:3"], "is for statistics of records: give --statistic"),
+        (["--mechanism=hat"], "--statistic is missing"),
+        (["--statistic=count"], "--budget is missing"),
+        (["--statistic=mean", "--budget=inverse:3"], "--statistic=mean is unknown"),
+        ([*RECORDS, "--mechanism=pba"], "'pba' is for requirements over windows"),
+        ([*RECORDS, ASKED], "is not for per-record: a record's budget is --budget"),
+        ([*RECORDS, "--slot=1d"], "a record pays once, whatever its slot"),
+        ([*RECORDS, "--bins=4"], "--bins=4 is not for per-record: there are none"),
+        ([*RECORDS, "--questions=q.yaml"], "each is of users, and a record has a budget"),
+        ([*RECORDS, "--epsilon_min=0.1"], "--epsilon_min=0.1 is for --budget=table:FILE"),
+        ([*RECORDS, "--beta=0.1", "--mechanism=hat:beta=0.2"], "beta is given twice"),
+        ([*RECORDS, "--input=e.csv"], "--value_column is missing"),
+        (["--statistic=max", *RECORDS[1:], "--devices"], "a count or a sum, and not max"),
+        (["--statistic=sum", "--budget=table:b.csv"], "--value_max is missing"),
+        (["--statistic=count", "--budget=inverse:3", "--value_max=9"], "--epsilon_max is missing"),
         ([ASKED, "--devices", "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
         ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
@@ -150,6 +166,66 @@ def test_devices_have_values_of_a_file(toolbox, files, monkeypatch):
     assert outcome.code == 0, outcome.err
     assert "| w = 2, E = 4 | reports | report |" in outcome.out
     assert "rejected: unparsable time 1" in outcome.out
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few releases of each record."""
+    monkeypatch.setattr(records, "DRAWN", 1000)
+    monkeypatch.setattr(records, "RELEASED", 10)
+
+
+@pytest.mark.usefixtures("few")
+def test_records_are_audited(toolbox, tmp_path):
+    page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
+    made = [*RECORDS, "--runs=4", f"--page={page}", f"--json={figures}"]
+    outcome = toolbox.run("audit", *made)
+    assert outcome.code == 0, outcome.err
+    assert "| record of 20, E = 0.5 | noise | budget | 0.5 |" in outcome.out
+    assert "charges of a record reached 100.0% of its budget" in outcome.out
+    found = json.loads(figures.read_text())
+    assert {one["claim"] for one in found["checks"]} == {"budget"}
+    assert found["checks"][0]["subject"] == "record of 20, E = 0.5"
+    assert found["checks"][0]["window"] is None
+    html = page.read_text()
+    assert "Whoever knows all other records guessed" in html
+    assert "Charged to a record" in html
+    assert "<dt>noise</dt>" in html
+
+
+@pytest.fixture
+def payments(tmp_path):
+    records, table = tmp_path / "payments.csv", tmp_path / "budgets.csv"
+    records.write_text("amount,kind\n3,a\n5,b\n19.5,a\n,a\n-2,b\n7,c\n")
+    table.write_text("category,epsilon\na,2.0\nb,0.5\n")
+    return f"--input={records}", f"--budget=table:{table}"
+
+
+@pytest.mark.usefixtures("few")
+def test_records_stand_beside_those_of_a_file(toolbox, payments):
+    own, table = payments
+    outcome = toolbox.run("audit", *RECORDS, own, "--value_column=amount", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| record of 19.5, E = 0.5128 | noise |" in outcome.out
+    flags = ("--statistic=sum", table, "--value_max=20", own, "--value_column=amount")
+    outcome = toolbox.run("audit", *flags, "--budget_column=kind", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| record of 5, E = 0.5 | noise |" in outcome.out
+    assert "record of 7" not in outcome.out
+    wrong = toolbox.run("audit", *RECORDS, own, "--value_column=kind", "--runs=4")
+    assert "there is no record to audit" in wrong.message
+
+
+@pytest.mark.usefixtures("few")
+def test_budgets_of_a_table_are_audited_and_shared_among_records(toolbox, payments):
+    _, table = payments
+    shared = ("--statistic=count", table, "--max_records_per_user=2", "--runs=4")
+    outcome = toolbox.run("audit", *shared)
+    assert outcome.code == 0, outcome.err
+    assert "| record with E = 0.25 | noise |" in outcome.out
+    assert "| record with E = 1 | releases |" in outcome.out
+    outcome = toolbox.run("audit", *shared, "--devices")
+    assert "hat, a count of records on devices" in outcome.out
 
 
 QUESTIONS = """
