@@ -67,9 +67,9 @@ RECORDS = About(
         ("releases", "What is published, a release at a time."),
         (
             "budget",
-            "Beside the budget of the record, by the budget function. It stands alone in one half "
-            "of the releases, and beside others of about its value in the other half; or beside "
-            "the records of the input.",
+            "Beside the budget of the record, by the budget function. It stands alone, beside many "
+            "others of about its value, or beside as many as leave it in doubt what is chosen; or "
+            "beside the records of the input.",
         ),
     ),
 )

@@ -47,7 +47,7 @@ Integers = npt.NDArray[np.int64]
 LENGTH, WINDOWS, CELLS = 48, 4, 600_000
 # Users of a class, at least; clients of a class; reports that these are asked for in a run; and
 # canaries of a kind that are kept of a run.
-LEAST_USERS, CLIENTS, CLIENT_REPORTS, KEPT = 400, 100, 600, 10_000
+LEAST_USERS, CLIENTS, CLIENT_REPORTS, KEPT = 400, 100, 600, 40_000
 
 SLOTS, SPANS, AGAIN = "reports", "windows", "asked again"
 """What canaries meet: the reports of a slot, those of a window, or those of clients' devices."""

@@ -6,10 +6,11 @@ In memory::
     findings = audited_records("sum", budget, canaries=of_values(budget, budget.bounds), runs=8)
 
 A record is there or not, by a fair coin in every release, and whoever knows all other records
-guesses which. It stands alone, or beside others of about its budget, so that a mechanism keeps its
-domain; or beside records of the user's own. How guesses are made is learnt from some releases
-(`learned_odds.py`), which of them count is chosen by others, and neither is counted. Charges are
-added up exactly, of records over the whole range of values.
+guesses which. It stands alone, or beside others of about its budget, so many that a mechanism keeps
+them, or as many as leave it in doubt (`record_doubt.py`); or beside records of the user's own. How
+guesses are made is learnt from some releases (`learned_odds.py`), which of them count is chosen by
+others, and neither is counted. Charges are added up exactly, of records over the whole range of
+values.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from streamveil.pipelines.audit.learned_odds import LearnedOdds, Shown
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.record_canaries import Canary
 from streamveil.pipelines.audit.record_charges import dearest
+from streamveil.pipelines.audit.record_doubt import in_doubt
 from streamveil.pipelines.audit.record_shows import Releases, Reports, RunningReleases, Showing
 from streamveil.pipelines.audit.rounds import check_extent, found_by
 
 # Releases of a canary in a run and a world: drawn at once, and made one at a time; and the same
 # where each takes long. So many times as many are learnt from.
-DRAWN, RELEASED = 10_000, 250
+DRAWN, RELEASED = 6000, 250
 DRAWN_OF_MAX, DRAWN_OF_RUNNING, RELEASED_SLOWLY = 300, 2000, 80
 _LEARNT = 4
-# Others about a canary: so many noise scales of its domain, and at most so many.
+# Others about a canary that surely show: so many noise scales of its domain, at most so many.
 _HEAVY, _MOST_OTHERS = 80.0, 20_000
 # The values of others are below that of the canary by this part of it, at most.
 _NEAR = 1 / 64
@@ -52,7 +54,7 @@ _PRICED, _LEAST = 1000, 2.0**-50
 
 NOISE, RELEASE = "noise", "releases"
 """What canaries meet: all that is drawn, many releases at once; or what is published."""
-ALONE, AMONG, OWN = "alone", "among others", "beside own records"
+ALONE, AMONG, DOUBT, OWN = "alone", "among others", "in doubt", "beside own records"
 """Worlds: who else is there."""
 _BOTH = (True, False)
 
@@ -141,9 +143,12 @@ class RecordsAudit:
                 f"{records.name}"
             )
         self.overspent = dearest(self._made, *self._priced())
-        self._worlds = (OWN,) if own else (ALONE,) if records.devices else (ALONE, AMONG)
         parts = (NOISE,) if records.devices else (NOISE, RELEASE)
-        self._showing: dict[tuple[int, str], Showing] = {}
+        self._showing = {
+            (i, world): made
+            for i, canary in enumerate(canaries)
+            for world, made in self._worlds(canary)
+        }
         self._odds: dict[tuple[int, str, str], LearnedOdds] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (i, part): [] for i in range(len(canaries)) for part in parts
@@ -152,7 +157,8 @@ class RecordsAudit:
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Releases with each canary and without: the first run of every `OF` is learnt from."""
         for i, part in self._guesses:
-            found = [self._guessed(i, part, world, number) for world in self._worlds]
+            worlds = [world for one, world in self._showing if one == i]
+            found = [self._guessed(i, part, world, number) for world in worlds]
             self._guesses[i, part].append(joined(found))
             done(number)
         self.runs += 1
@@ -196,23 +202,29 @@ class RecordsAudit:
     def _shown(
         self, i: int, part: str, world: str, there: bool, number: int, source: NoiseSource
     ) -> Shown:
-        if (i, world) not in self._showing:
-            self._showing[i, world] = self._made_of(self._canaries[i], world)
         made = self._showing[i, world]
         self.slots += number
         return (made.drawn if part == NOISE else made.released)(there, number, source)
 
-    def _made_of(self, canary: Canary, world: str) -> Showing:
+    def _worlds(self, canary: Canary) -> Iterator[tuple[str, Showing]]:
+        """Who else is there, and what is shown then."""
         if self._records.devices:
-            return Reports(self._made, canary)
-        others = self._own if self._own is not None else self._others(canary, world)
+            yield ALONE, Reports(self._made, canary)
+            return
         kind = RunningReleases if self._records.running else Releases
-        return kind(self._made, canary, *others)
+        if self._own is not None:
+            yield OWN, kind(self._made, canary, *self._own)
+            return
+        yield ALONE, kind(self._made, canary, *self._others(canary, 0))
+        enough = min(math.ceil(_HEAVY + _HEAVY / canary.budget), _MOST_OTHERS)
+        yield AMONG, kind(self._made, canary, *self._others(canary, enough))
+        if not self._records.running:
+            doubtful = in_doubt(self._made, canary, lambda number: self._others(canary, number))
+            if doubtful is not None:
+                yield DOUBT, kind(self._made, canary, *doubtful)
 
-    def _others(self, canary: Canary, world: str) -> tuple[Floats, Floats]:
-        """Nobody, or as many of about the same value as make a mechanism keep them."""
-        number = 0 if world == ALONE else math.ceil(_HEAVY + _HEAVY / canary.budget)
-        number = min(number, _MOST_OTHERS)
+    def _others(self, canary: Canary, number: int) -> tuple[Floats, Floats]:
+        """So many of about the same value."""
         values = canary.value * (1 - _NEAR * np.arange(1, number + 1) / max(number, 1))
         if self._records.function is not None:
             return values, self._records.function(values)

@@ -6,11 +6,13 @@ import pytest
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.per_record import Bounds, Inverse, framework, node_noise
 from streamveil.mechanisms.per_record.domains import partition
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.pipelines.audit import records
 from streamveil.pipelines.audit.learned_odds import LearnedOdds, Shown
 from streamveil.pipelines.audit.record_canaries import of_budgets, of_records, of_values
 from streamveil.pipelines.audit.record_charges import dearest
+from streamveil.pipelines.audit.record_doubt import in_doubt
 from streamveil.pipelines.audit.records import Records, audited_records
 from tests.audits.mutants import MUTANTS
 
@@ -109,6 +111,7 @@ def test_noise_a_sixth_too_small_is_convicted(less_noise, monkeypatch, devices):
 MISTAKES = {
     "noise_of_the_next_node": ({"mechanism": "hat"}, "noise"),
     "parts_rounded_up": ({"mechanism": "hat"}, None),
+    "nodes_chosen_by_true_totals": ({"mechanism": "hat"}, "releases"),
     "domains_unchecked": ({"mechanism": "prdp"}, "noise"),
     "budgets_undivided_in_a_tree": ({"running": True}, "noise"),
 }
@@ -166,6 +169,27 @@ def test_honest_statistics_are_convicted_no_more_often_than_was_said(kind, name)
     made, canaries = Records(kind, BOUNDS, FALLING, name), of_values(FALLING, BOUNDS)
     convicted = [audited_records(made, canaries, runs=4, seed=seed).convicted for seed in range(20)]
     assert sum(convicted) < 5
+
+
+def test_others_are_as_many_as_leave_a_choice_in_doubt():
+    made, canary = statistic("count", "hat", BOUNDS), of_values(FALLING, BOUNDS)[0]
+
+    def others(number):
+        return np.full(number, canary.value), np.full(number, canary.budget)
+
+    values, _ = in_doubt(made, canary, others)
+    assert 2 < values.size < 100
+
+    def often(number):
+        """How often each node is chosen by totals with noise."""
+        (part,) = made.tally(*others(number), np.zeros(number, np.int64), 1)
+        words = NoiseSource(bytes(32)).slot(number, b"").words("doubt")
+        return np.mean(made.select(made.nodes.noisy(part, words, runs=2000)) == 0)
+
+    # The choice of the lowest node, at which the record is, is about even there.
+    assert 0.3 < often(values.size) < 0.7
+    assert often(0) < 0.05
+    assert often(4 * values.size) > 0.95
 
 
 # ---- parts ------------------------------------------------------------------------------------
