@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -122,42 +122,28 @@ def _audited_records(given: argparse.Namespace) -> Findings:
     from streamveil.pipelines.audit.record_input import asked_of
     from streamveil.pipelines.audit.records import audited_records
 
-    seconds, asked = _seconds(given), asked_of(given)
-    with _going_on(seconds, given.runs) as done:
-        return audited_records(
-            asked.records,
-            asked.canaries,
-            own=asked.own,
-            runs=given.runs,
-            seconds=seconds,
-            seed=given.seed,
-            confidence=given.confidence,
-            done=done,
-        )
+    asked = asked_of(given)
+    with _extent(given) as extent:
+        return audited_records(asked.records, asked.canaries, own=asked.own, **extent)
 
 
 def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.devices import audited_devices
 
-    seconds = _seconds(given)
     requirements: Sequence[Requirement] = registry.classes
     bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         sizes, counts = registry.sizes, None
         if given.input:
             requirements, sizes, counts = _counted(given, registry, Path(folder))
-        with _going_on(seconds, given.runs) as done:
+        with _extent(given) as extent:
             return audited_devices(
                 requirements,
                 mechanism=given.mechanism or LOCAL_DEFAULT,
                 sizes=sizes,
                 bins=bins,
                 counts=counts,
-                runs=given.runs,
-                seconds=seconds,
-                seed=given.seed,
-                confidence=given.confidence,
-                done=done,
+                **extent,
             )
 
 
@@ -264,6 +250,17 @@ def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int
             shown = now
 
         yield done
+
+
+@contextmanager
+def _extent(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """How long an audit goes on and how sure it is, with progress shown meanwhile."""
+    seconds = _seconds(given)
+    with _going_on(seconds, given.runs) as done:
+        yield {
+            **{"runs": given.runs, "seconds": seconds, "done": done},
+            **{"seed": given.seed, "confidence": given.confidence},
+        }
 
 
 def _lines(findings: Findings) -> Iterator[str]:
