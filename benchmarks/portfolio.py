@@ -1,4 +1,4 @@
-"""Errors of portfolios: planned shares beside even ones, PipelineDP, and what was expected.
+"""Errors of portfolios: planned shares beside even ones, and what was expected.
 
 python benchmarks/portfolio.py
 
@@ -31,16 +31,8 @@ STREAMS = (
     *("sin", "tlns", "log", "step", "city", "city-sparse", "sparse"),
     *("flights", "flights-hourly", "present-5"),
 )
-# The hourly delays: requirement, public bounds and edges.
-WINDOW, EPSILON, LOWER, UPPER = 24, 1.0, -30.0, 180.0
-EDGES = (-30, -5, 5, 15, 30, 60, 120, 180)
 CITIES = ("one", "three", "three of users")
 TABLES = ("places in quarters", "districts in hours", "all in days")
-MECHANISMS = ("adaptive", "adaptive:cycle=auto")
-DELAYS = {
-    "mean": {"statistic": "mean", "lower": LOWER, "upper": UPPER},
-    "p95": {"statistic": "quantiles", "edges": list(EDGES), "quantiles": [0.95]},
-}
 
 
 def main() -> None:
@@ -54,19 +46,16 @@ def main() -> None:
     add("--days", type=int, help="of each portfolio (default: all that there are)")
     add("--streams", nargs="*", default=list(STREAMS), help="those to compare with expectations")
     add("--slots", type=int, default=400, help="of each of these streams, at most")
-    add("--delay_days", type=int, default=28, help="of hourly delays; 0 leaves them out")
     add("--city_days", type=int, default=10, help="of the city in one question; 0 leaves it out")
     given = options.parse_args()
     tables = [shares(given)]
     if given.floors:
         tables.append(floors(given))
     tables.append(expectations(given))
-    if given.delay_days:
-        tables.append(delays(given))
     if given.city_days:
         tables.append(one_or_three(given))
     names = ("seeds", "portfolios", "keys", "film_seeds", "floors", "days", "streams", "slots")
-    names += ("delay_days", "city_days")
+    names += ("city_days",)
     kept = {name: getattr(given, name) for name in names if getattr(given, name) not in ([], None)}
     save(given.results, "portfolio", kept, tables)
 
@@ -208,33 +197,6 @@ def expectations(given):
             *(name, mean["rate"], mean["drift"], mean["long_drift"], mean["chance"]),
             *(expected, measured, expected / measured, min(ratios), max(ratios), mean["seconds"]),
         )
-    return found
-
-
-def delays(given):
-    """Hourly figures of delays beside PipelineDP's."""
-    found = table(
-        f"Squared error of hourly delays of flights, {given.delay_days} days, minutes squared",
-        [
-            *("figure", "mechanism", "ours", "PipelineDP", "its within the bounds", "times ours"),
-            *("variance of the truth", "by formula"),
-        ],
-        f"All flights, {LOWER:g} to {UPPER:g} minutes, one of an aircraft in an hour, "
-        f"E = {EPSILON:g} over {WINDOW} hours for everybody. PipelineDP: one aggregation over all "
-        "hours with public partitions and Laplace noise, whose budget is E / w for each hour; "
-        "times ours: of its results cut to the bounds, which is to be 5 or more. The truth has the "
-        "numbers cut to the bounds, of hours with flights; its variance is the error of whoever "
-        "tells its mean in every hour.",
-    )
-    for name, mechanism in itertools.product(DELAYS, MECHANISMS):
-        case = {"kind": "delays", "name": name, "mechanism": mechanism, "days": given.delay_days}
-        runs = [_run({**case, "seed": seed}) for seed in given.seeds]
-        ours, theirs, cut, spread = (
-            statistics.fmean(run[key] for run in runs)
-            for key in ("ours", "theirs", "cut", "variance")
-        )
-        formula = runs[0]["formula"]
-        found.add(name, mechanism, ours, theirs, cut, cut / ours, spread, formula)
     return found
 
 
@@ -468,113 +430,12 @@ def assumed_of(counts: Any, window: int) -> dict[str, float]:
     }
 
 
-def run_delays(name: str, mechanism: str, days: int, seed: int) -> dict[str, Any]:
-    """Mean squared errors of an hourly figure."""
-    from dataclasses import replace
-
-    import numpy as np
-    from _portfolios import stream
-
-    from streamveil.mechanisms.core.budgets import Requirements
-    from streamveil.mechanisms.core.records import Requirement
-    from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
-    from streamveil.pipelines.evaluation.comparison import noise_key
-
-    flights = stream("flights", seed, days)
-    hourly = {"name": "q", "column": "dep_delay", "mechanism": mechanism, **DELAYS[name]}
-    asked = {"base_slot": "1h", "questions": [hourly]}
-    everybody = (Requirement(WINDOW, EPSILON),)
-    alike = replace(
-        flights, class_of=np.zeros_like(flights.class_of), requirements=everybody, asked=asked
-    )
-    (question,) = alike.portfolio.questions
-    some, hours, _ = alike.bounded(question, seed)
-    numbers = np.clip(alike.columns["dep_delay"][some], LOWER, UPPER)
-    by_hour = [numbers[hours[some] == hour] for hour in range(alike.length)]
-    known = np.array([len(one) > 0 for one in by_hour])
-    true = np.array([_figure(name, one) for one in by_hour])[known]
-    counts, requirements = alike.counts(question, seed), Requirements(everybody)
-    done = simulate_portfolio(
-        *(alike.portfolio, {"q": counts}, requirements, alike.sizes, noise_key(seed)),
-        shares=requirements.budgets[None],
-    )
-    told = answers_of(question, done.releases["q"])
-    ours = np.array([one.values[0, 0] for one in told])
-    # Where nothing is known yet, the middle is as good as anything.
-    ours = np.where(np.isfinite(ours), ours, (LOWER + UPPER) / 2)[known]
-    users = alike.users[some]
-    theirs, formula = _pipeline_dp(name, users, hours[some], numbers, alike.length)
-    theirs = theirs[known]
-    return {
-        "ours": float(((ours - true) ** 2).mean()),
-        "theirs": float(((theirs - true) ** 2).mean()),
-        "cut": float(((np.clip(theirs, LOWER, UPPER) - true) ** 2).mean()),
-        "variance": float(true.var()),
-        "formula": formula,
-    }
-
-
-def _figure(name: str, numbers: Any) -> float:
-    import numpy as np
-
-    if not len(numbers):
-        return math.nan
-    return float(numbers.mean() if name == "mean" else np.quantile(numbers, 0.95))
-
-
-def _pipeline_dp(name: str, users: Any, hours: Any, numbers: Any, length: int) -> tuple[Any, str]:
-    """PipelineDP's figure of each hour; and whether it is computed by its formulas alone.
-
-    Without the package the mean is of a sum around the middle and a count, each with Laplace noise
-    of half of an hour's budget, as its mean is; and there are no quantiles.
-    """
-    import numpy as np
-
-    try:
-        import pipeline_dp
-    except ImportError:
-        random, middle = np.random.default_rng(1), (LOWER + UPPER) / 2
-        half = EPSILON / WINDOW / 2
-        count = np.bincount(hours, minlength=length) + random.laplace(0, 1 / half, length)
-        total = np.bincount(hours, numbers - middle, minlength=length)
-        total += random.laplace(0, (UPPER - middle) / half, length)
-        mean = middle + total / np.maximum(count, 1)
-        return (mean if name == "mean" else np.full(length, math.nan)), "yes"
-    metric = pipeline_dp.Metrics.MEAN if name == "mean" else pipeline_dp.Metrics.PERCENTILE(95)
-    # An aircraft may be in all hours, of which each costs the same part of the budget.
-    budget = pipeline_dp.NaiveBudgetAccountant(
-        total_epsilon=EPSILON * length / WINDOW, total_delta=1e-9
-    )
-    parameters = pipeline_dp.AggregateParams(
-        noise_kind=pipeline_dp.NoiseKind.LAPLACE,
-        metrics=[metric],
-        max_partitions_contributed=length,
-        max_contributions_per_partition=1,
-        min_value=LOWER,
-        max_value=UPPER,
-    )
-    extractors = pipeline_dp.DataExtractors(
-        privacy_id_extractor=lambda row: row[0],
-        partition_extractor=lambda row: row[1],
-        value_extractor=lambda row: row[2],
-    )
-    engine = pipeline_dp.DPEngine(budget, pipeline_dp.LocalBackend())
-    rows = list(zip(users.tolist(), hours.tolist(), numbers.tolist(), strict=True))
-    result = engine.aggregate(rows, parameters, extractors, public_partitions=list(range(length)))
-    budget.compute_budgets()
-    found = np.full(length, math.nan)
-    for hour, figures in result:
-        found[hour] = figures[0]
-    return found, "no"
-
-
 def run(kind: str, **case: Any) -> dict[str, Any]:
     """One case in a process of its own."""
     kinds = {
         "shares": run_shares,
         "floor": run_floor,
         "expected": run_expected,
-        "delays": run_delays,
         "city": run_city,
     }
     return kinds[kind](**case)

@@ -24,7 +24,7 @@ second, so they are per core.
 NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
-    *("infinite", "for_ever", "presence", "portfolio", "portfolio_pass"),
+    *("infinite", "for_ever", "presence", "portfolio", "delays", "portfolio_pass"),
     *("scaling", "readers", "messages", "following", "startup", "mutants"),
 )
 

@@ -302,6 +302,7 @@ def read_table(path: str) -> pa.Table:
     Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
     timestamp[us, UTC] again, JSON lists in the cells of a CSV file become lists, and objects of
     numbers in JSON Lines become maps (in a CSV file they stay text).
+    No pool of threads is started: Arrow's may abort a process that ends soon after.
     Raises ConfigurationError when the file cannot be read.
     """
     kind = format_of(path)
@@ -338,6 +339,7 @@ def _read_text(handle: BinaryIO, kind: str) -> pa.Table:
     if kind == CSV:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(**NULLS),
         )

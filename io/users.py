@@ -279,7 +279,7 @@ class UserTable:
     @classmethod
     def read(cls, path: Path) -> UserTable:
         """Read the file back."""
-        table = pq.read_table(path)
+        table = pq.read_table(path, use_threads=False)
         facts = json.loads(table.schema.metadata[_FACTS])
         default, classes = facts["default"], facts.get("classes")
         if default is not None:

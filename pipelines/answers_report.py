@@ -201,7 +201,8 @@ class AnswersReport:
         """Largest share of its budget that each class spent in a window, the largest first."""
         if not self.ledger.num_rows:
             return {}
-        most = self.ledger.group_by(["window", "epsilon"]).aggregate([("spent_in_window", "max")])
+        classes = self.ledger.group_by(["window", "epsilon"], use_threads=False)
+        most = classes.aggregate([("spent_in_window", "max")])
         found = {
             Requirement(int(row["window"]), float(row["epsilon"])): row["spent_in_window_max"]
             / row["epsilon"]
@@ -235,7 +236,7 @@ class AnswersReport:
     def _aside(self) -> dict[Requirement, float]:
         """Share of its budget that each class paid for looks at bounds, which are no answers."""
         classes = self.ledger.select(["window", "epsilon", "users"]).group_by(
-            ["window", "epsilon", "users"]
+            ["window", "epsilon", "users"], use_threads=False
         )
         rows = classes.aggregate([]).to_pylist()
         asked = Requirements(Requirement(row["window"], row["epsilon"]) for row in rows)

@@ -31,8 +31,9 @@ SMALL = {
     ),
     "portfolio": (
         *("--seeds", "4", "--portfolios", "films", "--days=35", "--streams", "sparse"),
-        *("--keys=1", "--film_seeds=2", "--slots=30", "--delay_days=3", "--city_days=1"),
+        *("--keys=1", "--film_seeds=2", "--slots=30", "--city_days=1"),
     ),
+    "delays": ("--seeds", "4", "--days=3"),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
     "messages": (
@@ -134,14 +135,22 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
 
 
-def test_portfolios_are_measured_beside_others_and_what_was_expected(tmp_path):
+def test_portfolios_are_measured_beside_even_shares_and_what_was_expected(tmp_path):
     run("portfolio", *SMALL["portfolio"], f"--results={tmp_path}")
-    shares, expected, delays, city = tables(tmp_path, "portfolio")
+    shares, expected, city = tables(tmp_path, "portfolio")
     assert city["rows"]
     assert [row[1] for row in shares["rows"]] == ["genres", "visitors", "stars", "all"]
     assert all(row[4] > 0 and row[5] > 0 for row in shares["rows"])
     assert expected["rows"][0][3] > 0
-    assert [row[0] for row in delays["rows"]] == ["mean", "mean", "p95", "p95"]
+
+
+def test_hourly_delays_are_measured_beside_pipeline_dp(tmp_path):
+    run("delays", *SMALL["delays"], f"--results={tmp_path}")
+    (table,) = tables(tmp_path, "delays")
+    assert [row[0] for row in table["rows"]] == ["mean", "mean", "p95", "p95"]
+    mean = table["rows"][0]
+    assert mean[5] == pytest.approx(mean[4] / mean[2])
+    assert mean[5] > 5
 
 
 def test_local_compares_all_mechanisms(tmp_path):

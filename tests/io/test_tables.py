@@ -4,6 +4,8 @@ import json
 import math
 import os
 import stat
+import subprocess
+import sys
 
 import apache_beam as beam
 import pyarrow as pa
@@ -141,6 +143,27 @@ def test_a_private_file_was_never_readable_by_others(tmp_path, kind, umask):
     assert names_in(tmp_path) == [path.name]
     write_table(str(path), SCHEMA, batches())
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~before  # others are as before
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux counts threads there")
+def test_to_read_a_table_starts_no_pool_of_threads(tmp_path):
+    paths = [str(tmp_path / f"table.{kind}") for kind in ("csv", "parquet", "jsonl")]
+    schema = pa.schema([(f"n{i}", pa.int64()) for i in range(8)])
+    for path in paths:
+        write_table(path, schema, [pa.record_batch([[1, 2]] * 8, schema=schema)])
+    program = """if True:
+        import os, sys
+        import pyarrow as pa
+        from streamveil.io import read_table
+        pa.set_cpu_count(8)
+        before = len(os.listdir("/proc/self/task"))
+        for path in sys.argv[1:]:
+            assert read_table(path).num_rows == 2
+        print(len(os.listdir("/proc/self/task")) - before)"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) <= 4  # some read ahead, and one frees memory
 
 
 def test_what_json_lacks_becomes_null(tmp_path):
