@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
@@ -25,9 +25,10 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_SECONDS,
 )
 from streamveil.pipelines.audit.rounds import LEAST_RUNS
+from streamveil.pipelines.guarantees import INFINITE, WINDOWS
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
-from streamveil.pipelines.values import dialect_of
+from streamveil.pipelines.values import budget_for_ever, dialect_of
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.core.user_table import Registry
@@ -63,6 +64,8 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
+    if (given.guarantee or WINDOWS) == INFINITE:
+        return _audited_for_ever(given)
     registry = registry_of(given)
     assert registry is not None  # the options were checked
     if any(registry.max_slots):
@@ -76,7 +79,6 @@ def audited_as(given: argparse.Namespace) -> Findings:
     from streamveil.pipelines.audit.auditing import audited
 
     seconds = _seconds(given)
-    sensitivity = given.max_contributions * (2 if given.adjacency == REPLACE else 1)
     bins = _bins(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         requirements: Sequence[Requirement] = registry.classes
@@ -89,7 +91,7 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 mechanism=given.mechanism or DEFAULT,
                 sizes=sizes,
                 bins=bins,
-                sensitivity=sensitivity,
+                sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 counts=counts,
                 runs=given.runs,
@@ -98,6 +100,35 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _audited_for_ever(given: argparse.Namespace) -> Findings:
+    from streamveil.pipelines.audit.for_ever import audited_for_ever
+
+    seconds, counts = _seconds(given), None
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        if given.input:  # all users are alike
+            counts = _counted(given, None, Path(folder))[2].sum(axis=1)
+        with _going_on(seconds, given.runs) as done:
+            return audited_for_ever(
+                budget_for_ever(given, given).epsilon,
+                mechanism=given.mechanism or INFINITE_DEFAULT,
+                bins=_bins(given),
+                sensitivity=_sensitivity(given),
+                adjacency=given.adjacency,
+                counts=counts,
+                runs=given.runs,
+                seconds=seconds,
+                seed=given.seed,
+                confidence=given.confidence,
+                done=done,
+            )
+
+
+def _sensitivity(given: argparse.Namespace) -> int:
+    """By how much one user can change a slot."""
+    each: int = given.max_contributions
+    return each * (2 if given.adjacency == REPLACE else 1)
 
 
 def _warn_of_long_runs(registry: Registry) -> None:
@@ -185,7 +216,7 @@ def _bins(given: argparse.Namespace) -> int:
 
 
 def _counted(
-    given: argparse.Namespace, registry: Registry, folder: Path
+    given: argparse.Namespace, registry: Registry | None, folder: Path
 ) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Requirements and sizes of the classes, and their counts (T, K, d) of the user's events."""
     from streamveil.pipelines.evaluation.data import Data, Letters, told_of
@@ -227,7 +258,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     yield ""
     yield (
         f"{findings.runs:,} runs of {findings.slots:,} slots in {findings.seconds:.0f} seconds; "
-        f"charges of a window reached {findings.overspent:.1%} of its budget"
+        f"charges of a {findings.span} reached {findings.overspent:.1%} of its budget"
     )
     yield findings.sentence
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.records import Lifetime, Requirement
 
-CHARGE, SHARE, WINDOW = "charge", "share", "window"
-"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
-window may cost."""
+CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
+"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
+window may cost, or all slots there will ever be."""
 TOGETHER = "all questions"
 
 
@@ -22,9 +22,9 @@ class Check:
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
-    """What the canaries met: publications, looks, bins or windows."""
+    """What the canaries met: publications, looks, bins, windows or lives."""
     claim: str
-    """`CHARGE`, `SHARE` or `WINDOW`."""
+    """`CHARGE`, `SHARE`, `WINDOW` or `LIFE`."""
     claimed: float
     """Epsilon of the claim: of one user, in the middle of all guesses."""
     guesses: int
@@ -59,7 +59,7 @@ class Findings:
     seconds: float
     checks: tuple[Check, ...]
     overspent: float
-    """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
+    """Largest charge of any window, or life, in parts of its budget: exact, above 1 a violation."""
     own: bool = False
     """Whether canaries were put beside counts of the user's own."""
     notes: tuple[str, ...] = ()
@@ -84,12 +84,18 @@ class Findings:
         return min((one.visible for one in self.checks), default=float("inf"))
 
     @property
+    def span(self) -> str:
+        """What has a budget: a window, or a life."""
+        for_ever = any(isinstance(one.requirement, Lifetime) for one in self.checks)
+        return "life" if for_ever else "window"
+
+    @property
     def sentence(self) -> str:
         """The verdict in one line."""
         if self.overspent > 1.0:
             return (
                 f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
-                "window"
+                f"{self.span}"
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
@@ -107,6 +113,8 @@ class Findings:
 
 def asked_of(requirement: Requirement) -> str:
     """A requirement as people read it."""
+    if isinstance(requirement, Lifetime):
+        return f"E = {requirement.epsilon:g} forever"
     return f"w = {requirement.window}, E = {requirement.epsilon:g}"
 
 
@@ -127,6 +135,7 @@ _CLAIMED = {
     CHARGE: "what its slots were charged",
     SHARE: "the question's share of a window's budget",
     WINDOW: "a window's budget",
+    LIFE: "the budget of a life",
 }
 
 

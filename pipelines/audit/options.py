@@ -11,11 +11,19 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
     MECHANISMS,
     only_dynamic,
     parse,
 )
 from streamveil.pipelines.foreign import NOT_QUESTIONS, QUESTIONS_SAYING, refuse_foreign
+from streamveil.pipelines.guarantees import (
+    INFINITE,
+    WINDOWS,
+    add_guarantee_options,
+    promise_of,
+)
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
@@ -27,6 +35,7 @@ from streamveil.pipelines.options import (
 )
 from streamveil.pipelines.sections import BINS, PRIVACY, RESULTS, WORK, section
 from streamveil.pipelines.values import (
+    budget_for_ever,
     check_required,
     default_requirement_of,
     requirement_columns_of,
@@ -43,9 +52,11 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "--mechanism",
         metavar="NAME",
         help=f"{', '.join(dict.fromkeys((*MECHANISMS, *DYNAMIC_MECHANISMS)))} (default {DEFAULT}), "
+        f"with one budget forever {', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); "
         "with options as "
         "NAME:OPTION=VALUE:OPTION=VALUE",
     )
+    add_guarantee_options(parser)
     add = section(parser, BINS)
     add(
         "--questions",
@@ -102,7 +113,6 @@ _SAME = "noise and charges are the same with it"
 NOT_AUDITED: Mapping[str, str] = {
     **dict.fromkeys(CHANGE_OPTIONS, "requirements that change (tests/mechanisms has audits)"),
     **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
-    **dict.fromkeys(("guarantee", "epsilon"), "promises other than requirements over windows"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
@@ -116,7 +126,7 @@ NOT_AUDITED: Mapping[str, str] = {
 
 _OF_QUESTIONS = (
     *("mechanism", "value_column", "domain", "other", "max_contributions", "keep"),
-    *("slot", "slot_zone"),
+    *("slot", "slot_zone", "guarantee", "epsilon"),
 )
 
 
@@ -126,7 +136,12 @@ def check_audit(given: argparse.Namespace) -> None:
         usual = argparse.Namespace(**_usual(add_audit_options))
         reasons = {name: NOT_QUESTIONS[name] for name in _OF_QUESTIONS}
         refuse_foreign(given, usual, reasons, QUESTIONS_SAYING)
-    elif not (given.mechanism and only_dynamic(given.mechanism)):
+    promise = WINDOWS if given.questions else promise_of(given)
+    if promise != WINDOWS:
+        budget_for_ever(given, given)
+    if promise == INFINITE:
+        parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
+    elif not given.questions and not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
     of_events = ("user_column", "time_column") if given.questions else REQUIRED
     check_required("audit", given, ("input", *of_events) if given.input else ())
@@ -140,7 +155,7 @@ def check_audit(given: argparse.Namespace) -> None:
             f"--bins={given.bins} is for worst cases: "
             f"{'the file of questions' if given.questions else '--domain'} says the bins of --input"
         )
-    if not (given.requirements or given.default_requirement):
+    if promise == WINDOWS and not (given.requirements or given.default_requirement):
         raise ConfigurationError(
             "nobody's requirements are known: give --requirements=FILE, or "
             "--default_requirement=WINDOW,EPSILON,USERS"

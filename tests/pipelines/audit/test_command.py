@@ -80,7 +80,7 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([], "nobody's requirements are known"),
         ([ASKED, "--mechanism=rotation"], "'rotation' is for devices"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
-        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
+        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is about windows"),
         ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
         ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
         ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
