@@ -17,7 +17,10 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
-from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.presence.limits import EVERYBODY, Limit, limits_of
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, MECHANISMS, only_dynamic
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
@@ -25,14 +28,14 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_SECONDS,
 )
 from streamveil.pipelines.audit.rounds import LEAST_RUNS
-from streamveil.pipelines.guarantees import INFINITE, WINDOWS
+from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
-from streamveil.pipelines.values import budget_for_ever, dialect_of
+from streamveil.pipelines.values import budget_for_ever, dialect_of, life_limit_of, limit_of
 
 if TYPE_CHECKING:
-    from streamveil.mechanisms.core.user_table import Registry
     from streamveil.mechanisms.portfolio.questions import Portfolio
+    from streamveil.pipelines.evaluation.sources import Counted
 
 _LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
@@ -64,18 +67,26 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
-    if (given.guarantee or WINDOWS) == INFINITE:
+    if given.guarantee == INFINITE:
         return _audited_for_ever(given)
+    if given.guarantee == USER:
+        everybody = Registry.of(default=(budget_for_ever(given, given), EVERYBODY))
+        return _audited_presence(given, everybody, (life_limit_of(given.max_slots),))
     registry = registry_of(given)
     assert registry is not None  # the options were checked
-    if any(registry.max_slots):
+    if given.questions and any(registry.max_slots):
         raise ConfigurationError(
             f"--requirements={given.requirements} limits the slots in which users count "
-            "(max_slots): that is not audited; leave the column out to audit the rest"
+            "(max_slots), and users of --questions count in every slot: leave the column out"
         )
     _warn_of_long_runs(registry)
     if given.questions:
         return _audited_questions(given, registry)
+    limit = None if given.max_slots is None else limit_of(given.max_slots)
+    assert not isinstance(limit, Auto)  # the options were checked
+    limits = limits_of(limit, registry.max_slots, registry.classes, given.adjacency)
+    if limits is not None:
+        return _audited_presence(given, registry, limits)
     from streamveil.pipelines.audit.auditing import audited
 
     seconds = _seconds(given)
@@ -123,6 +134,51 @@ def _audited_for_ever(given: argparse.Namespace) -> Findings:
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _audited_presence(
+    given: argparse.Namespace, registry: Registry, limits: Sequence[Limit]
+) -> Findings:
+    from streamveil.pipelines.audit.presence import audited_presence
+
+    if given.mechanism and only_dynamic(given.mechanism):
+        raise ConfigurationError(
+            f"mechanism {given.mechanism!r} is for requirements that change, and not for limits on "
+            f"the slots in which users count: choose one of {', '.join(MECHANISMS)}"
+        )
+    seconds, visits, bins = _seconds(given), None, _bins(given)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        if given.input:
+            *visits, bins = _visits(given, registry, Path(folder))
+        with _going_on(seconds, given.runs) as done:
+            return audited_presence(
+                registry.classes,
+                limits,
+                mechanism=given.mechanism or DEFAULT,
+                sizes=registry.sizes,
+                bins=bins,
+                sensitivity=_sensitivity(given),
+                adjacency=given.adjacency,
+                visits=tuple(visits) if visits else None,
+                runs=given.runs,
+                seconds=seconds,
+                seed=given.seed,
+                confidence=given.confidence,
+                done=done,
+            )
+
+
+def _visits(
+    given: argparse.Namespace, registry: Registry, folder: Path
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
+    """The user's events by who sent them, the class of each user, and how many slots and bins."""
+    alike = registry.classes.forever
+    counted = _counted_file(given, None if alike else registry, folder, by_user=True)
+    assert counted.visits_path is not None
+    slots, bins = counted.shape
+    with np.load(counted.visits_path) as file:
+        class_of = file["class_of"].astype(np.int64)
+        return file["rows"], 0 * class_of if alike else class_of, slots, bins
 
 
 def _sensitivity(given: argparse.Namespace) -> int:
@@ -219,17 +275,29 @@ def _counted(
     given: argparse.Namespace, registry: Registry | None, folder: Path
 ) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Requirements and sizes of the classes, and their counts (T, K, d) of the user's events."""
+    counted = _counted_file(given, registry, folder)
+    counts = np.load(counted.path, mmap_mode="r").astype(np.int64)
+    return counted.requirements, counted.sizes, counts
+
+
+def _counted_file(
+    given: argparse.Namespace, registry: Registry | None, folder: Path, by_user: bool = False
+) -> Counted:
+    """The user's events, counted; also by user if that is asked."""
     from streamveil.pipelines.evaluation.data import Data, Letters, told_of
 
     inputs = Inputs.of(given)
     name = Path(given.input).name
-    data = Data(name, given.input, None, inputs, registry, dialect_of(given), command="audit")
+    data = Data(
+        *(name, given.input, None, inputs, registry, dialect_of(given)),
+        by_user=by_user,
+        command="audit",
+    )
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
     for note in told_of(letters, given):
         print(note)
-    counts = np.load(counted.path, mmap_mode="r").astype(np.int64)
-    return counted.requirements, counted.sizes, counts
+    return counted
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Check:
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
-    """What the canaries met: publications, looks, bins, windows or lives."""
+    """What the canaries met: publications, looks, bins, windows, lives or what is left out."""
     claim: str
     """`CHARGE`, `SHARE`, `WINDOW` or `LIFE`."""
     claimed: float

@@ -8,6 +8,8 @@ from typing import Any
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.presence.limits import BLOCKS
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
@@ -20,6 +22,7 @@ from streamveil.mechanisms.registry import (
 from streamveil.pipelines.foreign import NOT_QUESTIONS, QUESTIONS_SAYING, refuse_foreign
 from streamveil.pipelines.guarantees import (
     INFINITE,
+    USER,
     WINDOWS,
     add_guarantee_options,
     promise_of,
@@ -27,7 +30,6 @@ from streamveil.pipelines.guarantees import (
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
-    LIMIT_OPTIONS,
     REQUIRED,
     REVISE_OPTIONS,
     add_event_options,
@@ -38,6 +40,8 @@ from streamveil.pipelines.values import (
     budget_for_ever,
     check_required,
     default_requirement_of,
+    life_limit_of,
+    limit_of,
     requirement_columns_of,
 )
 
@@ -57,6 +61,13 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "NAME:OPTION=VALUE:OPTION=VALUE",
     )
     add_guarantee_options(parser)
+    section(parser, PRIVACY)(
+        "--max_slots",
+        metavar="M[,BLOCKS]",
+        help="users count in the first M slots of each of BLOCKS parts of the window (default "
+        f"{BLOCKS}), and where the table says max_slots in so many; with --guarantee={USER} in the "
+        "first M slots of their lives",
+    )
     add = section(parser, BINS)
     add(
         "--questions",
@@ -112,7 +123,6 @@ AUDIT_SAYING = "is not audited:"
 _SAME = "noise and charges are the same with it"
 NOT_AUDITED: Mapping[str, str] = {
     **dict.fromkeys(CHANGE_OPTIONS, "requirements that change (tests/mechanisms has audits)"),
-    **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
@@ -126,7 +136,7 @@ NOT_AUDITED: Mapping[str, str] = {
 
 _OF_QUESTIONS = (
     *("mechanism", "value_column", "domain", "other", "max_contributions", "keep"),
-    *("slot", "slot_zone", "guarantee", "epsilon"),
+    *("slot", "slot_zone", "guarantee", "epsilon", "max_slots"),
 )
 
 
@@ -139,6 +149,10 @@ def check_audit(given: argparse.Namespace) -> None:
     promise = WINDOWS if given.questions else promise_of(given)
     if promise != WINDOWS:
         budget_for_ever(given, given)
+    if promise == USER:
+        life_limit_of(given.max_slots)
+    elif given.max_slots is not None and not given.questions:
+        _check_limit(given, promise)
     if promise == INFINITE:
         parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
     elif not given.questions and not (given.mechanism and only_dynamic(given.mechanism)):
@@ -163,6 +177,20 @@ def check_audit(given: argparse.Namespace) -> None:
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)
     whole("max_contributions", given.max_contributions)
+
+
+def _check_limit(given: argparse.Namespace, promise: str) -> None:
+    """Refuse a limit on the slots of windows that is none, or that cannot be audited."""
+    if promise == INFINITE:
+        raise ConfigurationError(
+            f"--max_slots={given.max_slots} is about windows: leave it out with "
+            f"--guarantee={INFINITE}, or choose --guarantee={USER}"
+        )
+    if isinstance(limit_of(given.max_slots), Auto):
+        raise ConfigurationError(
+            f"--max_slots={given.max_slots} {AUDIT_SAYING} it chooses by one look at the whole "
+            "input; a run tells what it chose: audit that, as --max_slots=M"
+        )
 
 
 def _usual(add: Callable[[argparse.ArgumentParser], None]) -> dict[str, Any]:
