@@ -82,6 +82,8 @@ def audited_as(given: argparse.Namespace) -> Findings:
     _warn_of_long_runs(registry)
     if given.questions:
         return _audited_questions(given, registry)
+    if given.requirement_changes is not None:
+        return _audited_changes(given, registry)
     limit = None if given.max_slots is None else limit_of(given.max_slots)
     assert not isinstance(limit, Auto)  # the options were checked
     limits = limits_of(limit, registry.max_slots, registry.classes, given.adjacency)
@@ -166,6 +168,34 @@ def _audited_presence(
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
+    from streamveil.pipelines.audit.changes import audited_changes, later_requirements
+
+    if any(registry.max_slots):
+        raise ConfigurationError(
+            f"--requirements={given.requirements} limits the slots in which users count "
+            "(max_slots): that is not audited with --requirement_changes; leave the column out"
+        )
+    seconds = _seconds(given)
+    changes = later_requirements(given.requirement_changes, registry.classes)
+    with _going_on(seconds, given.runs) as done:
+        return audited_changes(
+            registry.classes,
+            changes=changes,
+            mechanism=given.mechanism or DEFAULT,
+            sizes=registry.sizes,
+            bins=_bins(given),
+            sensitivity=_sensitivity(given),
+            adjacency=given.adjacency,
+            longest_window=given.longest_window,
+            runs=given.runs,
+            seconds=seconds,
+            seed=given.seed,
+            confidence=given.confidence,
+            done=done,
+        )
 
 
 def _visits(

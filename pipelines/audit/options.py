@@ -45,6 +45,9 @@ from streamveil.pipelines.values import (
     requirement_columns_of,
 )
 
+DRAWN = "drawn"
+"""In place of a file of changes: users change to what other classes ask for."""
+
 DEFAULT_SECONDS, DEFAULT_RUNS = 60.0, 24
 DEFAULT_CONFIDENCE = 0.95
 DEFAULT_BINS, DEFAULT_BINS_OF_QUESTIONS = 64, 256
@@ -67,6 +70,18 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         help="users count in the first M slots of each of BLOCKS parts of the window (default "
         f"{BLOCKS}), and where the table says max_slots in so many; with --guarantee={USER} in the "
         "first M slots of their lives",
+    )
+    section(parser, PRIVACY)(
+        "--requirement_changes",
+        metavar=f"FILE|{DRAWN}",
+        help="users ask for something else in the run: for what a file asks for, as of streamveil "
+        f"release, or for what other classes do ({DRAWN})",
+    )
+    section(parser, PRIVACY)(
+        "--longest_window",
+        type=int,
+        metavar="N",
+        help="longest window, in slots, that a change may ask for (default: the longest that is)",
     )
     add = section(parser, BINS)
     add(
@@ -122,7 +137,6 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
 AUDIT_SAYING = "is not audited:"
 _SAME = "noise and charges are the same with it"
 NOT_AUDITED: Mapping[str, str] = {
-    **dict.fromkeys(CHANGE_OPTIONS, "requirements that change (tests/mechanisms has audits)"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
@@ -137,6 +151,7 @@ NOT_AUDITED: Mapping[str, str] = {
 _OF_QUESTIONS = (
     *("mechanism", "value_column", "domain", "other", "max_contributions", "keep"),
     *("slot", "slot_zone", "guarantee", "epsilon", "max_slots"),
+    *CHANGE_OPTIONS,
 )
 
 
@@ -153,9 +168,21 @@ def check_audit(given: argparse.Namespace) -> None:
         life_limit_of(given.max_slots)
     elif given.max_slots is not None and not given.questions:
         _check_limit(given, promise)
+    changing = given.requirement_changes is not None
+    if changing:
+        _check_changes(given)
+    elif given.longest_window is not None:
+        raise ConfigurationError(
+            f"--longest_window={given.longest_window} is about changes: give --requirement_changes "
+            "as well, or leave it out"
+        )
     if promise == INFINITE:
         parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
-    elif not given.questions and not (given.mechanism and only_dynamic(given.mechanism)):
+    elif (
+        not given.questions
+        and not changing
+        and not (given.mechanism and only_dynamic(given.mechanism))
+    ):
         parse(given.mechanism or DEFAULT)
     of_events = ("user_column", "time_column") if given.questions else REQUIRED
     check_required("audit", given, ("input", *of_events) if given.input else ())
@@ -190,6 +217,21 @@ def _check_limit(given: argparse.Namespace, promise: str) -> None:
         raise ConfigurationError(
             f"--max_slots={given.max_slots} {AUDIT_SAYING} it chooses by one look at the whole "
             "input; a run tells what it chose: audit that, as --max_slots=M"
+        )
+
+
+def _check_changes(given: argparse.Namespace) -> None:
+    """Refuse what is not audited where requirements change."""
+    parse(given.mechanism or DEFAULT, DYNAMIC_MECHANISMS)
+    changes = f"--requirement_changes={given.requirement_changes}"
+    if given.max_slots is not None:
+        raise ConfigurationError(
+            f"--max_slots={given.max_slots} {AUDIT_SAYING} not with {changes}: audit each alone"
+        )
+    if given.input:
+        raise ConfigurationError(
+            f"--input={given.input} {AUDIT_SAYING} not with {changes}, whose users are those of "
+            "worst cases: leave it out"
         )
 
 

@@ -89,7 +89,6 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--questions=q.yaml", "--user_column=u"], "is for events: give --input"),
         ([ASKED, "--questions=q.yaml", "--input=e.csv"], "--user_column is missing"),
         (["--questions=q.yaml"], "nobody's requirements are known"),
-        ([ASKED, "--requirement_changes=c.csv"], "is not audited: requirements that change"),
         ([ASKED, "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--input=e.csv"], "--user_column is missing"),
         ([ASKED, "--bins=0"], "bins is 0"),
