@@ -129,9 +129,9 @@ def later_requirements(path: str, classes: Sequence[Requirement]) -> list[Dynami
 
         change_columns(path)  # says what is missing
         for batch, _ in read_events(path, REQUIREMENT_COLUMNS):
-            rows = zip(*map(batch.column, REQUIREMENT_COLUMNS), strict=True)
-            figures = ([one.as_py() for one in row] for row in rows)
-            found.update(DynamicRequirement(*row) for row in figures if None not in row)
+            columns = [batch.column(name).to_pylist() for name in REQUIREMENT_COLUMNS]
+            rows = (row for row in zip(*columns, strict=True) if not {None, ""} & {*row})
+            found.update(_asked(path, row) for row in rows)
     known = {DynamicRequirement.constant(one) for one in classes}
     if len(known | found) < 2:
         raise ConfigurationError(
@@ -139,6 +139,15 @@ def later_requirements(path: str, classes: Sequence[Requirement]) -> list[Dynami
             f"with other requirements, or {DRAWN} and a table with several"
         )
     return sorted(found, key=astuple)
+
+
+def _asked(path: str, row: Sequence[Any]) -> DynamicRequirement:
+    try:
+        return DynamicRequirement(*map(float, row))  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"--requirement_changes={path}: a row asks for {', '.join(map(str, row))}: {error}"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)

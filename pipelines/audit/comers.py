@@ -258,8 +258,8 @@ def _made(
                 )
     marks: dict[str, list[Mark]] = {"there": [], "instead": [], "always": []}
     for (kind, moved), column in columns.items():
-        for slots in _in_turn(column, firsts[::places]):
-            first, end = (np.repeat(one, places) for one in slots)
+        for begins, ends_then in _in_turn(column, firsts[::places]):
+            first, end = np.repeat(begins, places), np.repeat(ends_then, places)
             marks[kind].append(Mark(at.reshape(-1) + moved, first, end, each, kind != "instead"))
     told = np.concatenate(rows, axis=1) if rows else np.zeros((5, 0), np.int64)
     canaries = Canaries(
@@ -269,7 +269,7 @@ def _made(
     return Comers(
         canaries,
         tuple(marks["always"]),
-        Told(*told[:4], there=told[4].astype(np.bool_)),
+        Told(told[0], told[1], told[2], told[3], told[4].astype(np.bool_)),
         _differing(columns, len(found), places),
     )
 

@@ -148,10 +148,11 @@ def _audited_presence(
             f"mechanism {given.mechanism!r} is for requirements that change, and not for limits on "
             f"the slots in which users count: choose one of {', '.join(MECHANISMS)}"
         )
-    seconds, visits, bins = _seconds(given), None, _bins(given)
+    seconds, bins = _seconds(given), _bins(given)
+    visits: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int] | None = None
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:
-            *visits, bins = _visits(given, registry, Path(folder))
+            visits, bins = _visits(given, registry, Path(folder))
         with _going_on(seconds, given.runs) as done:
             return audited_presence(
                 registry.classes,
@@ -161,7 +162,7 @@ def _audited_presence(
                 bins=bins,
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
-                visits=tuple(visits) if visits else None,
+                visits=visits,
                 runs=given.runs,
                 seconds=seconds,
                 seed=given.seed,
@@ -200,15 +201,15 @@ def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
 
 def _visits(
     given: argparse.Namespace, registry: Registry, folder: Path
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
-    """The user's events by who sent them, the class of each user, and how many slots and bins."""
+) -> tuple[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int], int]:
+    """The user's events by who sent them, as `audited_presence` takes them, and how many bins."""
     alike = registry.classes.forever
     counted = _counted_file(given, None if alike else registry, folder, by_user=True)
     assert counted.visits_path is not None
     slots, bins = counted.shape
     with np.load(counted.visits_path) as file:
         class_of = file["class_of"].astype(np.int64)
-        return file["rows"], 0 * class_of if alike else class_of, slots, bins
+        return (file["rows"], 0 * class_of if alike else class_of, slots), bins
 
 
 def _sensitivity(given: argparse.Namespace) -> int:

@@ -307,7 +307,7 @@ class PresenceAudit:
         return Guesses(
             scores,
             canaries.there,
-            canaries.users * self._aside(k),
+            canaries.users.astype(np.float64) * self._aside(k),
             canaries.users,
             np.ones(scores.size, np.bool_),
         )

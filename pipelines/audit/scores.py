@@ -18,12 +18,13 @@ from streamveil.pipelines.audit.runs import Transcript, published
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Of a group of more users, how many are kept is taken to be what is expected.
 _MOST_SAMPLED = 200
 
 
-def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Guesses:
+def guesses_of(seen: Transcript, others: Counts, canaries: Canaries, *, alone: bool) -> Guesses:
     """What an attacker makes of the canaries of a run, beside what their slots were charged.
 
     Args: see :func:`scores`.
@@ -38,7 +39,7 @@ def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone:
     )
 
 
-def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Floats:
+def scores(seen: Transcript, others: Counts, canaries: Canaries, *, alone: bool) -> Floats:
     """Score of each canary, shape (n,): above 0 where it was more likely there.
 
     Args:
