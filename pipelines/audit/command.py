@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,11 +118,11 @@ def audited_as(given: argparse.Namespace) -> Findings:
 def _audited_for_ever(given: argparse.Namespace) -> Findings:
     from streamveil.pipelines.audit.for_ever import audited_for_ever
 
-    seconds, counts = _seconds(given), None
+    counts = None
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:  # all users are alike
             counts = _counted(given, None, Path(folder))[2].sum(axis=1)
-        with _going_on(seconds, given.runs) as done:
+        with _going_on(_seconds(given), given.runs) as done:
             return audited_for_ever(
                 budget_for_ever(given, given).epsilon,
                 mechanism=given.mechanism or INFINITE_DEFAULT,
@@ -130,11 +130,7 @@ def _audited_for_ever(given: argparse.Namespace) -> Findings:
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 counts=counts,
-                runs=given.runs,
-                seconds=seconds,
-                seed=given.seed,
-                confidence=given.confidence,
-                done=done,
+                **_extent(given, done),
             )
 
 
@@ -148,12 +144,12 @@ def _audited_presence(
             f"mechanism {given.mechanism!r} is for requirements that change, and not for limits on "
             f"the slots in which users count: choose one of {', '.join(MECHANISMS)}"
         )
-    seconds, bins = _seconds(given), _bins(given)
+    bins = _bins(given)
     visits: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int] | None = None
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:
             visits, bins = _visits(given, registry, Path(folder))
-        with _going_on(seconds, given.runs) as done:
+        with _going_on(_seconds(given), given.runs) as done:
             return audited_presence(
                 registry.classes,
                 limits,
@@ -163,11 +159,7 @@ def _audited_presence(
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 visits=visits,
-                runs=given.runs,
-                seconds=seconds,
-                seed=given.seed,
-                confidence=given.confidence,
-                done=done,
+                **_extent(given, done),
             )
 
 
@@ -179,9 +171,8 @@ def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
             f"--requirements={given.requirements} limits the slots in which users count "
             "(max_slots): that is not audited with --requirement_changes; leave the column out"
         )
-    seconds = _seconds(given)
     changes = later_requirements(given.requirement_changes, registry.classes)
-    with _going_on(seconds, given.runs) as done:
+    with _going_on(_seconds(given), given.runs) as done:
         return audited_changes(
             registry.classes,
             changes=changes,
@@ -191,11 +182,7 @@ def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
             sensitivity=_sensitivity(given),
             adjacency=given.adjacency,
             longest_window=given.longest_window,
-            runs=given.runs,
-            seconds=seconds,
-            seed=given.seed,
-            confidence=given.confidence,
-            done=done,
+            **_extent(given, done),
         )
 
 
@@ -210,6 +197,17 @@ def _visits(
     with np.load(counted.visits_path) as file:
         class_of = file["class_of"].astype(np.int64)
         return (file["rows"], 0 * class_of if alike else class_of, slots), bins
+
+
+def _extent(given: argparse.Namespace, done: Callable[[int], None]) -> dict[str, Any]:
+    """How long an audit goes on, and what its bounds may be wrong with."""
+    return {
+        "runs": given.runs,
+        "seconds": _seconds(given),
+        "seed": given.seed,
+        "confidence": given.confidence,
+        "done": done,
+    }
 
 
 def _sensitivity(given: argparse.Namespace) -> int:

@@ -102,6 +102,10 @@ class Restarting(Exact):
 RUNS, BINS, CONFIDENCE = 4, 16, 0.95
 
 
+def _extent(seed: int, runs: int) -> dict[str, Any]:
+    return {"runs": runs, "bins": BINS, "seed": seed, "confidence": CONFIDENCE}
+
+
 @dataclass(frozen=True)
 class Command:
     """What `streamveil audit` is asked about: it finds the worst cases by itself."""
@@ -116,10 +120,7 @@ class Command:
         return audited(
             self.asked,
             mechanism=self.mechanism,
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
             **self.options,
         )
 
@@ -134,9 +135,7 @@ class Asking:
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_questions(
-            self.portfolio, self.asked, runs=runs, bins=BINS, seed=seed, confidence=CONFIDENCE
-        )
+        return audited_questions(self.portfolio, self.asked, **_extent(seed, runs))
 
 
 @dataclass(frozen=True)
@@ -152,10 +151,7 @@ class Endless:
         return audited_for_ever(
             self.epsilon,
             mechanism=self.mechanism,
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
         )
 
 
@@ -172,10 +168,7 @@ class Limited:
         return audited_presence(
             *([self.asked], [self.limit]),
             mechanism="uniform",
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
         )
 
 
@@ -194,10 +187,7 @@ class Changing:
             self.asked,
             changes=self.later,
             mechanism=self.mechanism,
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
         )
 
 
