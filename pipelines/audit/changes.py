@@ -57,8 +57,8 @@ Random = np.random.Generator
 KINDS = (BINS, WINDOWS)
 # Checks of a class: see `_checks_of`.
 _CHECKS = 3
-# Stories of a run, one after the other.
-STORIES = 16
+# Stories of a run, one after the other; and slots of all of them about, where they are long.
+STORIES, MOST_SLOTS = 16, 1200
 # Losses of a canary of a slot and of one of a window that tell most per guess.
 _TELLING = {BINS: 1.5, WINDOWS: 3.0}
 
@@ -213,10 +213,11 @@ class ChangesAudit:
     def _guessed(self, k: int, kind: str, number: int, random: Random) -> tuple[Guesses, Floats]:
         """Guesses of a run, and what was promised of the window of each group, epsilon."""
         every = 2 * int(self._kinds[:, [0, 2]].max()) + 1
-        stories = [self._story(k, kind, (2 * i + 1) * every // 2, random) for i in range(STORIES)]
-        slots = STORIES * every
+        many = max(2, min(STORIES, MOST_SLOTS // every))
+        stories = [self._story(k, kind, (2 * i + 1) * every // 2, random) for i in range(many)]
+        slots = many * every
         others = self._others(slots, bool(number % 2), random)
-        beside = np.zeros((slots, STORIES, others.shape[2]), np.int64)
+        beside = np.zeros((slots, many, others.shape[2]), np.int64)
         counts = np.concatenate([others, beside], axis=1)
         groups = [self._canaries(i, one).flipped(random) for i, one in enumerate(stories)]
         filled, half = counts, counts.astype(np.float64)

@@ -15,7 +15,7 @@ tell of it; what does not count is told beside that, in layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -204,103 +204,101 @@ def comers(
         each: events of a user in a slot.
         key: of the calendars, 32 bytes.
     """
-    found = []
+    both = []
     for number, first in enumerate(starts.tolist()):
         pair = pairs[number % len(pairs)]
         user = rule.user(key, first, pair.offset % rule.block, number << 32)
-        end = (
-            first + 1 + int(max(pair.there.slots.max(initial=0), pair.instead.slots.max(initial=0)))
-        )
-        both = [
-            (first + visits.slots, visits.moved, rule.layers(key, user, visits, first, end))
-            for visits in (pair.there, pair.instead)
-        ]
-        found.append((first, end, both))
-    return _made(rule.class_index, found, at, each)
+        told = pair.there, pair.instead
+        end = first + 1 + max(int(one.slots.max(initial=0)) for one in told)
+        both.append(tuple(_Story.of(rule, key, user, one, first, end) for one in told))
+    return _made(rule.class_index, both, starts, at, each)
 
 
-_Story = tuple[Integers, npt.NDArray[np.bool_], Integers]
+@dataclass(frozen=True, eq=False)
+class _Story:
+    """Visits of a user: arrays of shape (v,)."""
+
+    slots: Integers
+    moved: npt.NDArray[np.bool_]
+    layers: Integers
+
+    @classmethod
+    def of(cls, rule: Rule, key: bytes, user: int, visits: Visits, first: int, end: int) -> _Story:
+        layers = rule.layers(key, user, visits, first, end)
+        return cls(first + visits.slots, visits.moved, layers)
+
+    @property
+    def counting(self) -> set[tuple[int, bool]]:
+        """Slots that count, and whether in the next bin."""
+        some = self.layers == 0
+        return set(zip(self.slots[some].tolist(), self.moved[some].tolist(), strict=True))
+
+
+_THERE, _INSTEAD, _ALWAYS = range(3)
 
 
 def _made(
-    k: int, found: Sequence[tuple[int, int, list[_Story]]], at: Integers, each: int
+    k: int, both: Sequence[tuple[_Story, ...]], starts: Integers, at: Integers, each: int
 ) -> Comers:
     places = at.shape[1]
-    firsts = np.repeat([first for first, _, _ in found], places).astype(np.int64)
-    ends = np.repeat([end for _, end, _ in found], places).astype(np.int64)
-    columns: dict[tuple[str, bool], list[list[int]]] = {}
-    rows = []
-    for number, (_, _, both) in enumerate(found):
-        counting = [
-            {
-                (slot, moved)
-                for slot, moved, layer in zip(*map(np.ndarray.tolist, one), strict=True)
-                if not layer
-            }
-            for one in both
-        ]
-        common = counting[0] & counting[1]
-        for kind, cells in (
-            ("there", counting[0] - common),
-            ("instead", counting[1] - common),
-            ("always", common),
-        ):
-            for moved in (False, True):
-                column = columns.setdefault((kind, moved), [])
-                column.append(sorted(slot for slot, other in cells if other == moved))
-        for there, (slots, moved_of, layers) in zip((True, False), both, strict=True):
-            some = np.flatnonzero((layers > 0) & (layers <= LAYERS))
-            for place in range(places):
-                group = np.full(some.size, number * places + place)
-                bins = at[number, place] + moved_of[some]
-                rows.append(
-                    np.stack([group, slots[some], layers[some], bins, np.full(some.size, there)])
-                )
-    marks: dict[str, list[Mark]] = {"there": [], "instead": [], "always": []}
-    for (kind, moved), column in columns.items():
-        for begins, ends_then in _in_turn(column, firsts[::places]):
-            first, end = np.repeat(begins, places), np.repeat(ends_then, places)
-            marks[kind].append(Mark(at.reshape(-1) + moved, first, end, each, kind != "instead"))
-    told = np.concatenate(rows, axis=1) if rows else np.zeros((5, 0), np.int64)
+    cells = []
+    for there, instead in both:
+        one, other = there.counting, instead.counting
+        cells.append((one - other, other - one, one & other))
+    marks: dict[int, list[Mark]] = {kind: [] for kind in (_THERE, _INSTEAD, _ALWAYS)}
+    for kind, made in marks.items():
+        for moved in (False, True):
+            spans = [_spans(slot for slot, other in one[kind] if other == moved) for one in cells]
+            for span in _in_turn(spans, starts):
+                first, end = np.repeat(span, places, axis=0).T
+                made.append(Mark(at.reshape(-1) + moved, first, end, each, kind != _INSTEAD))
+    first = np.repeat(starts, places)
+    last = [max(int(one.slots.max(initial=0)) for one in pair) for pair in both]
     canaries = Canaries(
-        *(k, (*marks["there"], *marks["instead"]), firsts, ends),
-        *(np.ones(firsts.size, np.int64), np.zeros(firsts.size, np.bool_)),
+        *(k, (*marks[_THERE], *marks[_INSTEAD]), first),
+        np.maximum(np.repeat(np.array(last, np.int64), places), first) + 1,
+        *(np.ones(first.size, np.int64), np.zeros(first.size, np.bool_)),
     )
-    return Comers(
-        canaries,
-        tuple(marks["always"]),
-        Told(told[0], told[1], told[2], told[3], told[4].astype(np.bool_)),
-        _differing(columns, len(found), places),
-    )
+    differing = [sorted({slot for slot, _ in one[_THERE] | one[_INSTEAD]}) for one in cells]
+    return Comers(canaries, tuple(marks[_ALWAYS]), _told(both, at), _padded(differing, places))
 
 
-def _in_turn(column: list[list[int]], firsts: Integers) -> Iterator[tuple[Integers, Integers]]:
-    """First and end of the i-th slot of each start, for every i; empty where there are fewer."""
-    for i in range(max(map(len, column), default=0)):
-        there = np.array([i < len(slots) for slots in column])
-        first = np.array(
-            [slots[i] if i < len(slots) else at for slots, at in zip(column, firsts, strict=True)],
-            dtype=np.int64,
+def _told(both: Sequence[tuple[_Story, ...]], at: Integers) -> Told:
+    """What does not count, and is in a layer."""
+    rows = [np.zeros((5, 0), np.int64)]
+    for number, pair in enumerate(both):
+        for there, story in zip((True, False), pair, strict=True):
+            some = np.flatnonzero((story.layers > 0) & (story.layers <= LAYERS))
+            groups = number * at.shape[1] + np.arange(at.shape[1])
+            bins = at[number][:, None] + story.moved[some]
+            columns = groups[:, None], story.slots[some], story.layers[some], bins, int(there)
+            rows.append(np.stack([np.broadcast_to(one, bins.shape).ravel() for one in columns]))
+    groups, slots, layers, bins, there_too = np.concatenate(rows, axis=1)
+    return Told(groups, slots, layers, bins, there_too.astype(np.bool_))
+
+
+def _spans(slots: Iterable[int]) -> list[tuple[int, int]]:
+    """Slots in a row as the first of each row and the one after the last."""
+    spans: list[tuple[int, int]] = []
+    for slot in sorted(slots):
+        if spans and spans[-1][1] == slot:
+            spans[-1] = spans[-1][0], slot + 1
+        else:
+            spans.append((slot, slot + 1))
+    return spans
+
+
+def _in_turn(spans: Sequence[list[tuple[int, int]]], starts: Integers) -> Iterator[Integers]:
+    """The i-th span of each start, for every i, shape (s, 2); empty where there are fewer."""
+    for i in range(max(map(len, spans), default=0)):
+        yield np.array(
+            [some[i] if i < len(some) else (at, at) for some, at in zip(spans, starts, strict=True)]
         )
-        yield first, first + there
 
 
-def _differing(
-    columns: dict[tuple[str, bool], list[list[int]]], starts: int, places: int
-) -> Integers:
-    """Slots that count in one story alone, of each group."""
-    slots = [
-        sorted(
-            {
-                slot
-                for (kind, _), column in columns.items()
-                if kind != "always"
-                for slot in column[n]
-            }
-        )
-        for n in range(starts)
-    ]
-    found = np.full((starts, max(map(len, slots), default=0)), -1, np.int64)
+def _padded(slots: Sequence[Sequence[int]], places: int) -> Integers:
+    """Slots of each start for each of its places, -1 behind them."""
+    found = np.full((len(slots), max(map(len, slots), default=0)), -1, np.int64)
     for row, some in zip(found, slots, strict=True):
         row[: len(some)] = some
     return np.repeat(found, places, axis=0)

@@ -271,8 +271,10 @@ class PresenceAudit:
     def _bins(self, starts: int, alone: bool) -> Integers:
         """Bins of groups of each start, shape (s, places): all at once, or one after the other."""
         bins = self._population.bins
+        if alone:
+            return np.arange(starts)[:, None] % bins
         at = np.arange(0, bins - bins % 2, 2) if self._moves else np.arange(bins)
-        return at[np.arange(starts)[:, None] % at.size] if alone else np.tile(at, (starts, 1))
+        return np.tile(at, (starts, 1))
 
     def _users_of(self, k: int, alone: bool) -> tuple[int, int]:
         people = int(self._population.sizes[k])

@@ -64,6 +64,14 @@ def test_users_of_several_events_are_audited(audited, adjacency):
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("audited", [of_life, of_windows])
+def test_one_bin_has_no_other_to_move_to(audited):
+    found = audited(bins=1, adjacency=REPLACE, sensitivity=2)
+    assert not found.convicted
+    assert {one.part for one in found.checks if one.guesses} <= {LEFT_OUT}
+
+
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "mutant", ["one_slot_more_counts", "blocks_from_the_first_visit", "a_price_for_fewer_slots"]
 )
