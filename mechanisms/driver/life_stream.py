@@ -80,7 +80,10 @@ class LifeStream(PresentStream):
 
     def left_out(self, state: PresentState) -> Any:
         """See :class:`PresentStream`."""
-        floor = self._noise_of_bins * (state.kept + 1) / (state.kept + 1).sum()
+        weights = state.kept + 1
+        if not weights.sum():  # counts are noisy, and may be below 0
+            weights = np.ones_like(weights)
+        floor = self._noise_of_bins * weights / weights.sum()
         return LivesLeftOut.of(list(state.shares.values()), state.stream.filter.slots, floor)
 
     def _made_up(self, estimate: E, left_out: Any) -> E:

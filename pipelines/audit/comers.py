@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import Lifetime, Requirement
+from streamveil.mechanisms.core.records import REPLACE, Lifetime, Requirement
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules, phases
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
@@ -80,7 +80,7 @@ class Rule:
         cls, limits: Sequence[Limit], asked: Sequence[Requirement], adjacency: str, k: int
     ) -> Rule:
         """Of a class, as a pipeline has it."""
-        return cls(Rules.of(limits, asked, adjacency), k, asked[k], adjacency == "replace")
+        return cls(Rules.of(limits, asked, adjacency), k, asked[k], adjacency == REPLACE)
 
     @property
     def block(self) -> int:
