@@ -15,7 +15,11 @@ DEFAULT_BINS_OF_DEVICES = 3
 """With the symbol for no event, few enough for reports that name one."""
 _REFUSED = {
     **{name: NOT_LOCAL[name] for name in ("max_contributions", "adjacency")},
-    "questions": NOT_LOCAL_RELEASE["questions"],
+    **{
+        name: NOT_LOCAL_RELEASE[name]
+        for name in ("questions", "guarantee", "epsilon", "max_slots", "requirement_changes")
+    },
+    "longest_window": NOT_LOCAL_RELEASE["requirement_changes"],
 }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.pipelines.audit.about import About
 
-CHARGE, SHARE, WINDOW = "charge", "share", "window"
+CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
 REPORT, BUDGET = "report", "budget"
-"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
-window may cost; what reports of a device were charged; or the budget of a record."""
+"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
+window may cost, or all slots there will ever be; what reports of a device were charged; or the
+budget of a record."""
 TOGETHER = "all questions"
 
 
@@ -24,9 +25,9 @@ class Check:
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
-    """What the canaries met: publications, looks, bins or windows."""
+    """What the canaries met: publications, looks, bins, windows, lives or what is left out."""
     claim: str
-    """`CHARGE`, `SHARE` or `WINDOW`."""
+    """`CHARGE`, `SHARE`, `WINDOW` or `LIFE`."""
     claimed: float
     """Epsilon of the claim: of one user, in the middle of all guesses."""
     guesses: int
@@ -63,7 +64,7 @@ class Findings:
     seconds: float
     checks: tuple[Check, ...]
     overspent: float
-    """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
+    """Largest charge of any window, or life, in parts of its budget: exact, above 1 a violation."""
     own: bool = False
     """Whether canaries were put beside counts of the user's own."""
     notes: tuple[str, ...] = ()
@@ -90,12 +91,20 @@ class Findings:
         return min((one.visible for one in self.checks), default=float("inf"))
 
     @property
+    def span(self) -> str:
+        """What has a budget: a window, a life, or a record."""
+        if self.about is not None:
+            return self.about.charged
+        for_ever = any(isinstance(one.requirement, Lifetime) for one in self.checks)
+        return "life" if for_ever else "window"
+
+    @property
     def sentence(self) -> str:
         """The verdict in one line."""
         if self.overspent > 1.0:
             return (
                 f"CONVICTED: {self.mechanism} charged {_above(self.overspent)} the budget of a "
-                f"{self.about.charged if self.about else 'window'}"
+                f"{self.span}"
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
@@ -118,6 +127,8 @@ def _above(times: float) -> str:
 
 def asked_of(requirement: Requirement) -> str:
     """A requirement as people read it."""
+    if isinstance(requirement, Lifetime):
+        return f"E = {requirement.epsilon:g} forever"
     return f"w = {requirement.window}, E = {requirement.epsilon:g}"
 
 
@@ -140,6 +151,7 @@ _CLAIMED = {
     WINDOW: "a window's budget",
     REPORT: "what its reports were charged",
     BUDGET: "the budget",
+    LIFE: "the budget of a life",
 }
 
 

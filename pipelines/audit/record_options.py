@@ -11,6 +11,7 @@ from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.foreign import (
     NOT_PER_RECORD,
+    NOT_PER_RECORD_RELEASE,
     PER_RECORD_SAYING,
     QUESTIONS_SAYING,
     refuse_foreign,
@@ -34,6 +35,10 @@ _REFUSED = {
             *("user_column", "requirements", "requirement_columns", "default_requirement"),
             *("domain", "other", "max_contributions", "adjacency", "keep", "rejected"),
         )
+    },
+    **{
+        name: NOT_PER_RECORD_RELEASE[name]
+        for name in ("guarantee", "epsilon", "max_slots", "requirement_changes", "longest_window")
     },
     "bins": "there are none",
     **dict.fromkeys(("time_column", "slot", "slot_zone", "origin", "start", "end"), _ONCE),

@@ -1,10 +1,10 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements that never change, of one stream, of many questions or of devices,
-and statistics of records. All else has a scene of its own: a stream or a release with a promise
-about one user, the target. In one of its worlds the target's events are there, in the other one
-they are not, or they are others. Who looks on sees what leaves, in so many runs, each with noise of
-its own.
+The command audits requirements over windows, also where they change, limits on presence and one
+budget forever, of one stream, many questions, devices and statistics of records. What is around
+these has a scene of its own: a release with a promise about one user, the target. In one of its
+worlds the target's events are there, in the other one they are not, or they are others. Who looks
+on sees what leaves, in so many runs, each with noise of its own.
 """
 
 from __future__ import annotations
@@ -18,36 +18,28 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import (
-    DynamicStream,
     NoiseSource,
-    Population,
-    ReleaseStream,
     Requirement,
     Slots,
-    dynamic_mechanism,
-    infinite_mechanism,
-    mechanism,
 )
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.core.budgets import Requirements, asked_units
-from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.core.records import REPLACE, DynamicRequirement
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record import Inverse
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
-from streamveil.mechanisms.presence.limits import terms
-from streamveil.mechanisms.protocol import Setting, SlotRelease
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.audit.auditing import audited
+from streamveil.pipelines.audit.changes import audited_changes
 from streamveil.pipelines.audit.devices import audited_devices
 from streamveil.pipelines.audit.findings import Findings
+from streamveil.pipelines.audit.for_ever import audited_for_ever
+from streamveil.pipelines.audit.presence import audited_presence
 from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.record_canaries import Canary, of_values
 from streamveil.pipelines.audit.records import Records, audited_records
@@ -106,6 +98,10 @@ class Restarting(Exact):
 RUNS, BINS, CONFIDENCE = 4, 16, 0.95
 
 
+def _extent(seed: int, runs: int) -> dict[str, Any]:
+    return {"runs": runs, "bins": BINS, "seed": seed, "confidence": CONFIDENCE}
+
+
 @dataclass(frozen=True)
 class Command:
     """What `streamveil audit` is asked about: it finds the worst cases by itself."""
@@ -120,10 +116,7 @@ class Command:
         return audited(
             self.asked,
             mechanism=self.mechanism,
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
             **self.options,
         )
 
@@ -138,8 +131,59 @@ class Asking:
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_questions(
-            self.portfolio, self.asked, runs=runs, bins=BINS, seed=seed, confidence=CONFIDENCE
+        return audited_questions(self.portfolio, self.asked, **_extent(seed, runs))
+
+
+@dataclass(frozen=True)
+class Endless:
+    """The same of one budget forever."""
+
+    what: str
+    mechanism: str
+    epsilon: float
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_for_ever(
+            self.epsilon,
+            mechanism=self.mechanism,
+            **_extent(seed, runs),
+        )
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The same where users count in a few slots only."""
+
+    what: str
+    asked: Requirement
+    limit: Limit
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_presence(
+            *([self.asked], [self.limit]),
+            mechanism="uniform",
+            **_extent(seed, runs),
+        )
+
+
+@dataclass(frozen=True)
+class Changing:
+    """The same of requirements that change."""
+
+    what: str
+    mechanism: str
+    asked: Sequence[Requirement]
+    later: Sequence[DynamicRequirement]
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_changes(
+            self.asked,
+            changes=self.later,
+            mechanism=self.mechanism,
+            **_extent(seed, runs),
         )
 
 
@@ -225,6 +269,36 @@ COMMANDS = {
         ),
         [Requirement(3, 3.0)],
     ),
+    "changing": Changing(
+        "DPBD, E = 3 over 3 slots or 30 in each, and users change from one to the other",
+        "dpbd",
+        [Requirement(3, 3.0), Requirement(1, 30.0)],
+        (),
+    ),
+    "stricter": Changing(
+        "DPBD, E = 30 a slot, and users change to E = 0.5 a slot",
+        "dpbd",
+        [Requirement(1, 30.0)],
+        (DynamicRequirement(1, 0.5, 1, 0.5),),
+    ),
+    "limited": Limited(
+        "one slot of each block of 11 counts, E = 3 over 11 slots",
+        Requirement(11, 3.0),
+        Limit(1, 1),
+    ),
+    "forever": Endless(
+        "gated, E = 2 forever, of means of three slots",
+        "gated:p=4:latest=3:shrink=none:worth=0:total=200",
+        2.0,
+    ),
+    "gate forever": Endless(
+        "gated, E = 1 forever, mostly gate", "gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 1.0
+    ),
+    "drawn": Endless(
+        "DPI over sums of slots, E = 2 forever",
+        "dpi:pool=50:precision=10:total=6:mode=cumulative",
+        2.0,
+    ),
     "devices": Reporting("LBU's devices of 2 symbols", "lbu", [Requirement(4, 3.0)], 1),
     "symbols": Reporting("rotation's devices of 5 symbols", "rotation", [Requirement(4, 3.0)], 4),
     "bits": Reporting(
@@ -242,136 +316,6 @@ COMMANDS = {
         "devices of 4 symbols that are asked the same again", "rotation", [Requirement(2, 3.0)], 3
     ),
 }
-
-
-def shown(release: SlotRelease, others: int) -> int:
-    """A slot as one number: its status, and on which side of the others its bins are."""
-    sides = np.sign(release.counts - others) + 1
-    return 9 * STATUSES.index(release.status) + 3 * int(sides[0]) + int(sides[1])
-
-
-# ---- requirements that change ---------------------------------------------------------------
-
-SLOTS = 3
-TARGET, OTHERS, LATER, STRICTER = asked_units(
-    [
-        [1, 40.0, SLOTS, 3.0],
-        [1, 90.0, SLOTS, 90.0],
-        [1, 40.0, 1, 30.0],
-        [1, 0.5, 1, 0.5],
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Changing:
-    """The target asks for something else from the second slot on, and is in these slots."""
-
-    name: str
-    first: np.ndarray
-    later: np.ndarray
-    present: Sequence[int]
-    others: Sequence[int] = (3, 20, 3)
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        machine = dynamic_mechanism(self.name, Setting(2, SLOTS))
-        asked, sizes = np.stack([self.first, OTHERS]), np.array([1, 50])
-        stream = DynamicStream(machine, asked, sizes, NoiseSource(KEY))
-        change = Moves(np.array([0]), np.array([2]), np.array([1]), self.later[None])
-        rows = []
-        for run in range(runs):
-            stream._noise = NoiseSource(KEY, f"{seed} {there} {run}")
-            state, seen = stream.start(), []
-            for slot, others in enumerate(self.others):
-                cells = [(1, 0, others), (1, 1, others)]
-                if there and slot in self.present:
-                    cells.append((2 if slot else 0, 0, 1))
-                moves = change if slot == 1 else Moves.none()
-                cohorts = CohortCounts(*np.array(cells).T)
-                state, release = stream.release(state, slot, cohorts, moves)
-                seen.append(shown(release, others))
-            rows.append(seen)
-        return np.array(rows)
-
-
-# ---- limits on presence ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limited:
-    """The first slot of each block counts; the target comes with a window, or after it.
-
-    A slot behind the window is without the target in either world, so that no block of its length
-    ends with it.
-    """
-
-    window: int
-    epsilon: float
-    slots: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        limit, asked = Limit(1, 1), Requirement(self.window, self.epsilon)
-        begins = self.window // 2 + 2
-        ends = begins + self.window
-        when = np.append(
-            np.arange(begins, ends if there else begins), np.arange(ends + 1, self.slots)
-        )
-        who, classes = np.zeros((2, len(when)), np.int64)
-        rules = Rules.of([limit], [asked], ADD_REMOVE)
-        layers = Counters(rules, KEY, who).layers(who, when, classes, self.slots)
-        # As many runs side by side, in a bin each.
-        counts = np.zeros((self.slots, 1, runs), np.int64)
-        counts[when[layers == 0]] = 1
-        people = Population(Requirements([limit.priced(asked)]), np.array([runs]), runs)
-        stream = ReleaseStream(
-            mechanism("uniform", people),
-            NoiseSource(KEY, f"{seed} {there}"),
-            presence=terms([limit], [asked]),
-        )
-        state, seen = stream.start(), []
-        for slot, table in enumerate(counts):
-            state, release = stream.release(state, slot, table)
-            seen.append(release.counts > 0)
-        return np.stack(seen, axis=1).astype(np.int64)
-
-
-# ---- one budget forever ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Forever:
-    """The target is in bin 0 of every slot; what is seen is the epoch and the share of bin 0."""
-
-    text: str
-    epsilon: float
-    counts: tuple[tuple[int, ...], ...]
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        table = np.array(self.counts, np.int64)
-        table[:, 0] += there
-        machine = infinite_mechanism(self.text, table.shape[1], self.epsilon)
-        rows = []
-        for run in range(runs):
-            stream = ReleaseStream(machine, NoiseSource(KEY, f"{seed} {there} {run}"))
-            state, seen = stream.start(), []
-            for slot, row in enumerate(table):
-                state, release = stream.release(state, slot, row[None])
-                seen += [
-                    int(release.diagnostics.get("epoch", 0)),
-                    int(np.rint(release.shares[0] * 400)),
-                ]
-            rows.append(seen)
-        return np.array(rows)
-
-
-def _near() -> tuple[int, ...]:
-    """Counts of 50 bins whose distance is about where the first gate opens."""
-    machine = infinite_mechanism("gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 50, 1.0)
-    first = 20 + int((machine.guard(machine.prices(1, 1000), 0) - 1) / 1.96)
-    return (first, *(20,) * 49)
-
-
-NEAR = _near()
 
 
 # ---- events ---------------------------------------------------------------------------------
@@ -419,46 +363,6 @@ class Events:
 
 
 SCENES = {
-    "changing": Scene(
-        "DPBD, E = 3 over 3 slots; in the second one the target asks for ten times as much",
-        3.0,
-        Changing("dpbd", TARGET, LATER, range(SLOTS)),
-        800,
-    ),
-    "stricter": Scene(
-        "DPBD; from the second slot on the target asks for E = 0.5 a slot",
-        0.5,
-        Changing("dpbd", LATER, STRICTER, [1], others=(3, 20)),
-        800,
-    ),
-    "limited": Scene(
-        "one slot of each block of 11 counts, E = 3 over 11 slots",
-        3.0,
-        Limited(11, 3.0, 45),
-        20_000,
-    ),
-    "forever": Scene(
-        "gated, E = 2 forever: the gate opens in the third slot",
-        2.0,
-        Forever(
-            "gated:p=4:latest=3:shrink=none:worth=0:total=200",
-            2.0,
-            ((100, 100), (100, 100), (0, 4000)),
-        ),
-        1500,
-    ),
-    "gate forever": Scene(
-        "gated, E = 1 forever, counts near where the gate opens",
-        1.0,
-        Forever("gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 1.0, (NEAR,)),
-        2000,
-    ),
-    "drawn": Scene(
-        "DPI over sums of slots, E = 2 forever",
-        2.0,
-        Forever("dpi:pool=50:precision=10:total=6:mode=cumulative", 2.0, ((1, 3, 2),) * 12),
-        200,
-    ),
     "events": Scene(
         "events through sv.release, of which one in a slot counts, E = 2 over 2 slots",
         2.0,

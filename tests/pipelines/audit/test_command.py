@@ -102,8 +102,8 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         (["--statistic=count", "--budget=inverse:3", "--value_max=9"], "--epsilon_max is missing"),
         ([ASKED, "--devices", "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
-        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
-        ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
+        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is about windows"),
+        ([ASKED, "--questions=q.yaml", "--max_slots=3"], "is not for --questions: their users"),
         ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
         ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
         ([ASKED, "--questions=q.yaml", "--domain=a,b"], "is not for --questions: each question"),
@@ -111,7 +111,6 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--questions=q.yaml", "--user_column=u"], "is for events: give --input"),
         ([ASKED, "--questions=q.yaml", "--input=e.csv"], "--user_column is missing"),
         (["--questions=q.yaml"], "nobody's requirements are known"),
-        ([ASKED, "--requirement_changes=c.csv"], "is not audited: requirements that change"),
         ([ASKED, "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--input=e.csv"], "--user_column is missing"),
         ([ASKED, "--bins=0"], "bins is 0"),
@@ -130,10 +129,10 @@ def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
     assert outcome.message.count("\n") == 0
 
 
-def test_a_table_that_limits_slots_is_refused(toolbox, tmp_path):
+def test_a_table_that_limits_slots_is_refused_of_questions(toolbox, tmp_path, questions):
     table = tmp_path / "requirements.csv"
     table.write_text("user,window,epsilon,max_slots\nann,3,1.0,2\n")
-    outcome = toolbox.run("audit", f"--requirements={table}", *QUICK)
+    outcome = toolbox.run("audit", f"--requirements={table}", questions, "--runs=4")
     assert outcome.code == 2
     assert "limits the slots in which users count" in outcome.message
 
