@@ -64,8 +64,8 @@ WINDOWS, LIVES, LEFT_OUT = "windows", "lives", "left out"
 
 # Checks of a class: see `_checks_of`.
 _CHECKS = 6
-# Loss of a canary that tells most per guess.
-_TELLING = 2.0
+# Losses of canaries that are told besides: the larger one shows what is kept, the other mistakes.
+_TELLING = (2.0, 5.0)
 # Streams of a run of canaries that are alone.
 _TIMES = 4
 # Stories of a run, one after the other, at least.
@@ -246,8 +246,8 @@ class PresenceAudit:
             others = real.counts
         starts = np.arange(0, len(others) - every + 1, every, dtype=np.int64)
         plan = comers(rule, pairs, starts, self._bins(starts.size, alone), self._each, self._key)
-        users, _ = self._users_of(k, alone)
-        plan = plan.of_users(np.full(plan.canaries.users.size, users)).flipped(random)
+        users = random.choice(self._users_of(k, alone), plan.canaries.users.size)
+        plan = plan.of_users(users).flipped(random)
         base = plan.beside(others)
         beyond = [
             Beyond(*np.concatenate([mine, more], axis=1))
@@ -276,11 +276,13 @@ class PresenceAudit:
         at = np.arange(0, bins - bins % 2, 2) if self._moves else np.arange(bins)
         return np.tile(at, (starts, 1))
 
-    def _users_of(self, k: int, alone: bool) -> tuple[int, int]:
-        people = int(self._population.sizes[k])
-        if alone:
-            return min(max(1, round(_TELLING / self._aside(k))), max(people, 1)), 0
-        return group_of_window(self._presence.requirements[k].epsilon, people)
+    def _users_of(self, k: int, alone: bool) -> Integers:
+        """Users of a group: one of these numbers."""
+        people = max(int(self._population.sizes[k]), 1)
+        if not alone:
+            return np.array(group_of_window(self._presence.requirements[k].epsilon, people))
+        wanted = np.rint(np.array(_TELLING) / self._aside(k)).astype(np.int64)
+        return np.clip(wanted, 1, people)
 
     def _of_answers(self, k: int, plan: Comers, beside: list[Beyond], seen: _Seen) -> Guesses:
         """Guesses by what is told of what does not count.
