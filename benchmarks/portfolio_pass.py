@@ -1,6 +1,7 @@
 """What one pass over the events costs for many questions: CPU time and memory.
 
 python benchmarks/portfolio_pass.py
+python benchmarks/portfolio_pass.py --runner=FnApiRunner
 """
 
 from __future__ import annotations
@@ -18,37 +19,44 @@ PLACES, KINDS = 100, ("bus", "car", "train", "walk")
 GOAL = 0.4
 """The most that another question may take, in parts of what the first one takes."""
 GOAL_OF_MEMORY = 2000  # MB, of 20 questions
+WHERE = {
+    "": "in memory, as a command without a flag of Beam's does,",
+    "FnApiRunner": "in FnApiRunner, as a pipeline of Beam's does,",
+}
+"""What takes the events through the steps, by the name of the runner."""
 
 
 def main() -> None:
-    options = parser(__doc__, repeats=1)
+    options = parser(__doc__)
     add = options.add_argument
     add("--events", type=int, nargs="+", default=[1_000_000, 10_000_000])
     add("--questions", type=int, nargs="+", default=[1, 2, 5, 20])
     add("--kinds", nargs="+", default=list(KINDS_OF), help="of a second question, after a count")
     add("--users", type=int, default=100_000)
     add("--slots", type=int, default=168, help="base slots of an hour")
+    add("--runner", choices=list(WHERE), default="", help="none: in memory")
     given = options.parse_args()
     passes = table(
-        "Many questions in one pass",
+        f"Many questions in one pass, {given.runner or 'in memory'}",
         [
             *("events", "questions", "CPU s", "CPU us an event", "peak MB"),
             "each further question, in parts of the first one",
         ],
         "CPU time and peak memory of a process that reads a Parquet file, ordered by time, counts "
-        "in FnApiRunner and releases; times without what the same takes of a few events alone: "
-        "start, import and the mechanisms, whose work depends on slots and bins. Questions are of "
+        f"{WHERE[given.runner]} and releases; times without what the same takes of a few events "
+        "alone: start, import and most of what the mechanisms do, whose work depends on slots and "
+        "bins; of many events they publish more slots, which is in these times. Questions are of "
         "all kinds, over slots of 1 to 24 hours, in turn. Goals: each further one at most "
         f"{GOAL:.0%} of the first, and 20 questions over 10,000,000 events in {GOAL_OF_MEMORY} MB.",
     )
     seconds = table(
-        "A second question of each kind, after an hourly count by place",
+        f"A second question of each kind, {given.runner or 'in memory'}",
         [
             *("events", "second question", "CPU s of both", "peak MB"),
             "second one, in parts of the first one",
         ],
-        "As above. Nothing is the same in both but the events and their users: a second count by "
-        "place is counted as if it were another.",
+        "As above, after an hourly count by place. Nothing is the same in both but the events and "
+        "their users: a second count by place is counted as if it were another.",
     )
     with data_folder(given.folder) as folder:
         few = folder / "few.parquet"
@@ -60,7 +68,8 @@ def main() -> None:
 
             def spent(asked: list[tuple[str, int]], path: Path = path) -> tuple[float, float]:
                 """CPU seconds beyond those of a few events, and peak MB."""
-                case = {"asked": asked, "users": given.users, "slots": given.slots}
+                names = "users", "slots", "runner"
+                case = {"asked": asked, **{name: getattr(given, name) for name in names}}
                 fixed, ran = (
                     measure_case("portfolio_pass.py", {**case, "path": str(one)}, given.repeats)
                     for one in (few, path)
@@ -75,7 +84,9 @@ def main() -> None:
             for kind in given.kinds:
                 cpu, peak = spent([(FIRST, 1), (kind, 1)])
                 seconds.add(events, kind, cpu, peak, cpu / first - 1)
-    kept = {name: getattr(given, name) for name in ("events", "questions", "users", "slots")}
+    kept = {
+        name: getattr(given, name) for name in ("events", "questions", "users", "slots", "runner")
+    }
     save(given.results, "portfolio_pass", {**kept, "repeats": given.repeats}, [passes, seconds])
 
 
@@ -144,15 +155,17 @@ def in_turn(number: int) -> list[tuple[str, int]]:
     return [(IN_TURN[i % len(IN_TURN)], 1 + i // len(IN_TURN)) for i in range(number)]
 
 
-def run(path: str, asked: list[tuple[str, int]], users: int, slots: int) -> dict[str, Any]:
+def run(
+    path: str, asked: list[tuple[str, int]], users: int, slots: int, runner: str
+) -> dict[str, Any]:
     """Answer these questions about a file."""
     import apache_beam as beam
     from _events import user_ids
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     from streamveil.io.events import ReadEvents
     from streamveil.mechanisms import Registry
     from streamveil.mechanisms.portfolio.reading import portfolio_of
+    from streamveil.pipelines.in_memory.steps import run_here
     from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
 
     before = time.process_time()
@@ -166,9 +179,10 @@ def run(path: str, asked: list[tuple[str, int]], users: int, slots: int) -> dict
     columns = columns_for(portfolio, "user", "time")
     budgets = registry.classes.budgets
     shares = np.tile(budgets // len(asked), (len(asked), 1))
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+
+    def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         events = pipeline | ReadEvents(path, columns=columns.names)
-        answers = events.batches | PrivateAnswers(
+        made = events.batches | PrivateAnswers(
             portfolio,
             registry,
             columns,
@@ -178,7 +192,13 @@ def run(path: str, asked: list[tuple[str, int]], users: int, slots: int) -> dict
             last_slot=first + slots - 1,
             max_rejected=1.0,
         )
-        _ = answers.answers | beam.combiners.Count.Globally()
+        return {"answers": made.answers}
+
+    if runner:
+        with beam.Pipeline(runner=runner) as pipeline:
+            build(pipeline)
+    else:
+        run_here(build)
     return {"cpu": time.process_time() - before}
 
 

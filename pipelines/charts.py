@@ -280,7 +280,8 @@ def _name_points(
             middles = (x - width if align == "right" else x) + np.arange(3, width, 6.5)
             letters = np.column_stack([middles, np.full(len(middles), y)])
             gaps = np.abs(taken[:, None] - letters)
-            if not ((gaps[..., 0] < 6) & (gaps[..., 1] < 10)).any():
+            hidden = ((gaps[..., 0] < 6) & (gaps[..., 1] < 10)).any()
+            if not hidden and middles[0] > axes.bbox.x0:  # left of it are the numbers of the scale
                 break
         else:
             continue

@@ -21,6 +21,10 @@ class PartlyWritten(RuntimeError):  # noqa: N818
     """A run failed of which some outputs are there: it says why, and which."""
 
 
+class WorkerDied(RuntimeError):  # noqa: N818
+    """A worker process ended by itself; the text says how, and what may help."""
+
+
 def in_one_line(text: str) -> str:
     """A message as one line, whatever the names and values in it hold."""
     return "".join(
@@ -33,7 +37,7 @@ def reason_of(error: BaseException) -> str:
 
     Of what a disk refused it is the file and the remedy.
     """
-    if isinstance(error, PartlyWritten):
+    if isinstance(error, PartlyWritten | WorkerDied):
         return in_one_line(str(error))
     refused = refused_by_disk(error)
     if refused is not None:
@@ -45,11 +49,13 @@ def reason_of(error: BaseException) -> str:
     return in_one_line([type(error).__name__, *text.splitlines()][-1])
 
 
-def refused_by_disk(error: BaseException) -> str | None:
-    """What a disk refused, here or in the text that a runner reports of a worker; else None.
+def is_explained(error: BaseException) -> bool:
+    """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
+    return isinstance(error, WorkerDied) or refused_by_disk(error) is not None
 
-    Such an error has a remedy, and no use for a traceback.
-    """
+
+def refused_by_disk(error: BaseException) -> str | None:
+    """What a disk refused, here or in the text that a runner reports of a worker; else None."""
     told = _DISK_ERROR.search(str(error))
     if isinstance(error, OSError):
         number, name = error.errno, error.filename

@@ -64,7 +64,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
     from streamveil.mechanisms.core.lazy_names import lacks_beam, needs_beam
     from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
-    from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
+    from streamveil.pipelines.errors import in_one_line, is_explained, reason_of
     from streamveil.pipelines.logs import tell_aside
 
     def refused(why: str, code: int) -> int:
@@ -84,7 +84,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     except Exception as error:
         if lacks_beam(error):
             return refused(needs_beam("this"), 2)
-        if refused_by_disk(error) is None:
+        if not is_explained(error):
             logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
         return refused(f"failed: {reason_of(error)}", 1)
 

@@ -92,8 +92,12 @@ def _configured_by(
 
     def decorate(make: Configured) -> Configured:
         def configured(**config: Any) -> OnRows:
+            for name in config:
+                if name not in known and name not in taken:
+                    there = ", ".join((*known, *taken))
+                    raise ConfigurationError(f"there is no {name!r} here; there are: {there}")
             kept = {name: config.pop(name) for name in taken if name in config}
-            return make(_parsed(kinds, known, config), **kept)
+            return make(_parsed(kinds, config), **kept)
 
         described = {**{name: _described(action) for name, action in known.items()}, **taken}
         configured.__doc__ = f"{make.__doc__}\n\nArgs:" + "".join(
@@ -119,13 +123,8 @@ def _described(action: argparse.Action) -> tuple[Any, str]:
 
 
 def _parsed(
-    kinds: Sequence[type[PipelineOptions]],
-    known: Mapping[str, argparse.Action],
-    config: Mapping[str, Any],
+    kinds: Sequence[type[PipelineOptions]], config: Mapping[str, Any]
 ) -> argparse.Namespace:
-    for name in config:
-        if name not in known:
-            raise ConfigurationError(f"there is no {name!r} here; there are: {', '.join(known)}")
     parser = StrictParser(add_help=False, allow_abbrev=False)
     for kind in kinds:
         kind._add_argparse_args(parser)

@@ -92,7 +92,7 @@ class Measure:
 
     def _nodes_of(self, bins: Integers) -> Iterator[Integers]:
         """Nodes of each bin, level by level, all with the row of the table."""
-        if self.nodes == self.above.size:  # no tree
+        if self.above.shape[1] == 1:  # no tree
             yield bins
             return
         rows = bins // len(self.above)

@@ -60,6 +60,15 @@ STATISTICS: Mapping[str, Callable[..., statistics.Statistic]] = {
 }
 """By name. A statistic's fields are its keys in a file."""
 
+_MEDIAN = "write statistic: quantiles with edges, and quantiles: [0.5]"
+_CALLED = {
+    **dict.fromkeys(("median", "percentile", "percentiles", "quantile"), _MEDIAN),
+    **dict.fromkeys(("average", "avg"), "write mean"),
+    **dict.fromkeys(("std", "sd"), "write stddev"),
+    **dict.fromkeys(("unique", "users", "count_distinct"), "write distinct"),
+}
+"""What statistics are called elsewhere: what is written like it may be another one."""
+
 _EXAMPLE = "{base_slot: 1h, questions: [{name: visits, slot: 1d}]}"
 _FROM, _TO = "from", "to"
 _LONGEST = 60  # characters of a value in a message
@@ -130,6 +139,7 @@ def _question(number: int, found: Any, base: int, read_domain: TextDomain) -> Qu
 def _told(found: Mapping[str, Any], base: int, read_domain: TextDomain) -> dict[str, Any]:
     """What a question is made of, but for its name: some of it is checked there."""
     _check_keys(found, _KEYS)
+    found = {key: _plain(value) for key, value in found.items()}
     for key, value in found.items():
         if value is None or value in ("", [], {}):
             raise ConfigurationError(f"{key} is empty: write a value, or leave {key} out")
@@ -145,6 +155,17 @@ def _told(found: Mapping[str, Any], base: int, read_domain: TextDomain) -> dict[
     domain = _domain(found, read_domain, told.get("value", ()))
     told.update(domain=domain, statistic=_statistic(found), tree=_tree(found, domain))
     return told
+
+
+def _plain(value: Any) -> Any:
+    """A value as files have it, where a program gives an array, a column or a number of numpy."""
+    if isinstance(value, Mapping):
+        return {key: _unpacked(one) for key, one in value.items()}
+    return _unpacked(value)
+
+
+def _unpacked(value: Any) -> Any:
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _base_slots(text: Any, base: int) -> int:
@@ -275,7 +296,8 @@ def _level(value: Any) -> Mapping[str, tuple[str, ...]] | str:
 def _statistic(found: Mapping[str, Any]) -> statistics.Statistic:
     name = found.get("statistic", "count")
     if not isinstance(name, str) or name not in STATISTICS:
-        remedy = _nearest(name, STATISTICS) or f"choose one of {', '.join(STATISTICS)}"
+        others = _nearest(name, STATISTICS) or f"choose one of {', '.join(STATISTICS)}"
+        remedy = _CALLED.get(str(name).lower(), others)
         _refuse("statistic", name, remedy)
     auto = _is_auto(found, name)
     own = {"column": True} if auto else _keys_of(name)

@@ -19,8 +19,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,10 +58,15 @@ def _encryptor(key: bytes, counting: bool = False) -> CipherContext:
 
     It is imported when noise is drawn: whoever reads options or starts a device draws none yet.
     """
+    cipher, aes, block_by_block, counter = _aes()
+    return cipher(aes(key), counter if counting else block_by_block).encryptor()
+
+
+@cache
+def _aes() -> tuple[Any, ...]:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    mode = modes.CTR(bytes(16)) if counting else modes.ECB()
-    return Cipher(algorithms.AES(key), mode).encryptor()
+    return Cipher, algorithms.AES, modes.ECB(), modes.CTR(bytes(16))
 
 
 class RandomWords:
@@ -237,12 +242,20 @@ def thin(
     happy = np.empty(int(class_ends[-1]), dtype=bool)
     for start in range(0, happy.size, _MAX_WORDS):
         stop = min(start + _MAX_WORDS, happy.size)
-        here = np.diff(np.clip(class_ends, start, stop), prepend=start)
-        happy[start:stop] = words.draw(stop - start) < np.repeat(limits, here)
+        here = _steps(np.minimum(np.maximum(class_ends, start), stop), start)
+        np.less(words.draw(stop - start), np.repeat(limits, here), out=happy[start:stop])
     below = np.zeros(happy.size + 1, dtype=np.int64)
     np.cumsum(happy, out=below[1:])
-    kept[drawn] = np.diff(below[np.cumsum(cells.ravel())], prepend=0).reshape(cells.shape)
+    kept[drawn] = _steps(below[np.cumsum(cells)], 0).reshape(cells.shape)
     return kept
+
+
+def _steps(ends: npt.NDArray[np.int64], start: int) -> npt.NDArray[np.int64]:
+    """What `np.diff(ends, prepend=start)` gives, in a third of the time where there is little."""
+    steps = ends.copy()
+    steps[1:] -= ends[:-1]
+    steps[:1] -= start
+    return steps
 
 
 def uniform(size: int, symbols: int, words: RandomWords) -> npt.NDArray[np.int64]:

@@ -24,6 +24,8 @@ from streamveil.mechanisms.wevent.sampling import Sampling
 
 S = TypeVar("S")
 
+_MOST_CHOSEN = 256
+
 
 @dataclass
 class PublicationState(Generic[S]):
@@ -36,7 +38,7 @@ class PublicationState(Generic[S]):
     """What the next slot may spend, and on whom, once its price was asked where requirements
     change: not saved."""
     chosen: tuple[Crowd, dict[bytes, Sampling]] | None = None
-    """How users of the last slot were sampled, by their budgets: not saved."""
+    """How users of these slots were sampled, by their budgets: not saved."""
 
 
 def decide(
@@ -58,14 +60,19 @@ def decide(
 
 
 def _samplings(state: PublicationState[S], offer: Offer, crowd: Crowd) -> tuple[Sampling, ...]:
-    """For the dissimilarity and for a publication; in many slots budgets are those of the last."""
-    known = state.chosen[1] if state.chosen and state.chosen[0] is crowd else {}
-    offered = {budgets.tobytes(): budgets for budgets in (offer.dissimilarity, offer.publication)}
-    found = {
-        key: known.get(key) or Sampling.choose(budgets, crowd) for key, budgets in offered.items()
-    }
-    state.chosen = crowd, found
-    return found[offer.dissimilarity.tobytes()], found[offer.publication.tobytes()]
+    """For the dissimilarity and for a publication: in many slots budgets are those of earlier ones.
+
+    Each slot since a publication has others, but after the next one they come again.
+    """
+    if state.chosen is None or state.chosen[0] is not crowd or len(state.chosen[1]) > _MOST_CHOSEN:
+        state.chosen = crowd, {}
+    known, found = state.chosen[1], []
+    for budgets in (offer.dissimilarity, offer.publication):
+        key = budgets.tobytes()
+        if key not in known:
+            known[key] = Sampling.choose(budgets, crowd)
+        found.append(known[key])
+    return tuple(found)
 
 
 class PWSM(Generic[S]):

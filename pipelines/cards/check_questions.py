@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.pipelines.cards.promises import class_key, requirement_of
-from streamveil.pipelines.cards.read import Fault, Read, floats, numbers, units
+from streamveil.pipelines.cards.read import Fault, Read, column, floats, numbers, units
 from streamveil.pipelines.cards.recount import (
     Answer,
     wrong_portfolio,
@@ -45,7 +45,7 @@ def question_faults(card: Record, read: Read) -> Iterator[str]:
 
 def _answer_rows(path: str, table: pa.Table) -> list[tuple[tuple[int, float], int, Answer]]:
     columns = [
-        table.column("question").to_pylist(),
+        column(path, table, "question"),
         numbers(path, table, "first_base_slot").tolist(),
         numbers(path, table, "last_base_slot").tolist(),
         units(path, table, "spent").tolist(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from streamveil.mechanisms.core.records import (
     parse_time,
 )
 from streamveil.pipelines.cards.promises import PER_RECORD
-from streamveil.pipelines.cards.read import Fault, Read, domain_of, numbers, slots_of
+from streamveil.pipelines.cards.read import Fault, Read, column, domain_of, numbers, slots_of
 from streamveil.pipelines.cards.writing import ANSWERS
 
 Record = Mapping[str, Any]
@@ -95,7 +96,7 @@ def _doubled(what: str, tables: Sequence[tuple[str, pa.Table]]) -> Iterator[str]
     for path, table in tables:
         keys: list[Any] = numbers(path, table, "slot").tolist()
         if "bin" in table.column_names:
-            keys = list(zip(keys, table.column("bin").to_pylist(), strict=True))
+            keys = list(zip(keys, column(path, table, "bin"), strict=True))
         seen.update(keys)
     twice = sorted({key if isinstance(key, int) else key[0] for key, n in seen.items() if n > 1})
     if twice:
@@ -107,9 +108,7 @@ def _doubled(what: str, tables: Sequence[tuple[str, pa.Table]]) -> Iterator[str]
 
 
 def _times(path: str, table: pa.Table, slots: Slots) -> Iterator[str]:
-    rows = zip(
-        numbers(path, table, "slot").tolist(), table.column("start").to_pylist(), strict=True
-    )
+    rows = zip(numbers(path, table, "slot").tolist(), column(path, table, "start"), strict=True)
     for slot, start in rows:
         if parse_time(start) != slots.start(slot):
             yield (
@@ -124,7 +123,7 @@ def _bins(path: str, table: pa.Table, labels: Sequence[str]) -> Iterator[str]:
     if "bin" in table.column_names:
         yield from _tidy_bins(path, table, labels)
         return
-    lengths = {len(json_values(counts)) for counts in table.column("counts").to_pylist()}
+    lengths = {len(json_values(counts)) for counts in column(path, table, "counts")}
     if lengths != {len(labels)}:
         other = next(iter(lengths - {len(labels)}))
         yield f"{path}: a slot has {other} counts, and the domain of the card {len(labels)} bins"
@@ -169,8 +168,10 @@ def _answers(card: Record, read: Read, slots: Slots) -> Iterator[str]:
         wanted = {s for span in spans if span for s in range(span[0], span[1] + 1)}
         length = format_duration(_length(card) * question["slots"])
         tables = [(path, _of_length(path, table, length)) for path, table in read.of(kind)]
-        tables = [(path, table) for path, table in tables if table.num_rows]
         yield from _wrong_answers(question, tables, wanted)
+        own = replace(slots, length=_length(card) * question["slots"])
+        for path, table in tables:
+            yield from _times(path, table, own)
 
 
 def _length(card: Record) -> int:
@@ -183,7 +184,9 @@ def _length(card: Record) -> int:
 def _of_length(path: str, table: pa.Table, length: str) -> pa.Table:
     """The answers about slots of the question, without those about longer times."""
     numbers(path, table, "slot")
-    return table.filter(pa.array([one == length for one in table.column("length").to_pylist()]))
+    return table.filter(
+        pa.array([one == length for one in column(path, table, "length")], pa.bool_())
+    )
 
 
 def _wrong_answers(
@@ -193,11 +196,11 @@ def _wrong_answers(
     labels = set(domain_of(question["domain"]).labels)
     keys: Counter[Any] = Counter()
     for path, table in tables:
-        columns = (table.column(one).to_pylist() for one in ("slot", "bin", "statistic"))
+        columns = (column(path, table, one) for one in ("slot", "bin", "statistic"))
         keys.update(zip(*columns, strict=True))
-        level = table.column("level").to_pylist()
-        bins = {b for b, at in zip(table.column("bin").to_pylist(), level, strict=True) if at == 0}
-        if bins != labels:
+        named, level = column(path, table, "bin"), column(path, table, "level")
+        bins = {label for label, at in zip(named, level, strict=True) if at == 0}
+        if table.num_rows and bins != labels:
             other = sorted(bins ^ labels)[0]
             yield f"{path}: the bin {other!r} is not both in the answers and in the card"
     for some, how in (
@@ -212,7 +215,7 @@ def _wrong_answers(
 def _wrong_rows(card: Record, path: str, table: pa.Table) -> Iterator[str]:
     """Of statistics of records: windows and keys that there should be, each once."""
     wanted = _windows_and_keys(card)
-    columns = [table.column(name).to_pylist() for name in ("key", "start", "end", "statistic")]
+    columns = [column(path, table, name) for name in ("key", "start", "end", "statistic")]
     found: Counter[Any] = Counter()
     for key, start, end, statistic in zip(*columns, strict=True):
         found[_text(key), _time(start), _time(end)] += 1

@@ -94,7 +94,7 @@ def read_card(path: str) -> dict[str, Any]:
         data = file.read()
     try:
         card = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"{path} is no card, for it is no JSON ({error}): name the file that a release wrote "
             f"beside its output, such as releases.csv{SUFFIX}"

@@ -45,13 +45,19 @@ class Places:
         folder, name = self._place(kind, name)
         first, last = run.get("passes", (None, None))
         names = [name] if first is None else [numbered(name, n) for n in range(first, last + 1)]
-        return [str(FileSystems.join(folder, one)) if folder else one for one in names]
+        found = [str(FileSystems.join(folder, one)) if folder else one for one in names]
+        if kind == "ledger" and self.ledger is None and any(map(_is_answers, run["files"])):
+            up = os.path.dirname(folder) if folder not in ("", os.curdir) else os.pardir
+            above = [os.path.join(up, one) for one in names]
+            if not _is_there(found[0]) and _is_there(above[0]):
+                return above
+        return found
 
     def _place(self, kind: str, name: str) -> tuple[str, str]:
         beside = os.path.dirname(self.card)
         if kind == "ledger" and self.ledger is not None:
             return os.path.dirname(self.ledger), os.path.basename(self.ledger)
-        if kind.startswith(ANSWERS):
+        if _is_answers(kind):
             return (beside if self.releases is None else self.releases), name
         if self.releases is None:
             return beside, name
@@ -86,18 +92,17 @@ def read_files(card: Record, places: Places, faults: list[str], notices: list[st
             if missing:
                 faults += [_missing(path, kind) for path in missing]
                 continue
-            if "sha256" in run["files"][kind]:
-                faults += _changed(paths, run["files"][kind]["sha256"])
-            else:
+            if "sha256" not in run["files"][kind]:
                 notices.append(_without_digest(paths[0]))
-            for path in paths:
-                try:
+            try:
+                if "sha256" in run["files"][kind]:
+                    faults += _changed(paths, run["files"][kind]["sha256"])
+                for path in paths:
                     table = read_table(path)
-                except ConfigurationError as error:
-                    faults.append(str(error))
-                    continue
-                if table.num_rows:
-                    found.append((path, table))
+                    if table.num_rows:
+                        found.append((path, table))
+            except ConfigurationError as error:
+                faults.append(str(error))
     faults += _beyond(card["runs"][-1], places)
     return Read(tables)
 
@@ -114,6 +119,11 @@ def _beyond(run: Record, places: Places) -> Iterator[str]:
                 f"{path} is there, and the card knows of passes up to {last} alone: bring back the "
                 "newest card, or look again if a pass is just ending"
             )
+
+
+def _is_answers(kind: str) -> bool:
+    """Whether the files are in a folder of answers, beside which the ledger may be."""
+    return kind.startswith(ANSWERS)
 
 
 def _without_digest(path: str) -> str:
@@ -152,7 +162,7 @@ def _changed(paths: Sequence[str], told: str) -> Iterator[str]:
 
 def numbers(path: str, table: pa.Table, name: str) -> Units:
     """A column of whole numbers, int64, null as -1. Raises Fault."""
-    values = _column(path, table, name)
+    values = column(path, table, name)
     try:
         found = [-1 if value in (None, "") else _whole(value) for value in values]
         return np.array(found, np.int64)
@@ -170,7 +180,7 @@ def _whole(value: Any) -> int:
 def floats(path: str, table: pa.Table, name: str) -> Any:
     """A column of numbers, float64. Raises Fault."""
     try:
-        return np.array([float(value) for value in _column(path, table, name)], np.float64)
+        return np.array([float(value) for value in column(path, table, name)], np.float64)
     except (TypeError, ValueError):
         raise Fault(f"{path}: the column {name} holds what is no number") from None
 
@@ -178,7 +188,8 @@ def floats(path: str, table: pa.Table, name: str) -> Any:
 def units(path: str, table: pa.Table, name: str) -> Units:
     """A column of epsilons as whole units, int64. Raises Fault where one is none, or negative."""
     values = floats(path, table, name)
-    scaled = np.ldexp(values, UNIT_BITS)
+    with np.errstate(over="ignore"):  # what is beyond all numbers is refused
+        scaled = np.ldexp(values, UNIT_BITS)
     bad = ~(np.isfinite(scaled) & (scaled == np.rint(scaled)) & (scaled >= 0) & (scaled < 2.0**53))
     if bad.any():
         at = int(bad.argmax())
@@ -189,7 +200,8 @@ def units(path: str, table: pa.Table, name: str) -> Units:
     return scaled.astype(np.int64)
 
 
-def _column(path: str, table: pa.Table, name: str) -> list[Any]:
+def column(path: str, table: pa.Table, name: str) -> list[Any]:
+    """What a column holds. Raises Fault where there is none."""
     if name not in table.column_names:
         raise Fault(f"{path} has no column {name}: name the file that the run wrote")
     return list(table.column(name).to_pylist())

@@ -136,7 +136,7 @@ class Dots:
             if self.limit is not None:
                 top = max(top, 1.1 * self.limit)
             axes.set_xlim(0, top)
-            axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8))
+            axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8, steps=[1, 2, 5, 10]))
             axes.xaxis.set_major_formatter(_tick)
         if self.limit is not None:
             axes.axvline(self.limit, color=PALETTE["ink"], linewidth=1, dashes=(4, 3))

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, Protocol
 
 from apache_beam.internal import cloudpickle
 
+from streamveil.pipelines.errors import WorkerDied
+from streamveil.pipelines.in_memory.parcels import Memory
 from streamveil.pipelines.progress import PROGRESS
 from streamveil.pipelines.threads import one_thread_each
 
@@ -35,22 +37,20 @@ class Work(Protocol):
         """What comes of an element."""
 
 
-class WorkerDied(RuntimeError):  # noqa: N818
-    """A worker process ended by itself; the text says how, and what may help."""
-
-
 class Processes:
     """Worker processes, started when they are first needed, and ended with the block."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._workers: list[_Worker] = []
+        self._memory = Memory.of(number if number > 1 else 0)
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
+        self._memory.close()
 
     def _end(self) -> None:
         for worker in self._workers:
@@ -70,7 +70,7 @@ class Processes:
         """
         part = cloudpickle.dumps(work)
         while len(self._workers) < min(self.number, len(elements)):
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(self._memory.where(len(self._workers))))
         try:
             for worker in self._workers:
                 worker.send(_PART, part)
@@ -108,11 +108,12 @@ _PART, _ELEMENT = range(2)  # what a message to a process holds
 class _Worker:
     """A process, and the way to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         # Spawned, not forked: a fork of a process with threads may stop forever.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._memory = memory
+        self._process = context.Process(target=_serve, args=(theirs, memory), daemon=True)
         with one_thread_each():
             self._process.start()
         theirs.close()
@@ -120,14 +121,14 @@ class _Worker:
     def send(self, kind: int, what: Any) -> None:
         """Send something. Raises WorkerDied."""
         try:
-            self.connection.send_bytes(pickle.dumps((kind, what), pickle.HIGHEST_PROTOCOL))
+            self.connection.send_bytes(self._memory.to_worker((kind, what)))
         except OSError as error:
             raise self._died() from error
 
     def result(self) -> Any:
         """What came of the last element. Raises what the process did, or WorkerDied."""
         try:
-            answer: _Answer = pickle.loads(self.connection.recv_bytes())
+            answer: _Answer = self._memory.at_parent(self.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._died() from error
         for record in answer.told:
@@ -162,7 +163,7 @@ class _Answer(NamedTuple):
     """What was logged meanwhile."""
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, memory: Memory) -> None:
     """In a worker process: take elements through a part of a pipeline, until it is ended."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt ends it at once
     told = _Told()
@@ -172,7 +173,7 @@ def _serve(connection: Connection) -> None:
     part = b""
     while True:
         try:
-            kind, what = pickle.loads(connection.recv_bytes())
+            kind, what = memory.at_worker(connection.recv_bytes())
         except (EOFError, OSError):
             return  # whoever started it is gone
         if kind == _PART:
@@ -183,10 +184,10 @@ def _serve(connection: Connection) -> None:
                 work = pickle.loads(part)
                 work.begin()
             answer = _Answer(work.do(what), None, "", told.records)
-            message = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            message = memory.from_worker(answer)
         except Exception as error:
             answer = _Answer(None, _sendable(error), traceback.format_exc(), told.records)
-            message = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            message = memory.from_worker(answer)
         with suppress(BrokenPipeError, ConnectionResetError):  # see above
             connection.send_bytes(message)
         told.records.clear()

@@ -30,6 +30,7 @@ from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.pipelines.beam_flags import BeamFlags
+from streamveil.pipelines.in_memory.parcels import Parcel, Passed
 from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -150,6 +151,14 @@ class _Outlet:
         self.taken.append(element)
 
 
+class _OutletOfPairs(_Outlet):
+    """Where pairs leave it whose values are for yet another process."""
+
+    def take(self, element: Any) -> None:
+        key, value = element
+        self.taken.append((key, Parcel(value)))
+
+
 class _Keep(_InParent):
     """Keeps what it takes in a list."""
 
@@ -238,6 +247,14 @@ class _Gather(_Spreading):
         groups = deque(self._groups.items())
         self._groups.clear()
         self.spread(groups)
+
+    def give(self, element: Any, tag: str | None = None) -> None:
+        key, values = element
+        own = [value.open() if isinstance(value, Passed) else value for value in values]
+        super().give((key, own), tag)
+
+    def __reduce__(self) -> tuple[type[_Outlet], tuple[()]]:
+        return _OutletOfPairs, ()
 
 
 class _Part:

@@ -214,7 +214,7 @@ function slotTable(points, start, name, what) {
   const newest = points.slice(-ROWS).reverse();
   const revised = points.some((p) => p.later);
   const rows = newest.map(({ slot, cell, later, note }) => make("tr", {},
-    make("th", { scope: "row" }, start(slot)),
+    make("th", { scope: "row", class: "when" }, start(slot)),
     make("td", {}, figure(cell[0])), make("td", {}, interval(cell)),
     revised ? make("td", {}, later ? make("span", { class: "late" }, figure(later[0]), make("br"), make("small", {}, interval(later))) : NOTHING) : null,
     make("td", { class: "text" }, slot.status, note ? make("small", {}, ` ${note}`) : null)));

@@ -230,6 +230,20 @@ def test_bounds_that_a_run_chose(counted, words):
     assert context(made)["questions"][0]["words"].about == words
 
 
+def test_an_hour_is_told_as_one(report, tmp_path):
+    hours = replace(PORTFOLIO, base=replace(PORTFOLIO.base, length=PORTFOLIO.base.length // 24))
+    path = tmp_path / "answers.html"
+    made = figures(PORTFOLIO.questions[0], np.ones((2, 12, 1)))
+    told = replace(made, slots=hours.slots_of(PORTFOLIO.questions[0]))
+    late = report.figures["late"]
+    write_answers_page(
+        replace(report, portfolio=hours, figures={"places": told, "late": late}), str(path)
+    )
+    html = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+    assert "counts in an hour" in html
+    assert "in a hour" not in html
+
+
 def test_losses_are_told_and_set_apart(html):
     before, lost = html.split('<section id="lost">')
     assert "1,234 events read, of which no question could count: null user 12." in lost

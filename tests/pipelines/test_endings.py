@@ -11,7 +11,7 @@ from streamveil.io import unfinished
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import release
 from streamveil.pipelines.claims import claimed
-from streamveil.pipelines.errors import refused_by_disk
+from streamveil.pipelines.errors import WorkerDied, refused_by_disk
 from streamveil.pipelines.jobs import _removed
 from streamveil.pipelines.signals import ending
 
@@ -98,9 +98,10 @@ def test_what_a_killed_run_claimed_is_free_again(tmp_path):
         (RuntimeError("IOError: [Errno 5] Input/output error\nmore"), "Input/output error: look"),
         (OSError(errno.EFBIG, "Too large", "/d/x"), "/d/x: File too large: raise the limit"),
         (OSError(errno.ESTALE, "Stale", "/d/x"), "Stale file handle: mount its disk again"),
+        (WorkerDied("process 7 was ended by signal 9: try fewer"), "signal 9: try fewer"),
     ],
 )
-def test_what_a_disk_refuses_is_one_line(job, monkeypatch, error, words):
+def test_what_has_a_remedy_is_one_line(job, monkeypatch, error, words):
     def fail(*_, **__):
         raise error
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -428,6 +429,11 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
     assert "rejected: no requirement 12" in done.out
     page = Path(command.path("p.html")).read_text()
     assert "2 questions about events, answered from one budget" in page
+    assert "How to read it: dots and bars as above." in page
+    assert not re.search(r"How to read it:\s*</p>", page)
+    assert '<th class="text" scope="col">shares</th>' in page
+    assert ">0.2</text>" in page
+    assert ">0.15</text>" not in page
 
 
 def test_one_question_has_no_other_shares(command):

@@ -270,6 +270,7 @@ def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, ca
 
 def test_a_summary_needs_a_folder(job):
     job.refused("--summary=", "create it", summary=job.path("no/sum.json"))
+    job.refused("is a folder: name a file", summary=job.path(""))
 
 
 def test_collect_and_one_budget_for_ever_tell_all_events(toolbox, tmp_path, job):

@@ -23,7 +23,7 @@ from streamveil.mechanisms.core.records import (
     Revision,
     Slots,
 )
-from streamveil.pipelines.charts import draw_panel, draw_sums, draw_total, picture
+from streamveil.pipelines.charts import draw_panel, draw_scatter, draw_sums, draw_total, picture
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.report import Report
 
@@ -117,10 +117,23 @@ def test_page_can_be_read_without_eyes_or_mouse(html):
     for table in tables:
         assert "<caption>" in table
         assert not re.search(r"<th(?![^>]*scope=)[ >]", table)
+        rows = re.findall(r"<tr.*?</tr>", table.split("<tbody")[1], re.DOTALL)
+        assert all('scope="row"' in row for row in rows)
+    assert "overflow-x" not in html  # no keyboard scrolls what cannot be focused
     assert not re.search(r"</figure>\s*<figcaption|</div>\s*</section>\s*<figcaption", html)
     named = re.findall(r'aria-label="(Counts of [^"]+)"', html)
     assert len(named) == 2 * 8
     assert all(re.search(r"true from \S+ to \S+, \S+ in the mean; released", one) for one in named)
+
+
+def test_no_name_of_a_point_is_written_over_the_numbers_of_the_scale():
+    true = [[1, 1, 900, 8000]]
+    figure = Figure(figsize=(5.2, 5.2))
+    draw_scatter(figure, make(true, [[100, 160, 900, 8000]], labels=["LGA", "LEX", "BOS", "ORD"]))
+    (axes,) = figure.axes
+    written = {one.get_text(): one.get_window_extent() for one in axes.texts}
+    assert {"LGA", "LEX"} <= set(written)
+    assert min(box.x0 for box in written.values()) >= axes.bbox.x0
 
 
 def test_charts_follow_the_colour_scheme(html):

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -540,6 +541,14 @@ def test_a_browser_draws_counts_from_0_whatever_bins_are_called(passes, tmp_path
     chart = html[html.index('<svg class="chart"') : html.index("</figure>")]
     assert "count of two  spaces " in chart
     assert ">0</text>" in chart
+    # Labels may break anywhere, a time may not: `21:50:1` above `5` was no time.
+    assert '<th scope="row" class="when">1970-' in html
+
+
+def test_times_of_slots_break_as_words_do():
+    rules = (Path(server.__file__).parent / "page.css").read_text()
+    assert re.search(r"tbody th \{[^}]*overflow-wrap: anywhere", rules)
+    assert re.search(r"tbody th\.when \{[^}]*overflow-wrap: inherit", rules)
 
 
 def shown_by_browser(url, folder):

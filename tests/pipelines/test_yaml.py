@@ -164,6 +164,8 @@ def test_wrong_questions_are_refused(asked):
         yaml.private_answers(**asked)
     with pytest.raises(ConfigurationError, match="there is no 'slot' here"):
         yaml.private_answers(**asked, questions=ASKED, slot="1d")
+    with pytest.raises(ConfigurationError, match=r"no 'question' here; there are: .* questions"):
+        yaml.private_answers(**asked, question=ASKED)
     wrong = {**ASKED, "questions": [{"name": "q", "slot": "36h"}]}
     with pytest.raises(ConfigurationError, match="not a multiple of base_slot 1d"):
         yaml.private_answers(**asked, questions=wrong)

@@ -40,6 +40,8 @@ def as_text(array: pa.Array) -> pa.Array | None:
     kind = array.type
     if pa.types.is_dictionary(kind):
         values = as_text(array.dictionary)
+        if values is array.dictionary:
+            return array
         return None if values is None else pa.DictionaryArray.from_arrays(array.indices, values)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return array
@@ -114,9 +116,12 @@ class TextIndex:
         int64, shape (len(array),); a null is -1.
         """
         if pa.types.is_dictionary(array.type):
-            at = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            indices = array.indices.fill_null(0) if array.indices.null_count else array.indices
             known = self.find(array.dictionary)
-            found = known[at] if len(known) else np.full(len(at), -1, dtype=np.int64)
+            if not len(known):
+                return np.full(len(array), -1, dtype=np.int64)
+            at = indices.to_numpy(zero_copy_only=False)
+            found: npt.NDArray[np.int64] = known.take(at.astype(np.int64, copy=False))
             if array.null_count:
                 found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found

@@ -131,7 +131,8 @@ def _from_timestamps(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     unit, tz = column.type.unit, column.type.tz
-    raw = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    whole = column.cast(pa.int64())
+    raw = (whole.fill_null(0) if whole.null_count else whole).to_numpy(zero_copy_only=False)
     # Compared in the column's own unit: a far year in seconds would overflow in microseconds.
     per_micro = {"s": (1, 1_000_000), "ms": (1, 1000), "us": (1, 1), "ns": (1000, 1)}[unit]
     outside = (raw > LATEST * per_micro[0] // per_micro[1]) | (

@@ -123,21 +123,10 @@ def bound_uniform(
     Returns:
         int64, shape (n,): exactly `most` of a visit with more events, all of any other.
     """
-    # Only visits of more than one event may have too many.
-    same = visits[1:] == visits[:-1]
-    shared = repeats > 1
-    shared[1:] |= same
-    shared[:-1] |= same
-    some = np.flatnonzero(shared)
-    starts, lengths = runs(visits[some])
-    # From sums up to their ends: several times faster than `reduceat` of short runs.
-    totals = np.diff(np.cumsum(repeats[some])[starts + lengths - 1], prepend=0)
-    many = totals > most
-    crowded = np.flatnonzero(many)
-    if not len(crowded):
+    groups, lengths, totals = _crowded(visits, repeats, most)
+    if not len(groups):
         return repeats
-    groups = some[np.repeat(many, lengths)]
-    totals, starts, lengths = totals[crowded], some[starts[crowded]], lengths[crowded]
+    starts = groups[np.cumsum(lengths) - lengths]
     # Those to keep are drawn or those to drop, whichever are fewer: at least every second draw then
     # finds an event that was not drawn before.
     dropping = totals - most < most
@@ -156,6 +145,25 @@ def bound_uniform(
     kept = repeats.copy()
     kept[groups] = chosen
     return kept
+
+
+def _crowded(
+    visits: npt.NDArray[np.integer], repeats: Integers, most: int
+) -> tuple[Integers, Integers, Integers]:
+    """Rows of all groups of visits with more events than that; groups and events of each visit."""
+    # Only visits of more than one event may have too many.
+    same = visits[1:] == visits[:-1]
+    shared = repeats > 1
+    shared[1:] |= same
+    shared[:-1] |= same
+    some = np.flatnonzero(shared)
+    starts, lengths = runs(visits[some])
+    # From sums up to their ends: several times faster than `reduceat` of short runs.
+    totals = np.diff(np.cumsum(repeats[some])[starts + lengths - 1], prepend=0)
+    many = totals > most
+    if not many.any():
+        return some[:0], lengths[:0], totals[:0]
+    return some[np.repeat(many, lengths)], lengths[many], totals[many]
 
 
 def _of(
@@ -216,16 +224,12 @@ def bound_distinct(
     Arguments and result are those of :class:`Bounding`.
     """
     kept = np.minimum(repeats, most)
-    if not len(visits):
-        return kept
-    starts, lengths = runs(visits)
-    totals = np.add.reduceat(kept, starts)
-    crowded = np.flatnonzero(np.repeat(totals > most, lengths))
+    crowded, lengths, _ = _crowded(visits, kept, most)
     if not len(crowded):
         return kept
     if most == 1:  # the usual case needs no sorting: of each visit the lowest rank stays
         scores = rank(crowded)
-        starts, lengths = runs(visits[crowded])
+        starts = np.cumsum(lengths) - lengths
         kept[crowded] = scores == np.repeat(np.minimum.reduceat(scores, starts), lengths)
         return kept
     # One row for each event of the crowded visits; the n-th of a group is its n-th repeat.
@@ -253,13 +257,18 @@ def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
+def begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which values differ from the one before: shape (n,)."""
+    found = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found
+
+
 def runs(values: npt.NDArray[Any]) -> tuple[Integers, Integers]:
     """Starts and lengths of the runs of equal neighbours."""
     if not len(values):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    begins = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=begins[1:])
-    starts = np.flatnonzero(begins)
+    starts = np.flatnonzero(begins(values))
     lengths = np.empty_like(starts)
     np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
     lengths[-1] = len(values) - starts[-1]

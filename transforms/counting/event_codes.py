@@ -8,8 +8,10 @@ counted.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import timeit
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +40,8 @@ Codes = npt.NDArray[np.unsignedinteger]
 _MOST_SLOTS_IN_A_BLOCK = 64
 _FEWEST_SLOTS_FOR_NARROW_CODES = 16
 _MOST_CELLS = 1 << 22
-# Input sorted by time is sorted slot by slot, twice as fast as at once, if slots are this busy.
+# Input in order of time is sorted block by block, in codes as narrow as theirs, if slots are this
+# busy.
 _ROWS_WORTH_A_SORT = 500
 
 # Groups of events that are bounded at once: what is made of more does not stay in a core's cache.
@@ -146,6 +149,33 @@ class Packed:
         at = np.flatnonzero(repeats > 1)
         return cls(codes, at, repeats[at] - 1)
 
+    @classmethod
+    def of_events(cls, codes: Codes) -> Packed:
+        """Members' events, by ascending codes: those with the same one are a group."""
+        again = np.flatnonzero(codes[1:] == codes[:-1])
+        if not len(again):
+            return cls(codes)
+        first = np.ones(len(codes), np.bool_)
+        first[again] = False
+        groups = again - np.arange(len(again))  # as so many stand before each that leave
+        starts, more = runs(groups)
+        return cls(codes[first], groups[starts], more)
+
+    @property
+    def events(self) -> Integers:
+        """Of each of members' groups, shape (n,)."""
+        events = np.ones(len(self.codes), np.int64)
+        events[self.at] += self.more
+        return events
+
+    def some(self, rows: npt.NDArray[np.bool_]) -> Packed:
+        """Those of some rows of `codes`."""
+        if rows.all():
+            return self
+        if not len(self.at):
+            return Packed(self.codes[rows])
+        return Packed.of(self.codes[rows], self.events[rows])
+
     def to_bytes(self) -> bytes:
         """The codes alone, where no group has more than one event."""
         more = (narrow(self.at), narrow(self.more)) if len(self.at) else ()
@@ -177,17 +207,22 @@ def pack(
         (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
     )
     users = events.members if everyone else events.members[member]
-    for block, codes, repeats, dropped in _member_codes(slots, users, bins, layout, bounding):
+    for block, codes in _member_codes(slots, users, bins, layout):
+        packed, dropped = Packed.of_events(codes), 0
+        if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
+            repeats = packed.events
+            kept = bound_members(packed.codes, repeats, block, layout, bounding)
+            dropped = int(repeats.sum()) - int(kept.sum())
+            if dropped:
+                packed = Packed.of(packed.codes[kept > 0], kept[kept > 0])
         if layout.shards == 1:
-            yield block, (MEMBERS, 0), Packed.of(codes, repeats), dropped
+            yield block, (MEMBERS, 0), packed, dropped
             continue
-        shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
-        shard %= codes.dtype.type(layout.shards)
-        for s in range(layout.shards):
-            mine = shard == s
-            if mine.any():
-                yield block, (MEMBERS, s), Packed.of(codes[mine], repeats[mine]), dropped
-                dropped = 0
+        number = packed.codes.dtype.type
+        shard = packed.codes // number(layout.bins) % number(layout.users) % number(layout.shards)
+        for s in np.unique(shard).tolist():
+            yield block, (MEMBERS, s), packed.some(shard == s), dropped
+            dropped = 0
     if not everyone:
         yield from _stranger_rows(
             events.slots[~member], events.strangers, events.bins[~member], layout
@@ -195,9 +230,29 @@ def pack(
 
 
 def _member_codes(
-    slots: Integers, users: Integers, bins: Integers, layout: Layout, bounding: Bounding
-) -> Iterator[tuple[int, Codes, Integers, int]]:
-    """Distinct, ascending codes of each block of a batch, events of each, and dropped events."""
+    slots: Integers, users: Integers, bins: Integers, layout: Layout
+) -> Iterator[tuple[int, Codes]]:
+    """Ascending codes of the events of each block of a batch."""
+    edges = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+    if len(edges) * _ROWS_WORTH_A_SORT >= len(slots) or (slots[edges] < slots[edges - 1]).any():
+        yield from _scattered_codes(slots, users, bins, layout)
+        return
+    ends = np.append(edges, len(slots))
+    begins = np.append(0, edges)
+    for first, number in zip(*runs(slots[begins] // layout.block), strict=True):
+        of_slots = slice(first, first + number)
+        start, end = int(begins[first]), int(ends[of_slots][-1])
+        rows, block = slice(start, end), int(slots[start]) // layout.block
+        own = slots[rows] - block * layout.block
+        codes = _coded(own, users[rows], bins[rows], layout, layout.dtype)
+        _sort_slots(codes, begins[of_slots][1:] - start, layout)
+        yield block, codes
+
+
+def _scattered_codes(
+    slots: Integers, users: Integers, bins: Integers, layout: Layout
+) -> Iterator[tuple[int, Codes]]:
+    """The same, whatever the order of slots."""
     if not len(slots):
         return
     latest = int(slots.max())
@@ -205,58 +260,83 @@ def _member_codes(
     if (last - first + 1) * layout.span >= 1 << 63:
         # Times far apart: a code could not hold them, so take the blocks one by one.
         blocks = slots // layout.block
-        for block in np.unique(blocks):
+        for block in np.unique(blocks).tolist():
             there = blocks == block
-            yield from _member_codes(slots[there], users[there], bins[there], layout, bounding)
+            yield from _scattered_codes(slots[there], users[there], bins[there], layout)
         return
     begin = first * layout.block
     end = (latest + 1 - begin) * layout.users * layout.bins
-    kind = np.uint32 if max(end, layout.span) < 1 << 32 else np.uint64
-    wide: Codes = (slots - begin).astype(kind)
-    for size, added in ((layout.users, users), (layout.bins, bins)):
-        wide *= kind(size)
-        wide += added.astype(kind)
-    edges = np.flatnonzero(slots[1:] != slots[:-1])
-    if len(edges) * _ROWS_WORTH_A_SORT < len(slots) and (slots[edges + 1] > slots[edges]).all():
-        for part in np.split(wide, edges + 1):  # a slot's codes are together: sort them in place
-            _sort_slot(part, layout)
-    else:
-        wide.sort()
-    starts, repeats = runs(wide)
-    distinct: Codes = wide[starts]
-    if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
-        repeats = bound_members(distinct, repeats, first, layout, bounding)
-        distinct, repeats = distinct[repeats > 0], repeats[repeats > 0]
-    dropped = len(wide) - int(repeats.sum())
+    narrow_enough = max(end, layout.span) < 1 << 32
+    kind: np.dtype[np.unsignedinteger] = np.dtype(np.uint32 if narrow_enough else np.uint64)
+    wide = _coded(slots - begin, users, bins, layout, kind)
+    wide.sort()
     if first == last:
-        yield first, distinct.astype(layout.dtype, copy=False), repeats, dropped
+        yield first, wide.astype(layout.dtype, copy=False)
         return
     start = 0
-    while start < len(distinct):
-        block = int(distinct[start]) // layout.span
-        own, events = distinct[start:], repeats[start:]
+    while start < len(wide):
+        block = int(wide[start]) // layout.span
+        own = wide[start:]
         if first + block < last:  # else all that is left is its, and what ends it may be too wide
-            end = int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))
-            own, events = own[:end], events[:end]
+            own = own[: int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))]
         start += len(own)
-        own = (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
-        yield first + block, own, events, dropped
-        dropped = 0
+        yield first + block, (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
 
 
-def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place: by their lowest 16 bits, then by the next ones.
+def _coded(
+    slots: Integers,
+    users: Integers,
+    bins: Integers,
+    layout: Layout,
+    dtype: np.dtype[np.unsignedinteger],
+) -> Codes:
+    """(slot * users + user) * bins + bin of each event, in an array of its own."""
+    codes: Codes = slots.astype(dtype)
+    for size, added in ((layout.users, users), (layout.bins, bins)):
+        codes *= dtype.type(size)
+        codes += added.astype(dtype, copy=False)
+    return codes
+
+
+def _sort_slots(codes: Codes, edges: Integers, layout: Layout) -> None:
+    """Sort codes in place that ascend from slot to slot, with these edges between slots.
+
+    Those of a slot fit 32 bits where those of a block may not, and are sorted in half to four
+    fifths of the time.
+    """
+    size = layout.users * layout.bins
+    bits, at_once = (size - 1).bit_length(), _sorts_by_vectors()
+    if at_once and (codes.itemsize == 4 or bits > 32):
+        codes.sort()
+        return
+    for part in np.split(codes, edges):
+        start = part[0] // part.dtype.type(size) * part.dtype.type(size)
+        own = (part - start).astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
+        np.add(np.sort(own) if at_once else _by_halves(own, bits), start, out=part)
+
+
+def _by_halves(codes: Codes, bits: int) -> Codes:
+    """Codes of so many bits in order: by their lowest 16 bits, then by the next ones.
 
     Of 16 bits numpy has a radix sort, which is fast whatever the processor.
     """
-    size = layout.users * layout.bins
-    bits = (size - 1).bit_length()
-    start = codes[0] // codes.dtype.type(size) * codes.dtype.type(size)
-    own = codes - start
-    own = own.astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
     for shift in range(0, bits, 16):
-        own = own[(own >> own.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
-    np.add(own, start, out=codes)
+        codes = codes[(codes >> codes.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
+    return codes
+
+
+@cache
+def _sorts_by_vectors() -> bool:
+    """Whether numpy sorts codes faster than by 16 bits, which takes a processor that it knows.
+
+    Then it is two to four times as fast, else six times as slow: so it is tried.
+    """
+    some = mix(np.arange(2048, dtype=np.uint64)).astype(np.uint32)
+
+    def seconds(sort: Callable[[], object]) -> float:
+        return min(timeit.repeat(sort, repeat=5, number=1))
+
+    return seconds(lambda: np.sort(some)) < seconds(lambda: _by_halves(some, 20))
 
 
 def bound_members(
@@ -319,9 +399,8 @@ def _bound_piece(
         if bounding.once:
             events = codes[runs(codes)[0]]
         elif len(more):
-            repeats = np.ones(len(codes), np.int64)
-            np.add.at(repeats, np.searchsorted(codes, repeated), more)
-            events = np.repeat(codes, repeats)
+            again = np.repeat(repeated, more)
+            events = np.insert(codes, np.searchsorted(codes, again), again)
         visits = events // events.dtype.type(layout.bins)
         first = layout.first_visit(block)
         rows = draw_one(visits, lambda rows: visits[rows].astype(np.uint64) + first, bounding.key)
@@ -451,24 +530,36 @@ def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, Integ
 
     Users are members' positions, or strangers' numbers in their visits.
     """
+    slots, users, bins = _parts(kind, codes, layout)
+    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+
+
+def _parts(kind: int, codes: Codes, layout: Layout) -> tuple[Codes, Codes, Codes]:
+    """What :func:`read_codes` gives, in the type of the codes."""
     # Quotients of unsigned numbers by one number are several times faster than `divmod`.
     visits = codes // codes.dtype.type(layout.bins)
     bins = codes - visits * codes.dtype.type(layout.bins)
     size = codes.dtype.type(layout.users if kind == MEMBERS else layout.block)
     first = visits // size
     second = visits - first * size
-    slots, users = (first, second) if kind == MEMBERS else (second, first)
-    return slots.astype(np.int64), users.astype(np.int64), bins.astype(np.int64)
+    return (first, second, bins) if kind == MEMBERS else (second, first, bins)
 
 
 def count(
     kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
 ) -> BlockCounts:
     """Count bounded events by class; `class_of` is that of each member, and last of all others."""
-    slots, users, bins = read_codes(kind, visits.codes, layout)
-    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
-    cells = (slots * layout.classes + classes) * layout.bins + bins
-    table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
+    slots, users, bins = _parts(kind, visits.codes, layout)
+    # Cells fit the type of codes: there is a table of them.
+    cells, width = slots, slots.dtype.type
+    cells *= width(layout.classes)
+    cells += (class_of.take(users.astype(np.int64)) if kind == MEMBERS else class_of[-1]).astype(
+        width
+    )
+    cells *= width(layout.bins)
+    cells += bins
+    # Weights add up exactly: they are far below 2**53.
+    table = np.bincount(cells.astype(np.int64), weights=visits.kept, minlength=1)
     filled = np.flatnonzero(table)
     return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
 

@@ -11,13 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Packed
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 def split(
@@ -38,8 +34,8 @@ def split(
             over = np.arange(len(part.codes)) < np.searchsorted(part.codes, edge)
         else:
             over = part.codes[:, 2] < np.uint64(slot * layout.bins)
-        before.append(_some(part, over))
-        since.append(_some(part, ~over))
+        before.append(part.some(over))
+        since.append(part.some(~over))
     return before, since
 
 
@@ -50,7 +46,7 @@ def together(kind: int, parts: Sequence[Packed], slot: int, layout: Layout) -> P
     if kind != MEMBERS:
         codes = codes - np.array([0, 0, slot * layout.bins], np.uint64)
         return Packed(codes[np.lexsort(codes.T[::-1])])
-    events = np.concatenate([_events(part) for part in parts])
+    events = np.concatenate([part.events for part in parts])
     order = np.argsort(codes, kind="stable")
     starts, _ = runs(codes[order])
     groups = codes[order][starts] - codes.dtype.type(slot * layout.users * layout.bins)
@@ -71,24 +67,9 @@ def placed(kind: int, kept: Packed, slot: int, layout: Layout) -> Iterator[tuple
         codes = kept.codes + np.array([0, 0, slot * layout.bins], np.uint64)
     moved = Packed(codes, kept.at, kept.more)
     for number in np.unique(shard).tolist():
-        yield number, _some(moved, shard == number)
+        yield number, moved.some(shard == number)
 
 
 def of_slot(layout: Layout) -> Layout:
     """The layout of a block of one slot."""
     return replace(layout, block=1)
-
-
-def _some(part: Packed, rows: Flags) -> Packed:
-    if rows.all():
-        return part
-    if not len(part.at):
-        return Packed(part.codes[rows])
-    return Packed.of(part.codes[rows], _events(part)[rows])
-
-
-def _events(part: Packed) -> Integers:
-    """Of each group."""
-    events = np.ones(len(part.codes), np.int64)
-    events[part.at] += part.more
-    return events

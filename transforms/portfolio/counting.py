@@ -7,6 +7,7 @@ base slots. What a shard tells of a slot of a question it tells of the base slot
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import BlockKey, Counter
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
+    Codes,
     Layout,
     Packed,
     ShardKey,
@@ -51,6 +53,8 @@ from streamveil.transforms.portfolio.mapping import QuestionEvents
 _AT_ONCE = 1 << 16
 # Base slots in a block: all of its events are gathered at once, of one question after another.
 _MOST_SLOTS_IN_A_BLOCK = 16
+# Half as many or a quarter, if codes then fit 32 bits: they take half as long.
+_FEWEST_SLOTS_IN_A_BLOCK = 4
 
 Integers = npt.NDArray[np.int64]
 
@@ -77,11 +81,8 @@ class PortfolioLayout(Layout):
             )
             for question, measure in zip(portfolio, measures, strict=True)
         )
-        # Blocks of long slots must not hold all events of an input.
         layouts = tuple(
-            replace(
-                layout, block=max(min(layout.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
-            )
+            replace(layout, block=_slots_in_a_block(layout, question))
             for question, layout in zip(portfolio, chosen, strict=True)
         )
         users, classes = layouts[0].users, layouts[0].classes
@@ -121,6 +122,15 @@ class PortfolioLayout(Layout):
         )
 
 
+def _slots_in_a_block(chosen: Layout, question: Question) -> int:
+    """Fewer than chosen: blocks of long slots must not hold all events of an input."""
+    most = max(min(chosen.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
+    block = most
+    while block > 1 and block * chosen.users * chosen.bins > 1 << 32:
+        block //= 2
+    return block if block * question.slots >= _FEWEST_SLOTS_IN_A_BLOCK else most
+
+
 def pack_questions(
     events: Sequence[Events], layout: PortfolioLayout, bounding: Bounding
 ) -> Iterator[tuple[int, ShardKey, Packed, int]]:
@@ -143,7 +153,8 @@ def pack_questions(
 class PackedSmall(Packed):
     """The same events in a third of the bytes: those of all questions are on their way at once.
 
-    Members' codes travel as steps from one to the next, first the lowest byte of each, compressed.
+    Members' codes travel as the first one and the steps from one to the next, first the lowest byte
+    of each step, compressed.
     """
 
     @classmethod
@@ -155,10 +166,12 @@ class PackedSmall(Packed):
         """Steps and the events beyond the first of a group; rows of strangers as they are."""
         if self.codes.ndim > 1:
             return super().to_bytes()
-        steps = narrow(np.diff(self.codes, prepend=self.codes.dtype.type(0)))
-        steps = steps.astype(steps.dtype.newbyteorder("<"), copy=False)
-        lanes = steps.view(np.uint8).reshape(len(steps), steps.itemsize).T
-        found = arrays_to_bytes(np.ascontiguousarray(lanes), narrow(self.at), narrow(self.more))
+        steps = narrow(self.codes[1:] - self.codes[:-1])
+        shifts = range(0, 8 * steps.itemsize, 8)
+        lanes = np.empty((steps.itemsize, len(steps)), np.uint8)
+        for lane, shift in zip(lanes, shifts, strict=True):
+            lane[:] = steps >> steps.dtype.type(shift)
+        found = arrays_to_bytes(self.codes[:1], lanes, narrow(self.at), narrow(self.more))
         return compressed(found)
 
     @classmethod
@@ -166,13 +179,18 @@ class PackedSmall(Packed):
         """The events of some bytes, of MEMBERS or STRANGERS."""
         if kind != MEMBERS:
             return cls.from_bytes(data)
-        lanes, *more = arrays_from_bytes(expanded(data))
-        steps = np.zeros(lanes.shape[1], layout.dtype)
+        # Earlier versions kept the first code as a step from 0.
+        *first, lanes, at, more = arrays_from_bytes(expanded(data))
+        steps = np.zeros(lanes.shape[1], f"u{lanes.shape[0]}")
         for lane in lanes[::-1]:
-            steps <<= 8
+            steps <<= steps.dtype.type(8)
             steps |= lane
-        codes = np.cumsum(steps, dtype=layout.dtype)
-        return cls(codes, *(array.astype(np.int64) for array in more))
+        begins = first[0] if first else steps[:0]
+        codes = np.empty(len(begins) + len(steps), layout.dtype)
+        codes[: len(begins)] = begins
+        codes[len(begins) :] = steps
+        np.cumsum(codes, out=codes)
+        return cls(codes, at.astype(np.int64), more.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -270,12 +288,13 @@ class PortfolioCounter(Counter):
         layout, measure = self.layout.questions[number], self.layout.measures[number]
         class_of = self.registry.classes_with_other
         table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
-        for begin in range(0, len(visits.codes), _AT_ONCE):
-            some = slice(begin, begin + _AT_ONCE)
+        for some in _pieces(kind, visits.codes, layout):
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
-            classes = class_of[users] if kind == MEMBERS else class_of[-1]
-            rows = slots * layout.classes + classes
-            cells, events = _added_up(rows * layout.bins + fine, visits.kept[some])
+            rows = slots * layout.classes
+            rows += class_of.take(users) if kind == MEMBERS else class_of[-1]
+            rows *= layout.bins
+            rows += fine
+            cells, events = _added_up(rows, visits.kept[some])
             own = cells // measure.steps if measure.steps > 1 else cells
             measure.add(own, cells - own * measure.steps, events, table)
         return table.reshape(layout.block, layout.classes, measure.size)
@@ -287,6 +306,21 @@ class PortfolioCounter(Counter):
         which = f"the slot of question {question.name!r} that ends with base slot {{slot}}"
         detail = f"{which} was closed before these events came, or never opened"
         return rejected_slots(LATE, detail, {key[2]: events})
+
+
+def _pieces(kind: int, codes: Codes, layout: Layout) -> Iterator[slice]:
+    """Cuts groups of a block into some that are read at once, members' also between slots.
+
+    Events of one slot are in few cells, so that there are more events than cells.
+    """
+    edges = [0, len(codes)]
+    if kind == MEMBERS:
+        size = layout.users * layout.bins
+        firsts = np.array([slot * size for slot in range(1, layout.block)], codes.dtype)
+        edges[1:1] = np.searchsorted(codes, firsts).tolist()
+    for start, end in itertools.pairwise(edges):
+        for begin in range(start, end, _AT_ONCE):
+            yield slice(begin, min(begin + _AT_ONCE, end))
 
 
 def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:

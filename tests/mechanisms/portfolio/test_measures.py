@@ -35,6 +35,7 @@ STATISTICS = (
 ABOVE = {
     "flat": np.arange(3)[:, None],
     "tree": np.array([[0, 3, 5], [1, 4, 5], [2, 4, 5]]),
+    "a group for each": np.array([[0, 3], [1, 4], [2, 5]]),
 }
 NUMBERS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False), st.floats(-40.0, 200.0), st.integers(-40, 200)
@@ -94,6 +95,19 @@ def test_an_event_adds_to_its_bin_and_to_all_nodes_above_it():
     assert each[1, :, 1].tolist() == [0, 0, 1000, 0, 1000, 1000]
     assert not each[:, :, 2:].any()
     assert (measure.nodes, measure.size, measure.sensitivity) == (6, 24, 3 * 1024)
+
+
+# A class of users is a row: where nodes are as many as pairs of a bin and a level, too, events are
+# those of their class, in all nodes above their bin.
+@pytest.mark.parametrize("bins", [1, 3])
+def test_a_tree_with_a_group_for_each_bin_is_a_tree(bins):
+    above = np.column_stack([np.arange(bins), np.arange(bins, 2 * bins)])
+    measure = Measure(Count().weights, above)
+    table = np.zeros((4, measure.size), np.int64)
+    row, own = 2, bins - 1
+    measure.add(np.array([row * bins + own]), np.zeros(1, np.int64), np.array([5]), table)
+    assert np.argwhere(table).tolist() == [[row, own], [row, bins + own]]
+    assert table.sum() == 5 * measure.sensitivity
 
 
 def test_large_counts_of_large_squares_are_added_up_exactly():

@@ -2,6 +2,7 @@
 
 import datetime as dt
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -125,6 +126,31 @@ def test_keys(keys, field, value):
     assert getattr(one(f"name: q, {keys}"), field) == value
 
 
+# As programs have them: the values of a column, edges from numpy, a weight that was computed.
+def test_arrays_and_numbers_of_numpy_are_read_as_lists_and_numbers():
+    given = {
+        **{"value": "x", "domain": np.array(["a", "b"]), "weight": np.float64(2)},
+        **{"statistic": "quantiles", "column": "n", "edges": np.linspace(0, 4, 5)},
+        **{"quantiles": np.array([0.5]), "max_contributions": np.int64(3)},
+    }
+    plain = {
+        **{"value": "x", "domain": ["a", "b"], "weight": 2.0},
+        **{"statistic": "quantiles", "column": "n", "edges": [0, 1, 2, 3, 4]},
+        **{"quantiles": [0.5], "max_contributions": 3},
+    }
+    cut = {"value": "n", "domain": {"edges": np.array([0.0, 1.5])}}
+    asked, meant = (
+        portfolio_of(
+            {"base_slot": "1h", "questions": [{"name": "q", **one}, {"name": "r", **more}]}
+        )
+        for one, more in ((given, cut), (plain, {"value": "n", "domain": {"edges": [0, 1.5]}}))
+    )
+    assert asked == meant
+    assert asked.identity() == meant.identity()
+    with pytest.raises(ConfigurationError, match="domain is empty"):
+        portfolio_of({"base_slot": "1h", "questions": [{"name": "q", "domain": np.array([])}]})
+
+
 def test_a_domain_as_text_is_read_with_the_name_of_its_column():
     asked = []
 
@@ -238,6 +264,8 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("other: x", "other is 'x', the bin of values outside the domain, and there is no domain"),
         # Statistics.
         ("statistic: meen", "statistic is 'meen': did you mean mean?"),
+        ("statistic: median", "statistic is 'median': write statistic: quantiles with edges, and"),
+        ("statistic: Average", "statistic is 'Average': write mean"),
         ("statistic: zzz", "statistic is 'zzz': choose one of count, distinct, sum"),
         ("statistic: no", "statistic is False: choose one of"),
         ("statistic: mean, lower: 0, upper: 1", "column is missing, which the statistic mean"),

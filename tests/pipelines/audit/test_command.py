@@ -46,7 +46,7 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     assert 'href="#main"' in html.split('<main id="main"')[0]
     assert "<section" not in html.split("<main")[0] + html.split("</main>")[1]
     assert "streamveil audit --default_requirement=4,3,100" in html
-    assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
+    assert html.count('<tr><th class="text nowrap" scope="row">') == len(found["checks"])
 
 
 @pytest.mark.usefixtures("short")
@@ -254,7 +254,7 @@ def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
     found = json.loads(figures.read_text())
     assert {one["question"] for one in found["checks"]} == {"all questions", "places", "all"}
     html = page.read_text()
-    assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
+    assert html.count('<tr><th class="text nowrap" scope="row">') == len(found["checks"])
     assert "A user's budget is of all questions together" in html
 
 

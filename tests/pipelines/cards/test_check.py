@@ -429,6 +429,13 @@ def test_what_cannot_be_a_card_is_refused_in_a_line(given, words, honest, toolbo
     assert told.err.count("\n") == 1
 
 
+def test_a_card_of_nothing_but_brackets_is_refused_in_a_line(toolbox, tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    told = toolbox.run("card", "--check", str(tmp_path / "deep.json"))
+    assert (told.code, told.err.count("\n")) == (2, 1)
+    assert "is no card" in told.err
+
+
 def test_a_fingerprint_tells_keys_apart_and_not_more(honest):
     same = read_card(str(honest / "card.json"))["noise_key"]
     other = call(requirements=requirements(), noise_key=b"o" * 32).card["noise_key"]

@@ -3,9 +3,12 @@
 import datetime as dt
 import json
 import os
+import warnings
 from pathlib import Path
 
 import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from streamveil.pipelines.cards.files import file_of, read_card, write_card
@@ -155,7 +158,7 @@ questions:
 ASKED = {"value_column": None, "domain": None, "slot": None}
 
 
-def test_questions_have_one_card_for_all(files, toolbox):
+def test_questions_have_one_card_for_all(files, toolbox, monkeypatch):
     job = files.job
     asked = {**ASKED, "questions": job.write("q.yaml", QUESTIONS), "output": job.path("answers")}
     asked["ledger"] = job.path("ledger.jsonl")
@@ -164,6 +167,11 @@ def test_questions_have_one_card_for_all(files, toolbox):
     assert set(card["runs"][0]["answered"]) == {"visits", "people"}
     where = {"name": "answers/card.json", "ledger": job.path("ledger.jsonl")}
     assert files.faults(toolbox, **where) == ""
+    # The ledger is beside the folder.
+    assert files.faults(toolbox, "answers/card.json") == ""
+    monkeypatch.chdir(job.path("answers"))
+    assert toolbox.run("card", "--check", "card.json").err == ""
+    assert toolbox.run("card", "--check", "./card.json").err == ""
 
     path = Path(job.path("ledger.jsonl"))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -178,8 +186,28 @@ def test_questions_have_one_card_for_all(files, toolbox):
     assert "a window of all questions cost" in tampered(dear)
     assert "no row of it for every class" in tampered(rows[:3] + rows[4:])
     assert "twice" in tampered([*rows, rows[3]])
+    lost = tampered(
+        [{"asked" if k == "question" else k: v for k, v in row.items()} for row in rows]
+    )
+    assert "has no column question" in lost
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "1e+300 as spent" in tampered([{**rows[0], "spent": 1e300}, *rows[1:]])
     assert tampered(rows) == ""
+    path.rename(job.path("kept.jsonl"))
+    path.mkdir()
+    assert "the card says" not in files.faults(toolbox, **where)
+    path.rmdir()
+    Path(job.path("kept.jsonl")).rename(path)
     visits = job.path("answers/visits.parquet")
+    told = pq.read_table(visits)
+    moved = told.column("start").to_pylist()
+    moved[0] = moved[-1]
+    place = told.column_names.index("start")
+    pq.write_table(told.set_column(place, "start", pa.array(moved, told["start"].type)), visits)
+    card["runs"][0]["files"]["answers-visits"] = file_of(visits)
+    write_card(job.path("answers/card.json"), card)
+    assert "by the card" in files.faults(toolbox, **where)
     os.replace(job.path("answers/people.parquet"), visits)
     assert "visits" in files.faults(toolbox, **where)
 

@@ -54,6 +54,10 @@ def test_whoever_cannot_see_it_may_skip_to_the_findings(html):
     assert "<figcaption" not in re.sub(r"<figure.*?</figure>", "", html, flags=re.DOTALL)
     for scrolled in re.findall(r'<div class="scroll"[^>]*>', html):
         assert 'tabindex="0" role="region" aria-label="' in scrolled
+    (table,) = re.findall(
+        r'<table class="all" aria-label="All figures">.*?</table>', html, re.DOTALL
+    )
+    assert table.count('scope="row"') == table.count("<tr") - 1
 
 
 def test_charts_follow_the_colour_scheme(html):

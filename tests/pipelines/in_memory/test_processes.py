@@ -9,8 +9,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.runner import PipelineRunner
 
+from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory import steps
-from streamveil.pipelines.in_memory.processes import Processes, WorkerDied
+from streamveil.pipelines.in_memory.parcels import Memory
+from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.transforms import metrics
 
 
@@ -97,6 +99,58 @@ def test_what_is_held_back_passes_those_after_it(processes):
 
     kept, _ = kept_of(build, processes)
     assert kept["both"] == [10, 1, 20, 2, 30, 3]
+
+
+def filling(keys):
+    """Large values by key: what each is of, its size, and who had the group."""
+
+    def fill(number):
+        return number % keys, bytes([number]) * 100_000
+
+    def seen(group):
+        return group[0], [(value[0], len(value)) for value in group[1]], os.getpid()
+
+    def build(pipeline):
+        numbers = pipeline | beam.Create(range(1, 11), reshuffle=False) | beam.Reshuffle()
+        pairs = numbers | beam.Map(fill).with_output_types(tuple[int, bytes])
+        return {"seen": pairs | beam.GroupByKey() | "See" >> beam.Map(seen)}
+
+    return build
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("keys", [1, 2])
+def test_large_values_go_from_process_to_process(keys, shared, monkeypatch):
+    """The one between reads none of them; but for one group alone, which it takes itself."""
+    if not shared:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    read, opened = Memory.read, []
+    monkeypatch.setattr(
+        Memory, "read", lambda self, place: opened.append(place) or read(self, place)
+    )
+    with Processes(2) as two:
+        together, _ = kept_of(filling(keys), two)
+    alone, _ = kept_of(filling(keys), Processes(1))
+    assert [group[:2] for group in together["seen"]] == [group[:2] for group in alone["seen"]]
+    assert len(opened) == (10 if keys == 1 else 0)
+    assert (os.getpid() in {group[2] for group in together["seen"]}) == (keys == 1)
+    in_memory = shared and hasattr(os, "memfd_create")
+    assert all(isinstance(place, tuple) == in_memory for place in opened)
+
+
+def memories():
+    """How much shared memory this process has."""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum("memfd:streamveil" in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no such memory")
+def test_shared_memory_is_let_go_of():
+    before = memories()
+    with Processes(2) as two:
+        kept_of(filling(2), two)
+        assert memories() == before + 2
+    assert memories() == before
 
 
 class UnsendableError(Exception):

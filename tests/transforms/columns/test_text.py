@@ -80,7 +80,9 @@ def test_null_in_the_dictionary_itself_is_not_found():
     assert TextIndex(["", "a"]).find(asked).tolist() == [-1, 1, -1, -1]
 
 
-@pytest.mark.parametrize("index_type", [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64()])
+@pytest.mark.parametrize(
+    "index_type", [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()]
+)
 def test_every_index_type_of_a_dictionary_is_read(index_type):
     indices = pa.array([0, None, 1, 127 % 2], index_type)
     asked = pa.DictionaryArray.from_arrays(indices, pa.array(["b", "a"]))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import Registry, Requirement
 from streamveil.mechanisms.randomness.noise import keyed_words
 from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting import event_codes
 from streamveil.transforms.counting.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
@@ -50,8 +51,13 @@ EVENTS = st.lists(st.tuples(FAR, st.integers(-3, 5), st.integers(0, 2)), max_siz
 class Classes:
     """The class of a user without a table of 2**31 of them; at -1 the default class."""
 
-    def __getitem__(self, users):
-        return np.where(np.asarray(users) == -1, DEFAULT_CLASS, np.asarray(users) % 3)
+    def take(self, users):
+        assert np.can_cast(users.dtype, np.intp)
+        return users % 3
+
+    def __getitem__(self, last):
+        assert last == -1
+        return np.int32(DEFAULT_CLASS)
 
 
 def as_events(rows, layout):
@@ -184,8 +190,10 @@ def test_slots_so_far_apart_that_codes_overflow():
 
 
 # Busy slots in order of time are sorted one by one, as narrow codes where those of one slot are.
+@pytest.mark.parametrize("by_vectors", [False, True])
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS.values() if layout.shards == 1])
-def test_events_in_order_of_time_make_the_same_codes(layout):
+def test_events_in_order_of_time_make_the_same_codes(layout, by_vectors, monkeypatch):
+    monkeypatch.setattr(event_codes, "_sorts_by_vectors", lambda: by_vectors)
     random = np.random.default_rng(5)
     slots = np.repeat(np.arange(-3, 3), 600)
     users = random.integers(max(layout.users - 40, 0), layout.users, len(slots))
@@ -200,6 +208,19 @@ def test_events_in_order_of_time_make_the_same_codes(layout):
         assert in_order[:2] == other[:2]
         assert in_order[2].to_bytes() == other[2].to_bytes()
         assert in_order[2].codes.dtype == layout.dtype
+
+
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_like_events_are_a_group(numbers):
+    codes = np.sort(np.array(numbers, np.uint32))
+    packed, (distinct, events) = Packed.of_events(codes), np.unique(codes, return_counts=True)
+    expected = Packed.of(distinct, events)
+    for name in ("codes", "at", "more"):
+        np.testing.assert_array_equal(getattr(packed, name), getattr(expected, name))
+    np.testing.assert_array_equal(packed.events, events)
+    odd = packed.some(distinct % 2 == 1)
+    np.testing.assert_array_equal(odd.codes, distinct[distinct % 2 == 1])
+    np.testing.assert_array_equal(odd.events, events[distinct % 2 == 1])
 
 
 @PROPERTY

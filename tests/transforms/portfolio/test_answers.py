@@ -17,6 +17,7 @@ from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean
+from streamveil.mechanisms.portfolio.trees import Tree
 from streamveil.transforms import Columns, metrics
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
 
@@ -163,6 +164,19 @@ def test_a_user_counts_once_in_a_slot_and_bin_and_in_so_many_bins(run):
     ran = run(answers(people, first_slot=0, last_slot=2), [batch(rows[:3]), batch(rows[3:])])
     assert ran.answers[0].values.tolist() == [[2], [1]]
     assert ran.counters["events_bounded_away of question people"] == 4
+
+
+# Groups of one bin each, and one bin under `all`: nodes are as many as bins times levels.
+@pytest.mark.parametrize("labels", ["ab", "a"])
+def test_groups_of_one_bin_each_hold_what_their_bin_holds_whatever_users_ask_for(run, labels):
+    asked = replace(
+        HOURLY, domain=Categories(tuple(labels)), tree=Tree((tuple(f"just {x}" for x in labels),))
+    )
+    exact = Registry.of({u: (1 + i % 3, 4096.0) for i, u in enumerate(USERS)})
+    rows = [(u, labels[i % 3 % len(labels)], 0, None, 0.0) for i, u in enumerate(USERS)]
+    (told,) = run(answers(asked, registry=exact), [batch(rows)]).answers
+    counts = [sum(row[1] == label for row in rows) for label in labels]
+    assert told.values[:, 0].tolist() == counts * 2
 
 
 def test_strangers_count_with_their_class(run):

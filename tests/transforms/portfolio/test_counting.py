@@ -18,13 +18,14 @@ from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting import event_codes
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, Packed
-from streamveil.transforms.messages import Kind
+from streamveil.transforms.messages import Kind, arrays_to_bytes, compressed
 from streamveil.transforms.portfolio.answers import columns_for
 from streamveil.transforms.portfolio.counting import (
     PackedSmall,
     PortfolioCounter,
     PortfolioLayout,
     _added_up,
+    _slots_in_a_block,
     histograms_of,
     pack_questions,
 )
@@ -242,6 +243,40 @@ def test_packed_events_are_what_they_were(codes, wide, repeated):
     assert read.codes.dtype == layout.dtype
     for mine, theirs in ((read.codes, own), (read.at, packed.at), (read.more, packed.more)):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_steps_take_no_more_bytes_for_a_first_code_that_is_large():
+    random = np.random.default_rng(1)
+    near = np.cumsum(random.integers(1, 256, 1000)).astype(np.uint32)
+    small, far = (PackedSmall(near + np.uint32(first)).to_bytes() for first in (0, 1 << 31))
+    assert len(far) <= len(small) < 1100
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_packed_events_of_an_earlier_version_are_read(wide):
+    layout = Layout(block=1, users=1 << 30 if wide else 1 << 20, classes=1, bins=1 << 10, shards=1)
+    codes = np.array([7, 300, 301, layout.span - 1], layout.dtype)
+    steps = np.diff(codes, prepend=codes.dtype.type(0))
+    lanes = np.ascontiguousarray(steps.view(np.uint8).reshape(len(steps), steps.itemsize).T)
+    at, more = np.array([1], np.uint8), np.array([2], np.uint8)
+    read = PackedSmall.read(compressed(arrays_to_bytes(lanes, at, more)), MEMBERS, layout)
+    np.testing.assert_array_equal(read.codes, codes)
+    np.testing.assert_array_equal(read.events, [1, 3, 1, 1])
+
+
+def test_no_events_are_packed_and_read():
+    layout = counter().layout.questions[0]
+    read = PackedSmall.read(PackedSmall(np.zeros(0, layout.dtype)).to_bytes(), MEMBERS, layout)
+    assert not len(read.codes)
+
+
+@pytest.mark.parametrize(
+    ("users", "slots", "block"),
+    [(1 << 20, 1, 16), (1 << 27, 1, 8), (1 << 28, 1, 4), (1 << 29, 1, 16), (1 << 29, 4, 2)],
+)
+def test_blocks_are_shorter_where_that_makes_codes_narrow(users, slots, block):
+    chosen = Layout(block=64, users=users, classes=1, bins=4, shards=1)
+    assert _slots_in_a_block(chosen, Question("one", slots)) == block
 
 
 def test_packed_strangers_are_what_they_were():
