@@ -37,7 +37,7 @@ from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES
 from streamveil.pipelines.audit.device_runs import Answers, DeviceRun
 from streamveil.pipelines.audit.device_values import Values
 from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
-from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.guesses import ANY_LOSS, Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
 
@@ -180,12 +180,12 @@ class DevicesAudit:
         for k in self.classes:
             requirement = self._asked.classes[k]
             reports, windows, again = (self._guesses[k, kind] for kind in (SLOTS, SPANS, AGAIN))
-            yield check(SLOTS, REPORT, requirement, reports, each)
-            yield check(AGAIN, REPORT, requirement, again, each)
+            yield check(SLOTS, REPORT, requirement, reports, each, limits=ANY_LOSS)
+            yield check(AGAIN, REPORT, requirement, again, each, limits=ANY_LOSS)
             if self.users.asked is None:  # else charges are of events, and not of reports
-                yield check(SPANS, REPORT, requirement, windows, each)
+                yield check(SPANS, REPORT, requirement, windows, each, limits=ANY_LOSS)
             against = [one.of_window(requirement.epsilon) for one in windows]
-            yield check(SPANS, WINDOW, requirement, against, each)
+            yield check(SPANS, WINDOW, requirement, against, each, limits=ANY_LOSS)
 
     def _look(self, spans: Spans, answers: Answers) -> None:
         """Note what answers tell of canaries."""

@@ -30,7 +30,7 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS
 from streamveil.pipelines.audit.findings import BUDGET, Check, Findings
-from streamveil.pipelines.audit.guesses import OF, Guesses, check, joined
+from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, check, joined
 from streamveil.pipelines.audit.learned_odds import LearnedOdds, Shown
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.record_canaries import Canary
@@ -168,7 +168,7 @@ class RecordsAudit:
         each = flakiness / len(self._guesses)
         for (i, part), found in self._guesses.items():
             canary = self._canaries[i]
-            made = check(part, BUDGET, Requirement(1, canary.budget), found, each)
+            made = check(part, BUDGET, Requirement(1, canary.budget), found, each, limits=ANY_LOSS)
             yield replace(made, subject=canary.name)
 
     def _guessed(self, i: int, part: str, world: str, number: int) -> Guesses:
