@@ -109,8 +109,8 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "--bins",
         type=int,
         metavar="N",
-        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}; of devices "
-        f"{DEFAULT_BINS_OF_DEVICES}), or of every question in them (default "
+        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}), or of those of "
+        f"devices (default {DEFAULT_BINS_OF_DEVICES}), or of every question in them (default "
         f"{DEFAULT_BINS_OF_QUESTIONS})",
     )
     add = section(parser, WORK)
