@@ -20,7 +20,7 @@ from _measure import HERE, Table, data_folder, parser, save, table
 sys.path.insert(0, str(HERE.parent))
 
 # Scenes whose audits take minutes.
-SLOW = {"weights", "moved", "gate", "sums", "changing", "stricter", "drawn"}
+SLOW = {"weights", "moved", "gate", "sums", "drawn"}
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ class LifeStream(PresentStream):
 
     def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         age = state.stream.filter.slots
-        for k, (query, rates) in self._queries.items():
+        for k, (query, rates) in self.queries.items():
             share = state.shares[k].released(float(release.counts.sum()))
             asked = due(age, query.in_life)
             if asked.any():
@@ -78,8 +78,12 @@ class LifeStream(PresentStream):
                 state.sums[k] = np.where(asked, 0, sums)
             state.shares[k] = share
 
-    def _left_out(self, state: PresentState) -> Any:
-        floor = self._noise_of_bins * (state.kept + 1) / (state.kept + 1).sum()
+    def left_out(self, state: PresentState) -> Any:
+        """See :class:`PresentStream`."""
+        weights = state.kept + 1
+        if not weights.sum():  # counts are noisy, and may be below 0
+            weights = np.ones_like(weights)
+        floor = self._noise_of_bins * weights / weights.sum()
         return LivesLeftOut.of(list(state.shares.values()), state.stream.filter.slots, floor)
 
     def _made_up(self, estimate: E, left_out: Any) -> E:

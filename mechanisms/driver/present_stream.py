@@ -107,8 +107,8 @@ class PresentStream:
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self._queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
-        self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
+        self.queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
+        self._fading = FADING ** (1 / max((q.every for q, _ in self.queries.values()), default=1))
 
     def thawed(self, state: PresentState) -> PresentState:
         """The state of this stream, in which users may move, from one in which nobody could.
@@ -131,7 +131,7 @@ class PresentStream:
 
     def start(self) -> PresentState:
         """State before the first slot."""
-        queries = {k: query for k, (query, _) in self._queries.items()}
+        queries = {k: query for k, (query, _) in self.queries.items()}
         return PresentState(
             self.stream.start(),
             {k: np.zeros(query.width, np.int64) for k, query in queries.items()},
@@ -155,7 +155,7 @@ class PresentStream:
         stream, release = self.stream.release(state.stream, slot, counts)
         sums = {
             k: state.sums[k] + query.sums(counts[k], beyond, beyond.classes == k)
-            for k, (query, _) in self._queries.items()
+            for k, (query, _) in self.queries.items()
         }
         kept = self._fading * state.kept + release.counts
         after = PresentState(stream, sums, dict(state.shares), kept)
@@ -164,7 +164,7 @@ class PresentStream:
 
     def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         """Ask what is due at the end of a slot."""
-        for k, (query, rates) in self._queries.items():
+        for k, (query, rates) in self.queries.items():
             if (slot + 1) % query.every == 0:
                 words = self._words(state, slot, k, state.sums[k])
                 answer = query.answer(state.sums[k], rates, words)
@@ -177,9 +177,9 @@ class PresentStream:
         return self._noise.slot(slot, purpose).words("kept share")
 
     def _scaled(self, state: PresentState, release: SlotRelease) -> SlotRelease:
-        if not self._queries:
+        if not self.queries:
             return release
-        left_out = self._left_out(state)
+        left_out = self.left_out(state)
         return replace(
             self._made_up(release, left_out),
             diagnostics={**release.diagnostics, **self._known(state, left_out)},
@@ -192,7 +192,8 @@ class PresentStream:
         stderr = float(np.sqrt(left_out.variance)) * share**2
         return {"kept_share": share, "kept_share_stderr": stderr}
 
-    def _left_out(self, state: PresentState) -> Any:
+    def left_out(self, state: PresentState) -> Any:
+        """By how much counts are scaled: a function of answers and releases, so public."""
         return LeftOut.of(state.shares, self.mechanism.population.sizes, state.kept)
 
     def _made_up(self, estimate: E, left_out: Any) -> E:
@@ -203,9 +204,9 @@ class PresentStream:
     def rest(self, state: PresentState) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""
         revisions = self.stream.rest(state.stream)
-        if not self._queries:
+        if not self.queries:
             return revisions
-        left_out = self._left_out(state)
+        left_out = self.left_out(state)
         return tuple(self._made_up(one, left_out) for one in revisions)
 
     def pack(self, state: PresentState) -> bytes:

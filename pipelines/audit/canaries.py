@@ -91,7 +91,7 @@ class Canaries:
             self._add(filled, mark, which[here], slots[here], 1)
         return filled
 
-    def halved(self, counts: Integers) -> npt.NDArray[np.float64]:
+    def halved(self, counts: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Counts (T, K, d) with a half of each group, and of what is there without it."""
         filled = counts.astype(np.float64)
         for mark in self.marks:

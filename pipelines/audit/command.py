@@ -10,28 +10,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.presence.limits import EVERYBODY, Limit, limits_of
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    INFINITE_DEFAULT,
+    LOCAL_DEFAULT,
+    MECHANISMS,
+    only_dynamic,
+)
+from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES, of_devices
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
     DEFAULT_BINS_OF_QUESTIONS,
     DEFAULT_SECONDS,
 )
+from streamveil.pipelines.audit.record_options import of_records
 from streamveil.pipelines.audit.rounds import LEAST_RUNS
+from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
-from streamveil.pipelines.values import dialect_of
+from streamveil.pipelines.values import budget_for_ever, dialect_of, life_limit_of, limit_of
 
 if TYPE_CHECKING:
-    from streamveil.mechanisms.core.user_table import Registry
     from streamveil.mechanisms.portfolio.questions import Portfolio
+    from streamveil.pipelines.evaluation.sources import Counted
 
 _LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
@@ -63,20 +75,35 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
+    if of_records(given):
+        return _audited_records(given)
+    if given.guarantee == INFINITE:
+        return _audited_for_ever(given)
+    if given.guarantee == USER:
+        everybody = Registry.of(default=(budget_for_ever(given, given), EVERYBODY))
+        return _audited_presence(given, everybody, (life_limit_of(given.max_slots),))
     registry = registry_of(given)
     assert registry is not None  # the options were checked
-    if any(registry.max_slots):
+    if given.questions and any(registry.max_slots):
         raise ConfigurationError(
             f"--requirements={given.requirements} limits the slots in which users count "
-            "(max_slots): that is not audited; leave the column out to audit the rest"
+            "(max_slots), and users of --questions count in every slot: leave the column out"
         )
     _warn_of_long_runs(registry)
+    if of_devices(given):
+        return _audited_devices(given, registry)
     if given.questions:
         return _audited_questions(given, registry)
+    if given.requirement_changes is not None:
+        return _audited_changes(given, registry)
+    limit = None if given.max_slots is None else limit_of(given.max_slots)
+    assert not isinstance(limit, Auto)  # the options were checked
+    limits = limits_of(limit, registry.max_slots, registry.classes, given.adjacency)
+    if limits is not None:
+        return _audited_presence(given, registry, limits)
     from streamveil.pipelines.audit.auditing import audited
 
     seconds = _seconds(given)
-    sensitivity = given.max_contributions * (2 if given.adjacency == REPLACE else 1)
     bins = _bins(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         requirements: Sequence[Requirement] = registry.classes
@@ -89,7 +116,7 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 mechanism=given.mechanism or DEFAULT,
                 sizes=sizes,
                 bins=bins,
-                sensitivity=sensitivity,
+                sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 counts=counts,
                 runs=given.runs,
@@ -98,6 +125,107 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _audited_for_ever(given: argparse.Namespace) -> Findings:
+    from streamveil.pipelines.audit.for_ever import audited_for_ever
+
+    counts = None
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        if given.input:  # all users are alike
+            counts = _counted(given, None, Path(folder))[2].sum(axis=1)
+        with _going_on(_seconds(given), given.runs) as done:
+            return audited_for_ever(
+                budget_for_ever(given, given).epsilon,
+                mechanism=given.mechanism or INFINITE_DEFAULT,
+                bins=_bins(given),
+                sensitivity=_sensitivity(given),
+                adjacency=given.adjacency,
+                counts=counts,
+                **_extent(given, done),
+            )
+
+
+def _audited_presence(
+    given: argparse.Namespace, registry: Registry, limits: Sequence[Limit]
+) -> Findings:
+    from streamveil.pipelines.audit.presence import audited_presence
+
+    if given.mechanism and only_dynamic(given.mechanism):
+        raise ConfigurationError(
+            f"mechanism {given.mechanism!r} is for requirements that change, and not for limits on "
+            f"the slots in which users count: choose one of {', '.join(MECHANISMS)}"
+        )
+    bins = _bins(given)
+    visits: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int] | None = None
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        if given.input:
+            visits, bins = _visits(given, registry, Path(folder))
+        with _going_on(_seconds(given), given.runs) as done:
+            return audited_presence(
+                registry.classes,
+                limits,
+                mechanism=given.mechanism or DEFAULT,
+                sizes=registry.sizes,
+                bins=bins,
+                sensitivity=_sensitivity(given),
+                adjacency=given.adjacency,
+                visits=visits,
+                **_extent(given, done),
+            )
+
+
+def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
+    from streamveil.pipelines.audit.changes import audited_changes, later_requirements
+
+    if any(registry.max_slots):
+        raise ConfigurationError(
+            f"--requirements={given.requirements} limits the slots in which users count "
+            "(max_slots): that is not audited with --requirement_changes; leave the column out"
+        )
+    changes = later_requirements(given.requirement_changes, registry.classes)
+    with _going_on(_seconds(given), given.runs) as done:
+        return audited_changes(
+            registry.classes,
+            changes=changes,
+            mechanism=given.mechanism or DEFAULT,
+            sizes=registry.sizes,
+            bins=_bins(given),
+            sensitivity=_sensitivity(given),
+            adjacency=given.adjacency,
+            longest_window=given.longest_window,
+            **_extent(given, done),
+        )
+
+
+def _visits(
+    given: argparse.Namespace, registry: Registry, folder: Path
+) -> tuple[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int], int]:
+    """The user's events by who sent them, as `audited_presence` takes them, and how many bins."""
+    alike = registry.classes.forever
+    counted = _counted_file(given, None if alike else registry, folder, by_user=True)
+    assert counted.visits_path is not None
+    slots, bins = counted.shape
+    with np.load(counted.visits_path) as file:
+        class_of = file["class_of"].astype(np.int64)
+        return (file["rows"], 0 * class_of if alike else class_of, slots), bins
+
+
+def _extent(given: argparse.Namespace, done: Callable[[int], None]) -> dict[str, Any]:
+    """How long an audit goes on, and what its bounds may be wrong with."""
+    return {
+        "runs": given.runs,
+        "seconds": _seconds(given),
+        "seed": given.seed,
+        "confidence": given.confidence,
+        "done": done,
+    }
+
+
+def _sensitivity(given: argparse.Namespace) -> int:
+    """By how much one user can change a slot."""
+    each: int = given.max_contributions
+    return each * (2 if given.adjacency == REPLACE else 1)
 
 
 def _warn_of_long_runs(registry: Registry) -> None:
@@ -110,6 +238,40 @@ def _warn_of_long_runs(registry: Registry) -> None:
             "shorter window is audited sooner",
             *(f"{window:,}", LEAST_RUNS),
         )
+
+
+def _audited_records(given: argparse.Namespace) -> Findings:
+    from streamveil.pipelines.audit.record_input import asked_of
+    from streamveil.pipelines.audit.records import audited_records
+
+    asked = asked_of(given)
+    with _going_on(_seconds(given), given.runs) as done:
+        return audited_records(asked.records, asked.canaries, own=asked.own, **_extent(given, done))
+
+
+def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
+    from streamveil.pipelines.audit.devices import audited_devices
+
+    if any(registry.max_slots):
+        raise ConfigurationError(
+            f"--requirements={given.requirements} limits the slots in which users count "
+            "(max_slots), and devices count by themselves: leave the column out"
+        )
+    requirements: Sequence[Requirement] = registry.classes
+    bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        sizes, counts = registry.sizes, None
+        if given.input:
+            requirements, sizes, counts = _counted(given, registry, Path(folder))
+        with _going_on(_seconds(given), given.runs) as done:
+            return audited_devices(
+                requirements,
+                mechanism=given.mechanism or LOCAL_DEFAULT,
+                sizes=sizes,
+                bins=bins,
+                counts=counts,
+                **_extent(given, done),
+            )
 
 
 def _audited_questions(given: argparse.Namespace, registry: Registry) -> Findings:
@@ -185,20 +347,32 @@ def _bins(given: argparse.Namespace) -> int:
 
 
 def _counted(
-    given: argparse.Namespace, registry: Registry, folder: Path
+    given: argparse.Namespace, registry: Registry | None, folder: Path
 ) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Requirements and sizes of the classes, and their counts (T, K, d) of the user's events."""
+    counted = _counted_file(given, registry, folder)
+    counts = np.load(counted.path, mmap_mode="r").astype(np.int64)
+    return counted.requirements, counted.sizes, counts
+
+
+def _counted_file(
+    given: argparse.Namespace, registry: Registry | None, folder: Path, by_user: bool = False
+) -> Counted:
+    """The user's events, counted; also by user if that is asked."""
     from streamveil.pipelines.evaluation.data import Data, Letters, told_of
 
     inputs = Inputs.of(given)
     name = Path(given.input).name
-    data = Data(name, given.input, None, inputs, registry, dialect_of(given), command="audit")
+    data = Data(
+        *(name, given.input, None, inputs, registry, dialect_of(given)),
+        by_user=by_user,
+        command="audit",
+    )
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
     for note in told_of(letters, given):
         print(note)
-    counts = np.load(counted.path, mmap_mode="r").astype(np.int64)
-    return counted.requirements, counted.sizes, counts
+    return counted
 
 
 @contextmanager
@@ -219,15 +393,17 @@ def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int
 
 def _lines(findings: Findings) -> Iterator[str]:
     """What is told, line by line."""
+    about = findings.about
     yield from findings.notes
     yield "| class | part | claim | claimed | at least | times the claim | guesses | seen from |"
     yield "| :-- | :-- | :-- | --: | --: | --: | --: | --: |"
     for one in findings.checks:
         yield _row(one)
     yield ""
+    unit = "slot" if about is None else about.unit
     yield (
-        f"{findings.runs:,} runs of {findings.slots:,} slots in {findings.seconds:.0f} seconds; "
-        f"charges of a window reached {findings.overspent:.1%} of its budget"
+        f"{findings.runs:,} runs of {findings.slots:,} {unit}s in {findings.seconds:.0f} seconds; "
+        f"charges of a {findings.span} reached {findings.overspent:.1%} of its budget"
     )
     yield findings.sentence
 

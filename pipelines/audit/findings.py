@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.records import Lifetime, Requirement
+from streamveil.pipelines.audit.about import About
 
-CHARGE, SHARE, WINDOW = "charge", "share", "window"
-"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
-window may cost."""
+CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
+REPORT, BUDGET = "report", "budget"
+"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
+window may cost, or all slots there will ever be; what reports of a device were charged; or the
+budget of a record."""
 TOGETHER = "all questions"
 
 
@@ -22,9 +25,9 @@ class Check:
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
-    """What the canaries met: publications, looks, bins or windows."""
+    """What the canaries met: publications, looks, bins, windows, lives or what is left out."""
     claim: str
-    """`CHARGE`, `SHARE` or `WINDOW`."""
+    """`CHARGE`, `SHARE`, `WINDOW` or `LIFE`."""
     claimed: float
     """Epsilon of the claim: of one user, in the middle of all guesses."""
     guesses: int
@@ -35,6 +38,8 @@ class Check:
     """The same as a point estimate, without any confidence."""
     visible: float
     """The smallest violation that would have been seen, four times in five; infinite for none."""
+    subject: str = ""
+    """Whose loss it is, where that is not a user's with the requirement."""
 
     @property
     def convicted(self) -> bool:
@@ -59,11 +64,13 @@ class Findings:
     seconds: float
     checks: tuple[Check, ...]
     overspent: float
-    """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
+    """Largest charge of any window, or life, in parts of its budget: exact, above 1 a violation."""
     own: bool = False
     """Whether canaries were put beside counts of the user's own."""
     notes: tuple[str, ...] = ()
     """What was not looked at."""
+    about: About | None = None
+    """How it is told; None for one stream or many questions about it."""
 
     @property
     def convicted(self) -> bool:
@@ -84,19 +91,27 @@ class Findings:
         return min((one.visible for one in self.checks), default=float("inf"))
 
     @property
+    def span(self) -> str:
+        """What has a budget: a window, a life, or a record."""
+        if self.about is not None:
+            return self.about.charged
+        for_ever = any(isinstance(one.requirement, Lifetime) for one in self.checks)
+        return "life" if for_ever else "window"
+
+    @property
     def sentence(self) -> str:
         """The verdict in one line."""
         if self.overspent > 1.0:
             return (
-                f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
-                "window"
+                f"CONVICTED: {self.mechanism} charged {_above(self.overspent)} the budget of a "
+                f"{self.span}"
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
             of = _CLAIMED[worst.claim]
             return (
                 f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
-                f"user with {asked_of(worst.requirement)}, {sure}"
+                f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
                 f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
         return (
@@ -105,14 +120,21 @@ class Findings:
         )
 
 
+def _above(times: float) -> str:
+    """How often a budget was charged, which is too often."""
+    return f"{times:.3g} times" if times > 1.005 else "more than"
+
+
 def asked_of(requirement: Requirement) -> str:
     """A requirement as people read it."""
+    if isinstance(requirement, Lifetime):
+        return f"E = {requirement.epsilon:g} forever"
     return f"w = {requirement.window}, E = {requirement.epsilon:g}"
 
 
 def named(check: Check) -> str:
     """Whose loss a bound is of."""
-    asked = asked_of(check.requirement)
+    asked = check.subject or asked_of(check.requirement)
     return f"{check.question}: {asked}" if check.question else asked
 
 
@@ -127,6 +149,9 @@ _CLAIMED = {
     CHARGE: "what its slots were charged",
     SHARE: "the question's share of a window's budget",
     WINDOW: "a window's budget",
+    REPORT: "what its reports were charged",
+    BUDGET: "the budget",
+    LIFE: "the budget of a life",
 }
 
 

@@ -25,6 +25,8 @@ CHOOSING, OF = 2, 8
 CONFIDENT = (0.8, 0.0, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98)
 # And where the claimed loss is within such limits: beyond, a guess tells little.
 LOSSES = ((0.4, 6.0), (0.05, 12.0), (0.8, 4.0), (1.5, 3.0), (1.0, 8.0))
+# The same where canaries cannot be made to lose as much as tells most: any loss at all.
+ANY_LOSS = (*LOSSES, (1e-4, 1e4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,8 @@ def check(
     runs: Sequence[Guesses],
     flakiness: float,
     question: str = "",
+    *,
+    limits: Sequence[tuple[float, float]] = LOSSES,
 ) -> Check:
     """Choose by some of the runs which guesses to make, and count those of the others.
 
@@ -86,11 +90,19 @@ def check(
         runs: guesses of each run.
         flakiness: probability, at most, of a bound above the truth.
         question: which told, or `TOGETHER`; empty without questions.
+        limits: of the losses where guesses are made, to choose from; with `ANY_LOSS` any that are
+            made are better than none.
     """
     choosing = joined([one for i, one in enumerate(runs) if i % OF < CHOOSING])
     counting = joined([one for i, one in enumerate(runs) if i % OF >= CHOOSING])
-    ways = [(confident, *limits) for confident, limits in product(CONFIDENT, LOSSES)]
-    best = max(ways, key=lambda way: _bound(choosing.made(*way), flakiness))
+    ways = [(confident, *limits) for confident, limits in product(CONFIDENT, limits)]
+    some_are_better = limits is ANY_LOSS
+
+    def worth(way: tuple[float, float, float]) -> tuple[float, bool]:
+        tried = choosing.made(*way)
+        return _bound(tried, flakiness), some_are_better and tried.losses.size > 0
+
+    best = max(ways, key=worth)
     made = counting.made(*best)
     # Half a guess more and less: if all are right, any loss at all would do.
     reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from streamveil.mechanisms.core.records import Lifetime
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.charts import PALETTE
 from streamveil.pipelines.html import template
@@ -43,7 +44,10 @@ def json_of(findings: Findings, command: str) -> str:
 def _record(one: Check) -> dict[str, Any]:
     return {
         "question": one.question or None,
-        "window": one.requirement.window,
+        "subject": one.subject or None,
+        "window": (
+            None if one.subject or isinstance(one.requirement, Lifetime) else one.requirement.window
+        ),
         "epsilon": one.requirement.epsilon,
         "part": one.part,
         "claim": one.claim,
@@ -71,6 +75,7 @@ def page_of(findings: Findings, command: str) -> str:
         worst=findings.worst,
         named=named,
         by_question=any(one.question for one in findings.checks),
+        parts={one.part for one in findings.checks},
         visible=_times(findings.visible),
         version=version("streamveil"),
         command=command,

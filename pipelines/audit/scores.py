@@ -18,12 +18,13 @@ from streamveil.pipelines.audit.runs import Transcript, published
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Of a group of more users, how many are kept is taken to be what is expected.
 _MOST_SAMPLED = 200
 
 
-def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Guesses:
+def guesses_of(seen: Transcript, others: Counts, canaries: Canaries, *, alone: bool) -> Guesses:
     """What an attacker makes of the canaries of a run, beside what their slots were charged.
 
     Args: see :func:`scores`.
@@ -38,7 +39,7 @@ def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone:
     )
 
 
-def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Floats:
+def scores(seen: Transcript, others: Counts, canaries: Canaries, *, alone: bool) -> Floats:
     """Score of each canary, shape (n,): above 0 where it was more likely there.
 
     Args:
@@ -79,7 +80,7 @@ def _score_of(reading: Reading, expected: Floats, canaries: Canaries, sizes: Int
         moved, at = (shifts * added)[touched], mark.cells[near][touched]
         if reading.kept is None or reading.kept[k] >= 1:
             beyond = mark.sign * rest[at] + moved / 2
-            total[near.start + touched] += _laplace_odds(beyond, moved, reading.blur[at])
+            total[near.start + touched] += laplace_odds(beyond, moved, reading.blur[at])
         else:
             # What is there without a canary goes with it: noise is symmetrical, counts are not.
             beyond = rest[at] + moved / 2
@@ -89,7 +90,7 @@ def _score_of(reading: Reading, expected: Floats, canaries: Canaries, sizes: Int
     return total
 
 
-def _laplace_odds(beyond: Floats, moved: Floats, blur: Floats) -> Floats:
+def laplace_odds(beyond: Floats, moved: Floats, blur: Floats) -> Floats:
     """Log-likelihood ratio of what Laplace noise moved by `moved`, or by nothing, left."""
     found: Floats = (np.abs(beyond) - np.abs(beyond - moved)) / blur
     return found
@@ -101,7 +102,7 @@ def _sampled_odds(beyond: Floats, events: Integers, kept: float, blur: Floats) -
     for number in np.unique(events):
         of = np.flatnonzero(events == number)
         if number > _MOST_SAMPLED:
-            found[of] = _laplace_odds(beyond[of], np.full(of.size, number * kept), blur[of])
+            found[of] = laplace_odds(beyond[of], np.full(of.size, number * kept), blur[of])
             continue
         some = np.arange(number + 1)
         weights = stats.binom.logpmf(some, number, kept)

@@ -271,22 +271,26 @@ def weights_without_sensitivity(patch):
     patch.setattr(Weighting, "spent", property(lambda self: self.weights * self.unit))
 
 
+def bounded(patch: Patch, kept: Callable[[Any, np.ndarray], np.ndarray]) -> None:
+    """Let other events count, of groups of so many each; one event of each visit is not drawn."""
+    bounding = import_module("streamveil.transforms.counting.bounding")
+    event_codes = import_module("streamveil.transforms.counting.event_codes")
+    patch.setattr(
+        bounding.Bounding, "__call__", lambda self, visits, repeats, *_: kept(self, repeats)
+    )
+    patch.setattr(event_codes, "draw_one", lambda *_: None)
+
+
 @mutant("events")
 def events_unbounded(patch):
     """More of a user's events count in a slot than may."""
-    bounding = import_module("streamveil.transforms.counting.bounding")
-    patch.setattr(bounding.Bounding, "__call__", lambda self, visits, repeats, *_: repeats)
+    bounded(patch, lambda self, repeats: repeats)
 
 
 @mutant("events")
 def events_bounded_by_bin(patch):
     """A user's events are bounded in every bin by itself."""
-    bounding = import_module("streamveil.transforms.counting.bounding")
-    patch.setattr(
-        bounding.Bounding,
-        "__call__",
-        lambda self, visits, repeats, *_: np.minimum(repeats, self.most),
-    )
+    bounded(patch, lambda self, repeats: np.minimum(repeats, self.most))
 
 
 # ---- budgets over windows -------------------------------------------------------------------

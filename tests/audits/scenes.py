@@ -1,7 +1,8 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements that never change, of one stream or of many questions. All else has
-a scene of its own: a stream or a release with a promise about one user, the target. In one of its
+The command audits requirements over windows, also where they change, limits on presence and one
+budget forever, of one stream, many questions, devices and statistics of records. What is around
+these has a scene of its own: a release with a promise about one user, the target. In one of its
 worlds the target's events are there, in the other one they are not, or they are others. Who looks
 on sees what leaves, in so many runs, each with noise of its own.
 """
@@ -10,50 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from streamveil.mechanisms import (
-    DynamicStream,
     NoiseSource,
-    Population,
-    ReleaseStream,
     Requirement,
     Slots,
-    dynamic_mechanism,
-    infinite_mechanism,
-    mechanism,
 )
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.core.budgets import Requirements, asked_units, to_units
-from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.core.records import REPLACE, DynamicRequirement
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
-from streamveil.mechanisms.local.client.device import Device
-from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.messages import Assignment, decode_report, encode_assignment
-from streamveil.mechanisms.local.oracles import supports
-from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Users
-from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+from streamveil.mechanisms.local.protocol import Users
+from streamveil.mechanisms.per_record import Inverse
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
-from streamveil.mechanisms.presence.limits import terms
-from streamveil.mechanisms.protocol import Setting, SlotRelease
-from streamveil.mechanisms.registry import local_mechanism
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.audit.auditing import audited
+from streamveil.pipelines.audit.changes import audited_changes
+from streamveil.pipelines.audit.devices import audited_devices
 from streamveil.pipelines.audit.findings import Findings
+from streamveil.pipelines.audit.for_ever import audited_for_ever
+from streamveil.pipelines.audit.presence import audited_presence
 from streamveil.pipelines.audit.questions import audited_questions
+from streamveil.pipelines.audit.record_canaries import Canary, of_values
+from streamveil.pipelines.audit.records import Records, audited_records
 from streamveil.pipelines.audit.runs import Exact
-from tests.mechanisms.local.populations import SERVER, tally_of
 
 KEY = bytes(range(32))
 STATUSES = ("published", "predicted", "skipped", "nullified")
@@ -108,6 +98,10 @@ class Restarting(Exact):
 RUNS, BINS, CONFIDENCE = 4, 16, 0.95
 
 
+def _extent(seed: int, runs: int) -> dict[str, Any]:
+    return {"runs": runs, "bins": BINS, "seed": seed, "confidence": CONFIDENCE}
+
+
 @dataclass(frozen=True)
 class Command:
     """What `streamveil audit` is asked about: it finds the worst cases by itself."""
@@ -122,10 +116,7 @@ class Command:
         return audited(
             self.asked,
             mechanism=self.mechanism,
-            runs=runs,
-            bins=BINS,
-            seed=seed,
-            confidence=CONFIDENCE,
+            **_extent(seed, runs),
             **self.options,
         )
 
@@ -140,11 +131,101 @@ class Asking:
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_questions(
-            self.portfolio, self.asked, runs=runs, bins=BINS, seed=seed, confidence=CONFIDENCE
+        return audited_questions(self.portfolio, self.asked, **_extent(seed, runs))
+
+
+@dataclass(frozen=True)
+class Endless:
+    """The same of one budget forever."""
+
+    what: str
+    mechanism: str
+    epsilon: float
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_for_ever(
+            self.epsilon,
+            mechanism=self.mechanism,
+            **_extent(seed, runs),
         )
 
 
+@dataclass(frozen=True)
+class Limited:
+    """The same where users count in a few slots only."""
+
+    what: str
+    asked: Requirement
+    limit: Limit
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_presence(
+            *([self.asked], [self.limit]),
+            mechanism="uniform",
+            **_extent(seed, runs),
+        )
+
+
+@dataclass(frozen=True)
+class Changing:
+    """The same of requirements that change."""
+
+    what: str
+    mechanism: str
+    asked: Sequence[Requirement]
+    later: Sequence[DynamicRequirement]
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_changes(
+            self.asked,
+            changes=self.later,
+            mechanism=self.mechanism,
+            **_extent(seed, runs),
+        )
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """The same of devices."""
+
+    what: str
+    mechanism: str
+    asked: Sequence[Requirement]
+    bins: int
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_devices(
+            self.asked,
+            mechanism=self.mechanism,
+            runs=runs,
+            bins=self.bins,
+            seed=seed,
+            confidence=CONFIDENCE,
+        )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The same of a statistic of records."""
+
+    what: str
+    records: Records
+    canaries: Sequence[Canary]
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_records(
+            self.records, self.canaries, runs=runs, seed=seed, confidence=CONFIDENCE
+        )
+
+
+FALLING = Inverse(10.0, 50.0, 3.0)
+RECORDS = of_values(FALLING, FALLING.bounds)
+COUNTED = Records("count", FALLING.bounds, FALLING, "hat")
 REPLACED = {"adjacency": REPLACE, "sensitivity": 2}
 TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
 COMMANDS = {
@@ -188,137 +269,53 @@ COMMANDS = {
         ),
         [Requirement(3, 3.0)],
     ),
+    "changing": Changing(
+        "DPBD, E = 3 over 3 slots or 30 in each, and users change from one to the other",
+        "dpbd",
+        [Requirement(3, 3.0), Requirement(1, 30.0)],
+        (),
+    ),
+    "stricter": Changing(
+        "DPBD, E = 30 a slot, and users change to E = 0.5 a slot",
+        "dpbd",
+        [Requirement(1, 30.0)],
+        (DynamicRequirement(1, 0.5, 1, 0.5),),
+    ),
+    "limited": Limited(
+        "one slot of each block of 11 counts, E = 3 over 11 slots",
+        Requirement(11, 3.0),
+        Limit(1, 1),
+    ),
+    "forever": Endless(
+        "gated, E = 2 forever, of means of three slots",
+        "gated:p=4:latest=3:shrink=none:worth=0:total=200",
+        2.0,
+    ),
+    "gate forever": Endless(
+        "gated, E = 1 forever, mostly gate", "gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 1.0
+    ),
+    "drawn": Endless(
+        "DPI over sums of slots, E = 2 forever",
+        "dpi:pool=50:precision=10:total=6:mode=cumulative",
+        2.0,
+    ),
+    "devices": Reporting("LBU's devices of 2 symbols", "lbu", [Requirement(4, 3.0)], 1),
+    "symbols": Reporting("rotation's devices of 5 symbols", "rotation", [Requirement(4, 3.0)], 4),
+    "bits": Reporting(
+        "rotation's devices that report 12 bits", "rotation", [Requirement(4, 1.0)], 11
+    ),
+    "one event": Reporting(
+        "devices that tell one event of a window", "rotation:turns=4", [Requirement(4, 3.0)], 2
+    ),
+    "counted": Recorded("a count of records with budgets of their own", COUNTED, RECORDS),
+    "domains": Recorded(
+        "a count by the domains of budgets", replace(COUNTED, mechanism="prdp"), RECORDS
+    ),
+    "running": Recorded("a running total of counts", replace(COUNTED, running=True), RECORDS),
+    "asked again": Reporting(
+        "devices of 4 symbols that are asked the same again", "rotation", [Requirement(2, 3.0)], 3
+    ),
 }
-
-
-def shown(release: SlotRelease, others: int) -> int:
-    """A slot as one number: its status, and on which side of the others its bins are."""
-    sides = np.sign(release.counts - others) + 1
-    return 9 * STATUSES.index(release.status) + 3 * int(sides[0]) + int(sides[1])
-
-
-# ---- requirements that change ---------------------------------------------------------------
-
-SLOTS = 3
-TARGET, OTHERS, LATER, STRICTER = asked_units(
-    [
-        [1, 40.0, SLOTS, 3.0],
-        [1, 90.0, SLOTS, 90.0],
-        [1, 40.0, 1, 30.0],
-        [1, 0.5, 1, 0.5],
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Changing:
-    """The target asks for something else from the second slot on, and is in these slots."""
-
-    name: str
-    first: np.ndarray
-    later: np.ndarray
-    present: Sequence[int]
-    others: Sequence[int] = (3, 20, 3)
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        machine = dynamic_mechanism(self.name, Setting(2, SLOTS))
-        asked, sizes = np.stack([self.first, OTHERS]), np.array([1, 50])
-        stream = DynamicStream(machine, asked, sizes, NoiseSource(KEY))
-        change = Moves(np.array([0]), np.array([2]), np.array([1]), self.later[None])
-        rows = []
-        for run in range(runs):
-            stream._noise = NoiseSource(KEY, f"{seed} {there} {run}")
-            state, seen = stream.start(), []
-            for slot, others in enumerate(self.others):
-                cells = [(1, 0, others), (1, 1, others)]
-                if there and slot in self.present:
-                    cells.append((2 if slot else 0, 0, 1))
-                moves = change if slot == 1 else Moves.none()
-                cohorts = CohortCounts(*np.array(cells).T)
-                state, release = stream.release(state, slot, cohorts, moves)
-                seen.append(shown(release, others))
-            rows.append(seen)
-        return np.array(rows)
-
-
-# ---- limits on presence ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limited:
-    """The first slot of each block counts; the target comes with a window, or after it.
-
-    A slot behind the window is without the target in either world, so that no block of its length
-    ends with it.
-    """
-
-    window: int
-    epsilon: float
-    slots: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        limit, asked = Limit(1, 1), Requirement(self.window, self.epsilon)
-        begins = self.window // 2 + 2
-        ends = begins + self.window
-        when = np.append(
-            np.arange(begins, ends if there else begins), np.arange(ends + 1, self.slots)
-        )
-        who, classes = np.zeros((2, len(when)), np.int64)
-        rules = Rules.of([limit], [asked], ADD_REMOVE)
-        layers = Counters(rules, KEY, who).layers(who, when, classes, self.slots)
-        # As many runs side by side, in a bin each.
-        counts = np.zeros((self.slots, 1, runs), np.int64)
-        counts[when[layers == 0]] = 1
-        people = Population(Requirements([limit.priced(asked)]), np.array([runs]), runs)
-        stream = ReleaseStream(
-            mechanism("uniform", people),
-            NoiseSource(KEY, f"{seed} {there}"),
-            presence=terms([limit], [asked]),
-        )
-        state, seen = stream.start(), []
-        for slot, table in enumerate(counts):
-            state, release = stream.release(state, slot, table)
-            seen.append(release.counts > 0)
-        return np.stack(seen, axis=1).astype(np.int64)
-
-
-# ---- one budget forever ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Forever:
-    """The target is in bin 0 of every slot; what is seen is the epoch and the share of bin 0."""
-
-    text: str
-    epsilon: float
-    counts: tuple[tuple[int, ...], ...]
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        table = np.array(self.counts, np.int64)
-        table[:, 0] += there
-        machine = infinite_mechanism(self.text, table.shape[1], self.epsilon)
-        rows = []
-        for run in range(runs):
-            stream = ReleaseStream(machine, NoiseSource(KEY, f"{seed} {there} {run}"))
-            state, seen = stream.start(), []
-            for slot, row in enumerate(table):
-                state, release = stream.release(state, slot, row[None])
-                seen += [
-                    int(release.diagnostics.get("epoch", 0)),
-                    int(np.rint(release.shares[0] * 400)),
-                ]
-            rows.append(seen)
-        return np.array(rows)
-
-
-def _near() -> tuple[int, ...]:
-    """Counts of 50 bins whose distance is about where the first gate opens."""
-    machine = infinite_mechanism("gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 50, 1.0)
-    first = 20 + int((machine.guard(machine.prices(1, 1000), 0) - 1) / 1.96)
-    return (first, *(20,) * 49)
-
-
-NEAR = _near()
 
 
 # ---- events ---------------------------------------------------------------------------------
@@ -365,236 +362,11 @@ class Events:
         return (counts > 0).astype(np.int64).transpose(1, 0, 2).reshape(runs, -1)
 
 
-# ---- devices --------------------------------------------------------------------------------
-
-ANSWERS = (0, 1, None, 0, 1, 1, 0)
-"""What the server is told: slots that publish, and slots that do not."""
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """Every user is a run: all report symbol 0 in a window, or all report symbol 1."""
-
-    name: str
-    window: int
-    epsilon: float
-    symbols: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        asked = (
-            Requirement(self.window // 2, 2 * self.epsilon),
-            Requirement(self.window, self.epsilon),
-        )
-        users = Users(asked, np.arange(2 * runs, dtype=np.int32) % 2, self.symbols)
-        made = local_mechanism(self.name, users)
-        users = made.users
-        devices = Devices(users, NoiseSource(KEY, f"{seed} {there}").sealing_key)
-        state, seen = made.start(), []
-        values = np.full(2 * runs, int(not there))
-        for slot, answer in enumerate(ANSWERS):
-            random = SERVER.slot(slot, b"")
-            state, reply = made.begin(state, slot, random)
-            while not isinstance(reply, LocalRelease):
-                told = self._told(devices, reply, values)
-                if len(ANSWERS) - self.window <= slot:
-                    seen.append(told)
-                state, reply = made.take(state, tally_of(reply, users, answer), random)
-        return np.array(seen).T[1::2]
-
-    def _told(self, devices: Devices, ask: Ask, values: np.ndarray) -> np.ndarray:
-        """What every user reports, 0 for not asked."""
-        told = np.zeros(len(values), np.int64)
-        for k, asked, reports in devices.reports(ask, values):
-            kinds, which = np.unique(reports, axis=0, return_inverse=True)
-            each = [supports(ask.oracles[k], self.symbols, one) for one in kinds[:, None]]
-            told[asked] = (1 + np.array(each) @ (1 << np.arange(self.symbols)))[which.ravel()]
-        return told
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A device that is asked the same again, and once more in the next slot of its window."""
-
-    epsilon: float
-    symbols: int
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        asks = [
-            encode_assignment(
-                Assignment("", slot, 1, bytes(16), to_units(self.epsilon) // 2, GRR, self.symbols)
-            )
-            for slot in (0, 1)
-        ]
-        rows = []
-        for run in range(runs):
-            key = NoiseSource(KEY, f"{seed} {there} {run}").sealing_key
-            device = Device(key, Requirement(2, self.epsilon), self.symbols)
-            answers = [
-                decode_report(device.report(ask, slot, int(not there))).answer
-                for slot, ask in enumerate(asks)
-                for _ in range(3)
-            ]
-            rows.append(answers)
-        return np.array(rows)
-
-
-# ---- single records -------------------------------------------------------------------------
-
-RATES = Bounds(0.2, 3.0, 10.0)
-VALUES, BUDGETS = np.array([1.0, 8.0, 9.9, 3.0]), np.array([2.5, 0.3, 0.9, 0.7])
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record among four others; what is seen are the noisy totals by node, in noise scales."""
-
-    kind: str
-    name: str
-    value: float
-    budget: float
-    ticks: int = 0
-    """Of a running total, with the record at the second one; 0 for one release."""
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        made = statistic(self.kind, self.name, RATES)
-        values, budgets = np.append(VALUES, self.value), np.append(BUDGETS, self.budget)
-        rest, one = made.tally(values, budgets, np.array([0, 0, 0, 0, 1]), 2)
-        part = made.add([rest, one]) if there else rest
-        if self.ticks:
-            worlds = [
-                self._running(made, rest, each, runs, f"{seed} {there}") for each in (rest, part)
-            ]
-        else:
-            source = NoiseSource(KEY, f"{seed} {there}").slot(0, b"").words("audit")
-            worlds = [[(rest, None)], [(part, made.nodes.noisy(part, source, runs=runs))]]
-        shown = []
-        for (base, _), (_, noisy) in zip(*worlds, strict=True):
-            low, high = base.reshape(2, -1)
-            exact = (low + high * 2.0**24) * 2.0**made.grid.exponent
-            scaled = (noisy.totals - exact) / np.sqrt(noisy.variances / 2)
-            shown += [np.clip(np.rint(4 * scaled), -16, 24), made.select(noisy)[:, None]]
-        return np.concatenate(shown, axis=1).astype(np.int64)
-
-    def _running(self, made, rest, part, runs, name):
-        """What is released of some ticks, and of which part."""
-        many = ManyRuns(made, runs)
-        total = RunningTotal(many, context=name.encode())
-        state = total.start()
-        for tick in range(1, self.ticks + 1):
-            state, _ = total.tick(state, part if tick == 2 else rest, NoiseSource(KEY))
-        return many.seen
-
-
-class ManyRuns:
-    """A statistic released many times at once, which remembers what it published of what."""
-
-    def __init__(self, made, runs) -> None:
-        self.made, self.runs, self.seen = made, runs, []
-        self.name, self.bounds, self.add = made.name, made.bounds, made.add
-        self.identity = made.identity
-
-    def noisy(self, part, noise, shares):
-        noisy = self.made.nodes.noisy(part, noise.words("audit"), shares, self.runs)
-        self.seen.append((part, noisy))
-        return noisy
-
-    def estimate(self, noisy):
-        return noisy
-
-
 SCENES = {
-    "changing": Scene(
-        "DPBD, E = 3 over 3 slots; in the second one the target asks for ten times as much",
-        3.0,
-        Changing("dpbd", TARGET, LATER, range(SLOTS)),
-        800,
-    ),
-    "stricter": Scene(
-        "DPBD; from the second slot on the target asks for E = 0.5 a slot",
-        0.5,
-        Changing("dpbd", LATER, STRICTER, [1], others=(3, 20)),
-        800,
-    ),
-    "limited": Scene(
-        "one slot of each block of 11 counts, E = 3 over 11 slots",
-        3.0,
-        Limited(11, 3.0, 45),
-        20_000,
-    ),
-    "forever": Scene(
-        "gated, E = 2 forever: the gate opens in the third slot",
-        2.0,
-        Forever(
-            "gated:p=4:latest=3:shrink=none:worth=0:total=200",
-            2.0,
-            ((100, 100), (100, 100), (0, 4000)),
-        ),
-        1500,
-    ),
-    "gate forever": Scene(
-        "gated, E = 1 forever, counts near where the gate opens",
-        1.0,
-        Forever("gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 1.0, (NEAR,)),
-        2000,
-    ),
-    "drawn": Scene(
-        "DPI over sums of slots, E = 2 forever",
-        2.0,
-        Forever("dpi:pool=50:precision=10:total=6:mode=cumulative", 2.0, ((1, 3, 2),) * 12),
-        200,
-    ),
     "events": Scene(
         "events through sv.release, of which one in a slot counts, E = 2 over 2 slots",
         2.0,
         Events(2.0, 2),
         5000,
-    ),
-    "devices": Scene(
-        "LBU's devices of 2 symbols, E = 3 over 4 slots",
-        3.0,
-        Reporting("lbu", 4, 3.0, 2),
-        20_000,
-    ),
-    "symbols": Scene(
-        "rotation's devices of 5 symbols, E = 3 over 4 slots",
-        3.0,
-        Reporting("rotation", 4, 3.0, 5),
-        100_000,
-    ),
-    "bits": Scene(
-        "rotation's devices that report 12 bits, E = 1 over 4 slots",
-        1.0,
-        Reporting("rotation", 4, 1.0, 12),
-        100_000,
-    ),
-    "one event": Scene(
-        "devices that tell one event of a window, E = 3 over 4 slots",
-        3.0,
-        Reporting("rotation:turns=4", 4, 3.0, 3),
-        100_000,
-    ),
-    "asked again": Scene(
-        "a device of 4 symbols that is asked the same again, E = 3 over 2 slots",
-        3.0,
-        Asked(3.0, 4),
-        2000,
-    ),
-    "counted": Scene(
-        "a count of records with budgets of their own, E = 1.1",
-        1.1,
-        Record("count", "hat", 7.0, 1.1),
-        20_000,
-    ),
-    "domains": Scene(
-        "a count by the domains of budgets, E = 0.75 below a boundary at 0.8",
-        0.75,
-        Record("count", "prdp", 7.0, 0.75),
-        20_000,
-    ),
-    "running": Scene(
-        "a running total of counts, E = 1.1",
-        1.1,
-        Record("count", "hat", 7.0, 1.1, ticks=5),
-        20_000,
     ),
 }

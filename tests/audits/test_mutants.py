@@ -64,13 +64,21 @@ def test_what_a_filter_refuses_the_command_convicts_without_one():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["blocks_from_the_first_visit", "every_epoch_as_the_first", "promises_forgotten"]
+)
+def test_the_command_recounts_what_windows_and_lives_cost(name):
+    assert verdict(name, 1).charges == 1
+
+
+@pytest.mark.slow
 def test_the_command_grants_what_is_right():
     found = innocent("uniform", 1)
     assert (found.charges, found.guesses) == (0, 0)
     assert 0.8 < found.times <= 1
 
 
-QUICK = ("the_truth_too_often", "true_bits_kept_as_others", "blocks_from_the_first_visit")
+QUICK = ("events_unbounded",)
 
 
 @pytest.mark.slow

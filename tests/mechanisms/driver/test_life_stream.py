@@ -128,6 +128,17 @@ def test_answers_are_noisy_and_bound_to_what_they_are_of(crowd):
     assert state.sums[0][NEAR] == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_counts_below_nothing_are_scaled_as_others_are():
+    made, table = stream(name="uniform"), np.zeros((1, 1, 3), np.int64)
+    state = made.start()
+    for kept in ([-1.0, -1.0, -1.0], [-4.0, 1.0, 0.0]):  # of all bins one less than there are bins
+        state.kept = np.array(kept)
+        left_out = made.left_out(state)
+        assert left_out.floor == pytest.approx(left_out.floor.mean())
+        assert np.isfinite(left_out.made_up(table[0, 0], table[0, 0])).all()
+
+
 def test_a_budget_too_small_to_ask_anything_is_refused():
     with pytest.raises(ConfigurationError, match="too small to ask how much a limit of 30 slots"):
         stream(30, epsilon=2000 * 2.0**-40)

@@ -200,7 +200,7 @@ def test_of_very_many_bins_none_is_asked_for_by_itself():
     many = stream(bins=MOST_BINS + 1)
     state = many.start()
     assert len(state.sums[0]) == 3
-    (_, rates), (_, few) = *many._queries.values(), *stream()._queries.values()
+    (_, rates), (_, few) = *many.queries.values(), *stream().queries.values()
     assert not rates.bins
     assert rates.layers > few.layers  # which have that part of the budget as well
 

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import command
+from streamveil.pipelines.audit import command, devices, records
 from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"
+RECORDS = ("--statistic=sum", "--budget=inverse:10", "--value_max=20", "--epsilon_max=3")
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
 
 
@@ -78,10 +79,36 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
     ("flags", "message"),
     [
         ([], "nobody's requirements are known"),
-        ([ASKED, "--mechanism=rotation"], "'rotation' is for devices"),
+        ([ASKED, "--mechanism=rotation:cycle=x"], "option cycle is 'x'"),
+        ([ASKED, "--mechanism=pba", "--devices"], "'pba' is for requirements over windows"),
+        ([ASKED, "--devices=maybe"], "--devices=maybe"),
+        ([ASKED, "--devices", "--max_contributions=2"], "a device reports one value in a slot"),
+        ([ASKED, "--devices", "--adjacency=replace"], "one guarantee covers events added"),
+        ([ASKED, "--devices", "--questions=q.yaml"], "a device answers one question"),
+        ([ASKED, "--budget=inverse:3"], "is for statistics of records: give --statistic"),
+        (["--mechanism=hat"], "--statistic is missing"),
+        (["--statistic=count"], "--budget is missing"),
+        (["--statistic=mean", "--budget=inverse:3"], "--statistic=mean is unknown"),
+        ([*RECORDS, "--mechanism=pba"], "'pba' is for requirements over windows"),
+        ([*RECORDS, ASKED], "is not for per-record: a record's budget is --budget"),
+        ([*RECORDS, "--slot=1d"], "a record pays once, whatever its slot"),
+        ([*RECORDS, "--bins=4"], "--bins=4 is not for per-record: there are none"),
+        ([*RECORDS, "--questions=q.yaml"], "each is of users, and a record has a budget"),
+        ([*RECORDS, "--epsilon_min=0.1"], "--epsilon_min=0.1 is for --budget=table:FILE"),
+        ([*RECORDS, "--beta=0.1", "--mechanism=hat:beta=0.2"], "beta is given twice"),
+        ([*RECORDS, "--input=e.csv"], "--value_column is missing"),
+        (["--statistic=max", *RECORDS[1:], "--devices"], "a count or a sum, and not max"),
+        (["--statistic=sum", "--budget=table:b.csv"], "--value_max is missing"),
+        (["--statistic=count", "--budget=inverse:3", "--value_max=9"], "--epsilon_max is missing"),
+        ([ASKED, "--devices", "--max_slots=3"], "devices count by themselves"),
+        ([ASKED, "--devices", "--guarantee=infinite", "--epsilon=1"], "a requirement over windows"),
+        ([ASKED, "--devices", "--requirement_changes=drawn"], "requirements change with the table"),
+        ([*RECORDS, "--guarantee=infinite", "--epsilon=1"], "a record's budget is --budget"),
+        ([*RECORDS, "--max_slots=3"], "the unit is the record"),
+        ([ASKED, "--devices", "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
-        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
-        ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
+        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is about windows"),
+        ([ASKED, "--questions=q.yaml", "--max_slots=3"], "is not for --questions: their users"),
         ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
         ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
         ([ASKED, "--questions=q.yaml", "--domain=a,b"], "is not for --questions: each question"),
@@ -89,7 +116,6 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--questions=q.yaml", "--user_column=u"], "is for events: give --input"),
         ([ASKED, "--questions=q.yaml", "--input=e.csv"], "--user_column is missing"),
         (["--questions=q.yaml"], "nobody's requirements are known"),
-        ([ASKED, "--requirement_changes=c.csv"], "is not audited: requirements that change"),
         ([ASKED, "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--input=e.csv"], "--user_column is missing"),
         ([ASKED, "--bins=0"], "bins is 0"),
@@ -108,12 +134,102 @@ def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
     assert outcome.message.count("\n") == 0
 
 
-def test_a_table_that_limits_slots_is_refused(toolbox, tmp_path):
+def test_a_table_that_limits_slots_is_refused_of_questions(toolbox, tmp_path, questions):
     table = tmp_path / "requirements.csv"
     table.write_text("user,window,epsilon,max_slots\nann,3,1.0,2\n")
-    outcome = toolbox.run("audit", f"--requirements={table}", *QUICK)
+    outcome = toolbox.run("audit", f"--requirements={table}", questions, "--runs=4")
     assert outcome.code == 2
     assert "limits the slots in which users count" in outcome.message
+
+
+@pytest.mark.parametrize("flags", [["--mechanism=rotation"], ["--mechanism=lbu", "--devices"]])
+def test_devices_are_audited(toolbox, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(devices, "CELLS", 20_000)
+    page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
+    made = [*flags, "--runs=4", f"--page={page}", f"--json={figures}"]
+    outcome = toolbox.run("audit", ASKED, *made)
+    assert outcome.code == 0, outcome.err
+    assert "| w = 4, E = 3 | asked again | report |" in outcome.out
+    found = json.loads(figures.read_text())
+    assert {one["claim"] for one in found["checks"]} == {"report", "window"}
+    html = page.read_text()
+    assert "An operator who sees all reports of all devices" in html
+    assert "<dt>asked again</dt>" in html
+    assert "publications" not in html
+
+
+def test_names_without_devices_are_those_of_streams(toolbox):
+    outcome = toolbox.run("audit", ASKED, "--mechanism=lbu", "--runs=4", "--bins=4")
+    assert outcome.code == 0, outcome.err
+    assert "| publications | charge |" in outcome.out
+
+
+def test_devices_have_values_of_a_file(toolbox, files, monkeypatch):
+    monkeypatch.setattr(devices, "CELLS", 20_000)
+    outcome = toolbox.run("audit", *files, "--mechanism=rotation", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| w = 2, E = 4 | reports | report |" in outcome.out
+    assert "rejected: unparsable time 1" in outcome.out
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few releases of each record."""
+    monkeypatch.setattr(records, "DRAWN", 1000)
+    monkeypatch.setattr(records, "RELEASED", 10)
+
+
+@pytest.mark.usefixtures("few")
+def test_records_are_audited(toolbox, tmp_path):
+    page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
+    made = [*RECORDS, "--runs=4", f"--page={page}", f"--json={figures}"]
+    outcome = toolbox.run("audit", *made)
+    assert outcome.code == 0, outcome.err
+    assert "| record of 20, E = 0.5 | noise | budget | 0.5 |" in outcome.out
+    assert "charges of a record reached 100.0% of its budget" in outcome.out
+    found = json.loads(figures.read_text())
+    assert {one["claim"] for one in found["checks"]} == {"budget"}
+    assert found["checks"][0]["subject"] == "record of 20, E = 0.5"
+    assert found["checks"][0]["window"] is None
+    html = page.read_text()
+    assert "Whoever knows all other records guessed" in html
+    assert "Charged to a record" in html
+    assert "<dt>noise</dt>" in html
+
+
+@pytest.fixture
+def payments(tmp_path):
+    records, table = tmp_path / "payments.csv", tmp_path / "budgets.csv"
+    records.write_text("amount,kind\n3,a\n5,b\n19.5,a\n,a\n-2,b\n7,c\n")
+    table.write_text("category,epsilon\na,2.0\nb,0.5\n")
+    return f"--input={records}", f"--budget=table:{table}"
+
+
+@pytest.mark.usefixtures("few")
+def test_records_stand_beside_those_of_a_file(toolbox, payments):
+    own, table = payments
+    outcome = toolbox.run("audit", *RECORDS, own, "--value_column=amount", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| record of 19.5, E = 0.5128 | noise |" in outcome.out
+    flags = ("--statistic=sum", table, "--value_max=20", own, "--value_column=amount")
+    outcome = toolbox.run("audit", *flags, "--budget_column=kind", "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| record of 5, E = 0.5 | noise |" in outcome.out
+    assert "record of 7" not in outcome.out
+    wrong = toolbox.run("audit", *RECORDS, own, "--value_column=kind", "--runs=4")
+    assert "there is no record to audit" in wrong.message
+
+
+@pytest.mark.usefixtures("few")
+def test_budgets_of_a_table_are_audited_and_shared_among_records(toolbox, payments):
+    _, table = payments
+    shared = ("--statistic=count", table, "--max_records_per_user=2", "--runs=4")
+    outcome = toolbox.run("audit", *shared)
+    assert outcome.code == 0, outcome.err
+    assert "| record with E = 0.25 | noise |" in outcome.out
+    assert "| record with E = 1 | releases |" in outcome.out
+    outcome = toolbox.run("audit", *shared, "--devices")
+    assert "hat, a count of records on devices" in outcome.out
 
 
 QUESTIONS = """

@@ -1,0 +1,219 @@
+"""The audit of devices: what all that they report tells an operator of each of them.
+
+In memory::
+
+    findings = audited_devices([Requirement(20, 1.0)], mechanism="rotation", runs=8, seed=0)
+
+Nobody adds noise for a device, so each of them is a canary by itself, against an operator who sees
+all of its reports. Three things are looked at. Single slots: what the reports of a slot tell must
+be covered by what they were charged. Whole windows, with other values in every slot: what a window
+tells must be covered by its budget. And clients' devices that are asked again and again, of which
+one answer is all that anybody may have. Charges are added up exactly, of every device and window.
+
+Devices that tell one event of a window (`accounting/one_event.py`) are charged for an event, not
+for a report: so a canary of theirs that stands beside charges is in as many slots as hold one
+report, and is not followed by another one in the same block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.local.protocol import Users
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import derived_key, digest
+from streamveil.mechanisms.registry import LOCAL_DEFAULT, local_mechanism
+from streamveil.pipelines.audit.about import DEVICES
+from streamveil.pipelines.audit.device_canaries import Spans
+from streamveil.pipelines.audit.device_clients import Clients
+from streamveil.pipelines.audit.device_odds import odds
+from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES
+from streamveil.pipelines.audit.device_runs import Answers, DeviceRun
+from streamveil.pipelines.audit.device_values import Values
+from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
+from streamveil.pipelines.audit.guesses import ANY_LOSS, Guesses, check
+from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
+from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+
+Integers = npt.NDArray[np.int64]
+
+# A run is of so many slots, or of so many of the longest windows, and of about so many values.
+LENGTH, WINDOWS, CELLS = 48, 4, 600_000
+# Users of a class, at least; clients of a class; reports that these are asked for in a run; and
+# canaries of a kind that are kept of a run.
+LEAST_USERS, CLIENTS, CLIENT_REPORTS, KEPT = 400, 100, 600, 40_000
+
+SLOTS, SPANS, AGAIN = "reports", "windows", "asked again"
+"""What canaries meet: the reports of a slot, those of a window, or those of clients' devices."""
+# Checks of a class: see `DevicesAudit.checks`.
+_CHECKS = 4
+
+
+def audited_devices(
+    requirements: Sequence[Requirement],
+    *,
+    mechanism: str = LOCAL_DEFAULT,
+    sizes: Integers | None = None,
+    bins: int = DEFAULT_BINS_OF_DEVICES,
+    counts: Integers | None = None,
+    runs: int | None = DEFAULT_RUNS,
+    seconds: float | None = None,
+    seed: int = 0,
+    confidence: float = DEFAULT_CONFIDENCE,
+    done: Callable[[int], object] = lambda _: None,
+) -> Findings:
+    """Audit the devices that a local mechanism asks.
+
+    Args:
+        requirements: of each class, K of them, all distinct.
+        mechanism: a key of `LOCAL_MECHANISMS`, with options.
+        sizes: users of each class, shape (K,): there are as many times more or fewer of all as an
+            audit needs; as many of each as are enough for any mechanism, where it is not said.
+        bins: of what devices report, where there are no counts; that there is no event is one more
+            symbol.
+        counts: of a real stream, int64, shape (T, K, d): values are drawn as these are spread, in
+            a stretch of it, and neighbours have others. Worst cases without.
+        runs: how many; None for as many as `seconds` allow.
+        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
+        seed: the same seed gives the same audit, but for where `seconds` stop it.
+        confidence: probability, at least, that no bound is above the truth.
+        done: called after each run with how many there were.
+
+    Raises ConfigurationError for a mechanism or requirements that cannot be.
+    """
+    check_extent(runs, seconds, confidence)
+    asked = Requirements.of(requirements)
+    enough = np.full(len(asked), 2 * asked.longest)
+    people = enough if sizes is None else np.asarray(sizes, np.int64)
+    symbols = (bins if counts is None else counts.shape[2]) + 1
+    # What is too few for a mechanism is told of the real numbers, of as many as matter.
+    local_mechanism(mechanism, _users(asked, np.minimum(people, enough), symbols))
+    length = max(LENGTH, WINDOWS * asked.longest)
+    users = _users(asked, _scaled(people, asked.longest, length), symbols)
+    audit = DevicesAudit(mechanism, users, people, length, counts, seed)
+    public = Population(asked, people, symbols)
+    found = found_by(
+        *(audit, mechanism, runs, seconds, confidence, done),
+        own=counts is not None,
+        notes=left_out(public, audit.classes),
+    )
+    return replace(found, about=DEVICES)
+
+
+def _users(asked: Requirements, sizes: Integers, symbols: int) -> Users:
+    class_of = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    return Users(asked, class_of, symbols)
+
+
+def _scaled(sizes: Integers, longest: int, length: int) -> Integers:
+    """As many times more users or fewer as one run needs and can have, shape (K,)."""
+    needed = max(CELLS // length, LEAST_USERS * len(sizes), 4 * longest)
+    many = -(-sizes * needed // max(int(sizes.sum()), 1))
+    return np.maximum(many, LEAST_USERS)
+
+
+class DevicesAudit:
+    """Runs of one configuration, and the guesses about their canaries."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        users: Users,
+        people: Integers,
+        length: int,
+        counts: Integers | None,
+        seed: int,
+    ) -> None:
+        self.runs = self.slots = 0
+        self.overspent = 0.0
+        self._mechanism, self._asked, self._length = mechanism, users, length
+        self._counts, self._people, self._seed = counts, people, seed
+        self.users = local_mechanism(mechanism, users).users
+        """With what reports may cost."""
+        self.classes = watched(Population(users.classes, users.sizes, users.symbols))
+        self._guesses: dict[tuple[int, str], list[Guesses]] = {
+            (k, kind): [] for k in self.classes for kind in (SLOTS, SPANS, AGAIN)
+        }
+
+    def round(self, number: int, done: Callable[[int], object]) -> None:
+        """One run, of all classes and of all kinds of canaries."""
+        random = np.random.default_rng([self._seed, number])
+        key = digest(b"audit of devices", b"%d %d" % (self._seed, number))
+        made_up = random.spawn(1)[0] if number % 2 and self._counts is None else None
+        run = DeviceRun(self._mechanism, self._asked, key, made_up)
+        values = Values(self.users, self._counts, self._people, self._length, random)
+        spans = {kind: self._spans(kind, random) for kind in (SLOTS, SPANS)}
+        clients = {k: self._clients(k, random, derived_key(key, f"{k}")) for k in self.classes}
+        everybody = [*spans[SLOTS].values(), *spans[SPANS].values()]
+        for slot in range(self._length):
+            values.begin(slot)
+            for one in (*everybody, *(each.spans for each in clients.values())):
+                one.open(slot, values.pairs(one.users))
+            now = values.others()
+            for one in everybody:
+                inside = one.values >= 0
+                now[one.users[inside]] = one.values[inside]
+            for answers in run.slot(slot, now):
+                if answers.class_index in clients:
+                    clients[answers.class_index].ask(answers)
+                    for kind in (SLOTS, SPANS):
+                        self._look(spans[kind][answers.class_index], answers)
+            for one in (*everybody, *(each.spans for each in clients.values())):
+                one.close()
+        self.runs += 1
+        self.slots += self._length
+        self.overspent = max(self.overspent, run.fullest)
+        for k in self.classes:
+            found = {SLOTS: spans[SLOTS][k], SPANS: spans[SPANS][k], AGAIN: clients[k].spans}
+            for kind, one in found.items():
+                self._guesses[k, kind].append(one.guesses(KEPT))
+
+    def checks(self, flakiness: float) -> Iterator[Check]:
+        """All of them; the probability of an error is shared among them."""
+        each = flakiness / (len(self.classes) * _CHECKS)
+        for k in self.classes:
+            requirement = self._asked.classes[k]
+            reports, windows, again = (self._guesses[k, kind] for kind in (SLOTS, SPANS, AGAIN))
+            yield check(SLOTS, REPORT, requirement, reports, each, limits=ANY_LOSS)
+            yield check(AGAIN, REPORT, requirement, again, each, limits=ANY_LOSS)
+            if self.users.asked is None:  # else charges are of events, and not of reports
+                yield check(SPANS, REPORT, requirement, windows, each, limits=ANY_LOSS)
+            against = [one.of_window(requirement.epsilon) for one in windows]
+            yield check(SPANS, WINDOW, requirement, against, each, limits=ANY_LOSS)
+
+    def _look(self, spans: Spans, answers: Answers) -> None:
+        """Note what answers tell of canaries."""
+        rows, here = spans.asked(answers.users)
+        if here.size:
+            told = answers.reports[rows]
+            pairs = spans.pairs(here)
+            found = odds(answers.kind, answers.price, self.users.symbols, told, *pairs)
+            spans.told(here, found, answers.price)
+
+    def _spans(self, kind: str, random: np.random.Generator) -> dict[int, Spans]:
+        """Of each class: one half of its devices is for slots, one for windows."""
+        found = {}
+        for k in self.classes:
+            half = np.flatnonzero(self.users.class_of == k)[int(kind == SPANS) :: 2]
+            found[k] = Spans(half.astype(np.int32), *self._length_and_pause(k, kind), random)
+        return found
+
+    def _length_and_pause(self, k: int, kind: str) -> tuple[int, int]:
+        window = self.users.promised[k].window
+        length = window if kind == SPANS else 1
+        if self.users.asked is None:
+            return length, length
+        turn = self.users.classes[k].window
+        return (window, 2 * window) if kind == SPANS else (turn, window + turn)
+
+    def _clients(self, k: int, random: np.random.Generator, key: bytes) -> Clients:
+        users = np.flatnonzero(self.users.class_of == k)
+        some = np.sort(random.choice(users, min(CLIENTS, users.size), replace=False))
+        spans = Spans(some.astype(np.int32), *self._length_and_pause(k, SLOTS), random)
+        return Clients(self.users, self.users.promised[k], spans, key, CLIENT_REPORTS)
