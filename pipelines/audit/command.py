@@ -27,14 +27,14 @@ from streamveil.mechanisms.registry import (
     MECHANISMS,
     only_dynamic,
 )
-from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES, of_devices
+from streamveil.pipelines.audit.devices.options import DEFAULT_BINS_OF_DEVICES, of_devices
 from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
     DEFAULT_BINS_OF_QUESTIONS,
     DEFAULT_SECONDS,
 )
-from streamveil.pipelines.audit.record_options import of_records
+from streamveil.pipelines.audit.records.options import of_records
 from streamveil.pipelines.audit.rounds import LEAST_RUNS
 from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
@@ -241,8 +241,8 @@ def _warn_of_long_runs(registry: Registry) -> None:
 
 
 def _audited_records(given: argparse.Namespace) -> Findings:
-    from streamveil.pipelines.audit.record_input import asked_of
-    from streamveil.pipelines.audit.records import audited_records
+    from streamveil.pipelines.audit.records.auditing import audited_records
+    from streamveil.pipelines.audit.records.input import asked_of
 
     asked = asked_of(given)
     with _going_on(_seconds(given), given.runs) as done:
@@ -250,7 +250,7 @@ def _audited_records(given: argparse.Namespace) -> Findings:
 
 
 def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
-    from streamveil.pipelines.audit.devices import audited_devices
+    from streamveil.pipelines.audit.devices.auditing import audited_devices
 
     if any(registry.max_slots):
         raise ConfigurationError(

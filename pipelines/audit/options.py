@@ -20,13 +20,13 @@ from streamveil.mechanisms.registry import (
     only_dynamic,
     parse,
 )
-from streamveil.pipelines.audit.device_options import (
+from streamveil.pipelines.audit.devices.options import (
     DEFAULT_BINS_OF_DEVICES,
     add_device_options,
     check_devices,
     of_devices,
 )
-from streamveil.pipelines.audit.record_options import (
+from streamveil.pipelines.audit.records.options import (
     add_record_options,
     check_records,
     of_records,

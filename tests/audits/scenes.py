@@ -36,13 +36,13 @@ from streamveil.mechanisms.presence.counted_filter import CountedFilter
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.changes import audited_changes
-from streamveil.pipelines.audit.devices import audited_devices
+from streamveil.pipelines.audit.devices.auditing import audited_devices
 from streamveil.pipelines.audit.findings import Findings
 from streamveil.pipelines.audit.for_ever import audited_for_ever
 from streamveil.pipelines.audit.presence import audited_presence
 from streamveil.pipelines.audit.questions import audited_questions
-from streamveil.pipelines.audit.record_canaries import Canary, of_values
-from streamveil.pipelines.audit.records import Records, audited_records
+from streamveil.pipelines.audit.records.auditing import Records, audited_records
+from streamveil.pipelines.audit.records.canaries import Canary, of_values
 from streamveil.pipelines.audit.runs import Exact
 
 KEY = bytes(range(32))

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import command, devices, records
+from streamveil.pipelines.audit import command
+from streamveil.pipelines.audit.devices import auditing as devices
+from streamveil.pipelines.audit.records import auditing as records
 from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"

@@ -11,11 +11,11 @@ from streamveil.mechanisms.local import oracles
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS
-from streamveil.pipelines.audit import devices
-from streamveil.pipelines.audit.device_canaries import Spans
-from streamveil.pipelines.audit.device_charges import DeviceCharges
-from streamveil.pipelines.audit.device_odds import odds
-from streamveil.pipelines.audit.devices import audited_devices
+from streamveil.pipelines.audit.devices import auditing as devices
+from streamveil.pipelines.audit.devices.auditing import audited_devices
+from streamveil.pipelines.audit.devices.canaries import Spans
+from streamveil.pipelines.audit.devices.charges import DeviceCharges
+from streamveil.pipelines.audit.devices.odds import odds
 from streamveil.pipelines.audit.findings import REPORT, WINDOW
 from tests.audits.mutants import MUTANTS
 from tests.audits.scenes import no_filters

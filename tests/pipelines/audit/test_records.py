@@ -8,12 +8,12 @@ from streamveil.mechanisms.per_record import Bounds, Inverse, framework, node_no
 from streamveil.mechanisms.per_record.domains import partition
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
-from streamveil.pipelines.audit import records
-from streamveil.pipelines.audit.learned_odds import LearnedOdds, Shown
-from streamveil.pipelines.audit.record_canaries import of_budgets, of_records, of_values
-from streamveil.pipelines.audit.record_charges import dearest
-from streamveil.pipelines.audit.record_doubt import in_doubt
-from streamveil.pipelines.audit.records import Records, audited_records
+from streamveil.pipelines.audit.records import auditing as records
+from streamveil.pipelines.audit.records.auditing import Records, audited_records
+from streamveil.pipelines.audit.records.canaries import of_budgets, of_records, of_values
+from streamveil.pipelines.audit.records.charges import dearest
+from streamveil.pipelines.audit.records.doubt import in_doubt
+from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
 from tests.audits.mutants import MUTANTS
 
 FALLING = Inverse(10.0, 25.0, 3.0)

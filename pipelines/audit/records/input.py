@@ -17,9 +17,9 @@ from streamveil.mechanisms.per_record.budget_functions import (
     divided_bounds,
 )
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.pipelines.audit.record_canaries import Canary, of_budgets, of_records, of_values
-from streamveil.pipelines.audit.record_options import RUNNING, mechanism_of
-from streamveil.pipelines.audit.records import Records
+from streamveil.pipelines.audit.records.auditing import Records
+from streamveil.pipelines.audit.records.canaries import Canary, of_budgets, of_records, of_values
+from streamveil.pipelines.audit.records.options import RUNNING, mechanism_of
 from streamveil.pipelines.budgets import budget_of, lookup_of
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.options import TABLE

@@ -30,12 +30,12 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import derived_key, digest
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, local_mechanism
 from streamveil.pipelines.audit.about import DEVICES
-from streamveil.pipelines.audit.device_canaries import Spans
-from streamveil.pipelines.audit.device_clients import Clients
-from streamveil.pipelines.audit.device_odds import odds
-from streamveil.pipelines.audit.device_options import DEFAULT_BINS_OF_DEVICES
-from streamveil.pipelines.audit.device_runs import Answers, DeviceRun
-from streamveil.pipelines.audit.device_values import Values
+from streamveil.pipelines.audit.devices.canaries import Spans
+from streamveil.pipelines.audit.devices.clients import Clients
+from streamveil.pipelines.audit.devices.odds import odds
+from streamveil.pipelines.audit.devices.options import DEFAULT_BINS_OF_DEVICES
+from streamveil.pipelines.audit.devices.runs import Answers, DeviceRun
+from streamveil.pipelines.audit.devices.values import Values
 from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS, Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS

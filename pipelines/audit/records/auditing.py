@@ -7,7 +7,7 @@ In memory::
 
 A record is there or not, by a fair coin in every release, and whoever knows all other records
 guesses which. It stands alone, or beside others of about its budget, so many that a mechanism keeps
-them, or as many as leave it in doubt (`record_doubt.py`); or beside records of the user's own. How
+them, or as many as leave it in doubt (`doubt.py`); or beside records of the user's own. How
 guesses are made is learnt from some releases (`learned_odds.py`), which of them count is chosen by
 others, and neither is counted. Charges are added up exactly, of records over the whole range of
 values.
@@ -31,12 +31,12 @@ from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS
 from streamveil.pipelines.audit.findings import BUDGET, Check, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, check, joined
-from streamveil.pipelines.audit.learned_odds import LearnedOdds, Shown
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.record_canaries import Canary
-from streamveil.pipelines.audit.record_charges import dearest
-from streamveil.pipelines.audit.record_doubt import in_doubt
-from streamveil.pipelines.audit.record_shows import Releases, Reports, RunningReleases, Showing
+from streamveil.pipelines.audit.records.canaries import Canary
+from streamveil.pipelines.audit.records.charges import dearest
+from streamveil.pipelines.audit.records.doubt import in_doubt
+from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
+from streamveil.pipelines.audit.records.shows import Releases, Reports, RunningReleases, Showing
 from streamveil.pipelines.audit.rounds import check_extent, found_by
 
 # Releases of a canary in a run and a world: drawn at once, and made one at a time; and the same

@@ -23,9 +23,9 @@ from streamveil.mechanisms.local.messages import (
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.randomness.noise import derived_key
-from streamveil.pipelines.audit.device_canaries import Spans
-from streamveil.pipelines.audit.device_odds import odds
-from streamveil.pipelines.audit.device_runs import Answers
+from streamveil.pipelines.audit.devices.canaries import Spans
+from streamveil.pipelines.audit.devices.odds import odds
+from streamveil.pipelines.audit.devices.runs import Answers
 
 # How often each is asked the same.
 _TIMES = 3

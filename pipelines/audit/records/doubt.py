@@ -17,7 +17,7 @@ from streamveil.mechanisms.per_record.node_noise import LIMB_BITS
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Floats, Noisy, Part
 from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.pipelines.audit.record_canaries import Canary
+from streamveil.pipelines.audit.records.canaries import Canary
 
 # More are not tried; and so many next to where the choice changes.
 MOST, _NEAR = 4096, 4

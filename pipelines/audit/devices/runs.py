@@ -20,7 +20,7 @@ from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import local_mechanism
-from streamveil.pipelines.audit.device_charges import DeviceCharges
+from streamveil.pipelines.audit.devices.charges import DeviceCharges
 from streamveil.pipelines.audit.worlds import LEAPING
 
 Integers = npt.NDArray[np.int64]

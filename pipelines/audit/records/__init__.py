@@ -1,0 +1,1 @@
+"""Audits of statistics of records: what releases tell of one record."""
