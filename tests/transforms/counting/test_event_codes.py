@@ -34,6 +34,7 @@ LAYOUTS = {
     "narrow": Layout(block=16, users=6, classes=3, bins=4, shards=1),
     "narrow, odd": Layout(block=5, users=7, classes=3, bins=3, shards=3),
     "just narrow": Layout(block=4, users=2**28, classes=3, bins=4, shards=1),
+    "just narrow by slot": Layout(block=1, users=2**30, classes=3, bins=4, shards=1),
     "just wide": Layout(block=4, users=2**28 + 1, classes=3, bins=4, shards=1),
     "wide, but narrow by slot": Layout(block=16, users=2**29, classes=3, bins=4, shards=1),
     "wide": Layout(block=16, users=2**31, classes=3, bins=4, shards=1),
