@@ -40,8 +40,8 @@ class Memory:
     """Memory that processes share, each of which writes to a part of its own.
 
     It has no name and is gone with the last process that has it. It grows until then, to what the
-    process between would hold otherwise. Where a system has no such memory, values pass as they
-    are.
+    process between would hold otherwise. Where a system has no such memory, or no more of it,
+    values pass as they are.
     """
 
     def __init__(self, parts: list[int], mine: int = 0) -> None:
@@ -52,9 +52,13 @@ class Memory:
     @classmethod
     def of(cls, number: int) -> Memory:
         """New memory for so many processes."""
-        if not hasattr(os, "memfd_create"):
-            return cls([])
-        return cls([os.memfd_create("streamveil") for _ in range(number)])
+        memory = cls([])
+        try:
+            for _ in range(number):
+                memory._parts.append(os.memfd_create("streamveil"))
+        except (AttributeError, OSError):  # a system has none, or a sandbox gives none
+            memory.close()
+        return memory
 
     def where(self, mine: int) -> Memory:
         """The same for the process that writes to that part."""
@@ -74,10 +78,14 @@ class Memory:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         if not self._parts or len(data) <= _FEW_BYTES:
             return data
-        begin, rest = self._end, memoryview(data)
-        while rest:
-            done = os.pwrite(self._parts[self._mine], rest, self._end)
-            rest, self._end = rest[done:], self._end + done
+        end, rest = self._end, memoryview(data)
+        try:
+            while rest:
+                done = os.pwrite(self._parts[self._mine], rest, end)
+                rest, end = rest[done:], end + done
+        except OSError:  # there is no room for it
+            return data
+        begin, self._end = self._end, end
         return self._mine, begin, len(data)
 
     def read(self, place: Place) -> Any:
@@ -114,7 +122,10 @@ class Memory:
 
 
 def _joined(parts: list[Any], mine: int) -> Memory:
-    return Memory([part.detach() for part in parts], mine)
+    memory = Memory([part.detach() for part in parts], mine)
+    if memory._parts:  # another process may have written here, and what it wrote be on its way
+        memory._end = os.fstat(memory._parts[mine]).st_size
+    return memory
 
 
 class _FromWorker(pickle.Pickler):

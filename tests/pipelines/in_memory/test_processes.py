@@ -1,5 +1,6 @@
 """Several processes give what one gives, in the same order, and say what goes wrong in them."""
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -151,6 +152,57 @@ def test_shared_memory_is_let_go_of():
         kept_of(filling(2), two)
         assert memories() == before + 2
     assert memories() == before
+
+
+@pytest.mark.parametrize("shared", ["memfd_create", "pwrite"])
+def test_values_pass_as_they_are_where_no_memory_is_given(shared, monkeypatch):
+    """A sandbox may refuse it, and a limit of file sizes what does not fit."""
+
+    def refuses(*_):
+        raise OSError(errno.EFBIG, "refused")
+
+    monkeypatch.setattr(os, shared, refuses, raising=False)
+    memory = Memory.of(2)
+    try:
+        assert memory.read(memory.write(b"large" * 10_000)) == b"large" * 10_000
+    finally:
+        memory.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no such memory")
+def test_what_is_half_written_is_written_over(monkeypatch):
+    memory, write, room = Memory.of(1), os.pwrite, [1]
+
+    def half(part, data, at):
+        if not room:
+            raise OSError(errno.ENOSPC, "full")
+        room.pop()
+        return write(part, data[:100], at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        places = [memory.write(b"first" * 10_000)]
+    places.append(memory.write(b"second" * 10_000))
+    assert [memory.read(place)[:6] for place in places] == [b"firstf", b"second"]
+    assert places[1][1] == 0
+    memory.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no such memory")
+def test_a_process_that_takes_the_place_of_another_writes_behind_it():
+    """What the other one wrote may still be on its way."""
+
+    def written():
+        return sum(os.fstat(part).st_size for part in two._memory._parts)
+
+    with Processes(2) as two:
+        kept_of(filling(2), two)
+        once = written()
+        with pytest.raises(KeyError):
+            kept_of(fails_at_three(KeyError), two)
+        kept_of(filling(2), two)
+        assert once > 0
+        assert written() == 2 * once
 
 
 class UnsendableError(Exception):
