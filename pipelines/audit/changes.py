@@ -104,7 +104,13 @@ def audited_changes(
     population = Population(asked, crowd(asked, users, bins), bins, sensitivity)
     later = asked_units(np.reshape([astuple(one) for one in changes], (-1, 4)))
     kinds = np.concatenate([asked.as_changing, later])
-    horizon = max(longest_window or 0, int(kinds[:, [0, 2]].max()))
+    longest = int(kinds[:, [0, 2]].max())
+    horizon = longest if longest_window is None else longest_window
+    if horizon < longest:
+        raise ConfigurationError(
+            f"longest_window is {horizon}, and somebody asks for a window of {longest} slots: give "
+            f"{longest} or more, or leave it out"
+        )
     machine = dynamic_mechanism(mechanism, Setting(bins, horizon, sensitivity))
     moves = adjacency == REPLACE
     audit = ChangesAudit(mechanism, machine, population, np.unique(kinds, axis=0), moves, seed)
@@ -314,7 +320,7 @@ class ChangesAudit:
         in_force = asked.as_changing[cohorts]
         state, releases, prices, rules = stream.start(), [], [], []
         for slot, table in enumerate(counts):
-            some = np.flatnonzero([one.change == slot for one in stories])
+            some = np.flatnonzero((np.array([one.change for one in stories]) == slot) & (users > 0))
             moves = _moves(cohorts, known, some, stories, users[some])
             cohorts[known + some] = known + some
             in_force = in_force.copy()

@@ -35,7 +35,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_SECONDS,
 )
 from streamveil.pipelines.audit.records.options import of_records
-from streamveil.pipelines.audit.rounds import LEAST_RUNS
+from streamveil.pipelines.audit.rounds import LEAST_RUNS, check_extent
 from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
@@ -75,6 +75,7 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
+    check_extent(given.runs, _seconds(given), given.confidence)
     if of_records(given):
         return _audited_records(given)
     if given.guarantee == INFINITE:

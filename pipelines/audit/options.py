@@ -174,6 +174,8 @@ _OF_QUESTIONS = (
 
 def check_audit(given: argparse.Namespace) -> None:
     """Refuse options that are wrong before anything runs; raises ConfigurationError."""
+    if given.seed < 0:
+        raise ConfigurationError(f"--seed={given.seed} is below 0: give a whole number from 0 on")
     if of_records(given):
         check_records(given, argparse.Namespace(**_usual(add_audit_options)))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -38,8 +39,8 @@ def check_extent(runs: int | None, seconds: float | None, confidence: float) -> 
         raise ConfigurationError("an audit must end: give runs, or seconds")
     if runs is not None and runs < LEAST_RUNS:
         raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
-    if seconds is not None and seconds <= 0:
-        raise ConfigurationError(f"seconds is {seconds:g}: give more than 0")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ConfigurationError(f"seconds is {seconds:g}: give a number above 0")
     if not 0 < confidence < 1:
         raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
 

@@ -71,6 +71,13 @@ def test_users_of_several_events_are_replaced():
 
 
 @pytest.mark.usefixtures("few")
+def test_in_one_bin_nothing_is_replaced():
+    found = audited_changes(ASKED, bins=1, sensitivity=2, adjacency=REPLACE, runs=4)
+    assert not found.convicted
+    assert {one.guesses for one in found.checks} == {0}
+
+
+@pytest.mark.usefixtures("few")
 def test_the_same_seed_gives_the_same_audit():
     once, again, other = (
         audited_changes(ASKED, mechanism="dpba", bins=4, runs=4, seed=seed) for seed in (1, 1, 2)
@@ -140,6 +147,8 @@ def test_users_change_to_what_a_file_asks_for(toolbox, files, tmp_path):
         (["{0}", "{1}", "--input=e.csv"], "whose users are those of worst cases"),
         (["{0}", "--requirement_changes=none.csv"], "no file matches"),
         (["{0}", "--longest_window=3"], "--longest_window=3 is about changes"),
+        (["{0}", "{1}", "--longest_window=2"], "asks for a window of 3 slots: give 3 or more"),
+        (["{0}", "{1}", "--longest_window=-1"], "longest_window is -1"),
         (["--questions=q.yaml", "{0}", "{1}"], "is not for --questions: requirements stay"),
         (["--guarantee=infinite", "--epsilon=1", "{1}"], "is about windows"),
     ],
