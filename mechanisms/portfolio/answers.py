@@ -565,7 +565,8 @@ def _between(
         fine, smooth = np.insert(fine, place, there), np.insert(smooth, place, quantile)
     fine, smooth, doubt = _with_tails(fine, smooth, np.interp(fine, edges, spread), curve, edges)
     scores = _scores(smooth, doubt, quantile)
-    value = float(np.clip(np.interp(_EVEN, scores, fine), edges[0], edges[-1]).mean())
+    value = np.clip(np.interp(_EVEN, scores, fine), edges[0], edges[-1]).mean()
+    value = float(np.clip(value, edges[0], edges[-1]))  # sums round
     low, middle, high = np.interp([-NINETY_PERCENT, 0.0, NINETY_PERCENT], scores, fine)
     least, most = min(low, edges[0]), max(high, edges[-1])
     # How far beyond the edges it is, is as uncertain as how far numbers are beyond bounds.

@@ -108,6 +108,14 @@ def test_errors_by_hand():
     assert found.stderr[1] == pytest.approx(np.hypot(straight, answers.SHAPELESS * 10), rel=0.1)
 
 
+def test_an_interval_holds_a_value_that_is_an_edge_but_for_rounding():
+    low, high = -1e9, -999999999.999
+    below = np.array([[0.0, 0.0, 10.0]])
+    found = Quantiles("x", (low, high), (0.05, 0.5)).answer(below, np.full((1, 3), 1e-12))
+    assert (found.values == high).all()
+    assert ((found.low <= found.values) & (found.values <= found.high)).all()
+
+
 def test_a_median_in_a_wide_interval_is_held_wherever_events_pile_up():
     random = np.random.default_rng(RANDOM)
     piles = (-random.exponential(6, (50, 550)), -30 + random.exponential(12, (50, 550)))
