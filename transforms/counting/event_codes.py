@@ -311,7 +311,7 @@ def _sort_slots(codes: Codes, edges: Integers, layout: Layout) -> None:
         return
     for part in np.split(codes, edges):
         start = part.dtype.type(int(part[0]) // size * size)  # the size itself may be 2**32
-        own = (part - start).astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
+        own: Codes = (part - start).astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
         np.add(np.sort(own) if at_once else _by_halves(own, bits), start, out=part)
 
 
