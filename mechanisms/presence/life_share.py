@@ -57,6 +57,8 @@ MEMORIES = np.array([1.0, 0.9, 0.6, 0.3])
 """Weights of the answer before."""
 FORGETTING = 0.8
 """Weight of how well answers were foretold one answer earlier."""
+# The least variance of an answer that floats tell from none, which large budgets have.
+_SURE = 2.0**-52
 LOW = 0.5
 """A share below this is worth a warning."""
 
@@ -173,6 +175,7 @@ class LifeShare:
             share = slots / self.slots
             foretold = self.near * share
             variance = noise + share**2 * self.noise + np.maximum(foretold, 0)
+            variance = np.maximum(variance, _SURE)
             missed = (answer - foretold) ** 2 / variance
             beliefs = beliefs - (np.log(variance) + missed) / 2
             misfits = FORGETTING * misfits + (1 - FORGETTING) * missed

@@ -160,6 +160,16 @@ def learnt(near, age=400):
     return known
 
 
+def test_answers_without_any_noise_to_speak_of_are_believed():
+    query, asked = LifeQuery(1, 1), np.array([True, True])
+    rates, known = query.rates(aside(4096.0)), LifeShare.unknown(query)
+    for near in (0, 0, 0, 5, 5):
+        known = known.released(100).told(np.array([near, 0]), asked, rates)
+        assert np.isfinite(known.numbers).all()
+        assert known.weights.sum() == pytest.approx(1)
+        assert np.isfinite(known.missing(40)).all()
+
+
 def test_the_memory_that_foretells_best_is_believed():
     steady, rising = learnt(lambda slot: 300), learnt(lambda slot: 5 * slot)
     assert steady.weights.argmax() == 0
