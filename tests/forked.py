@@ -60,7 +60,7 @@ def _run(command, out, err):
         os._exit(code if isinstance(code, int) else 1)
 
 
-def _started(command, stdout, stderr):
+def _started(command, stdout, stderr, env):
     """As `subprocess.Popen`: a case is forked, all else is started.
 
     A fork of a process with threads may stop forever, so theirs are started too.
@@ -68,7 +68,7 @@ def _started(command, stdout, stderr):
     python, *script = command
     case = python == sys.executable and any(each.startswith("--case=") for each in script)
     if not case or threading.active_count() > 1:
-        return subprocess.Popen(command, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=env)
     if not (process := os.fork()):
         _run(script, stdout.fileno(), stderr.fileno())
     return SimpleNamespace(pid=process)

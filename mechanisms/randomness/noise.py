@@ -19,8 +19,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -58,15 +58,10 @@ def _encryptor(key: bytes, counting: bool = False) -> CipherContext:
 
     It is imported when noise is drawn: whoever reads options or starts a device draws none yet.
     """
-    cipher, aes, block_by_block, counter = _aes()
-    return cipher(aes(key), counter if counting else block_by_block).encryptor()
-
-
-@cache
-def _aes() -> tuple[Any, ...]:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    return Cipher, algorithms.AES, modes.ECB(), modes.CTR(bytes(16))
+    mode = modes.CTR(bytes(16)) if counting else modes.ECB()
+    return Cipher(algorithms.AES(key), mode).encryptor()
 
 
 class RandomWords:

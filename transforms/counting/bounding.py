@@ -257,18 +257,13 @@ def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which values differ from the one before: shape (n,)."""
-    found = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=found[1:])
-    return found
-
-
 def runs(values: npt.NDArray[Any]) -> tuple[Integers, Integers]:
     """Starts and lengths of the runs of equal neighbours."""
     if not len(values):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    starts = np.flatnonzero(begins(values))
+    begins = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    starts = np.flatnonzero(begins)
     lengths = np.empty_like(starts)
     np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
     lengths[-1] = len(values) - starts[-1]

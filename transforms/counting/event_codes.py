@@ -8,10 +8,8 @@ counted.
 from __future__ import annotations
 
 import itertools
-import timeit
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -237,15 +235,13 @@ def _member_codes(
     if len(edges) * _ROWS_WORTH_A_SORT >= len(slots) or (slots[edges] < slots[edges - 1]).any():
         yield from _scattered_codes(slots, users, bins, layout)
         return
-    ends = np.append(edges, len(slots))
     begins = np.append(0, edges)
-    for first, number in zip(*runs(slots[begins] // layout.block), strict=True):
-        of_slots = slice(first, first + number)
-        start, end = int(begins[first]), int(ends[of_slots][-1])
+    firsts, _ = runs(slots[begins] // layout.block)
+    for start, end in itertools.pairwise([*begins[firsts].tolist(), len(slots)]):
         rows, block = slice(start, end), int(slots[start]) // layout.block
         own = slots[rows] - block * layout.block
         codes = _coded(own, users[rows], bins[rows], layout, layout.dtype)
-        _sort_slots(codes, begins[of_slots][1:] - start, layout)
+        codes.sort()
         yield block, codes
 
 
@@ -296,47 +292,6 @@ def _coded(
         codes *= dtype.type(size)
         codes += added.astype(dtype, copy=False)
     return codes
-
-
-def _sort_slots(codes: Codes, edges: Integers, layout: Layout) -> None:
-    """Sort codes in place that ascend from slot to slot, with these edges between slots.
-
-    Those of a slot fit 32 bits where those of a block may not, and are sorted in half to four
-    fifths of the time.
-    """
-    size = layout.users * layout.bins
-    bits, at_once = (size - 1).bit_length(), _sorts_by_vectors()
-    if at_once and (codes.itemsize == 4 or bits > 32):
-        codes.sort()
-        return
-    for part in np.split(codes, edges):
-        start = part.dtype.type(int(part[0]) // size * size)  # the size itself may be 2**32
-        own: Codes = (part - start).astype(np.uint32 if bits <= 32 else np.uint64, copy=False)
-        np.add(np.sort(own) if at_once else _by_halves(own, bits), start, out=part)
-
-
-def _by_halves(codes: Codes, bits: int) -> Codes:
-    """Codes of so many bits in order: by their lowest 16 bits, then by the next ones.
-
-    Of 16 bits numpy has a radix sort, which is fast whatever the processor.
-    """
-    for shift in range(0, bits, 16):
-        codes = codes[(codes >> codes.dtype.type(shift)).astype(np.uint16).argsort(kind="stable")]
-    return codes
-
-
-@cache
-def _sorts_by_vectors() -> bool:
-    """Whether numpy sorts codes faster than by 16 bits, which takes a processor that it knows.
-
-    Then it is two to four times as fast, else six times as slow: so it is tried.
-    """
-    some = mix(np.arange(2048, dtype=np.uint64)).astype(np.uint32)
-
-    def seconds(sort: Callable[[], object]) -> float:
-        return min(timeit.repeat(sort, repeat=5, number=1))
-
-    return seconds(lambda: np.sort(some)) < seconds(lambda: _by_halves(some, 20))
 
 
 def bound_members(

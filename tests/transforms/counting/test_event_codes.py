@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import Registry, Requirement
 from streamveil.mechanisms.randomness.noise import keyed_words
 from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting import event_codes
 from streamveil.transforms.counting.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
@@ -190,11 +189,9 @@ def test_slots_so_far_apart_that_codes_overflow():
     assert dropped == 4
 
 
-# Busy slots in order of time are sorted one by one, as narrow codes where those of one slot are.
-@pytest.mark.parametrize("by_vectors", [False, True])
+# Busy slots in order of time are sorted block by block.
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS.values() if layout.shards == 1])
-def test_events_in_order_of_time_make_the_same_codes(layout, by_vectors, monkeypatch):
-    monkeypatch.setattr(event_codes, "_sorts_by_vectors", lambda: by_vectors)
+def test_events_in_order_of_time_make_the_same_codes(layout):
     random = np.random.default_rng(5)
     slots = np.repeat(np.arange(-3, 3), 600)
     users = random.integers(max(layout.users - 40, 0), layout.users, len(slots))
