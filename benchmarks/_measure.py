@@ -138,6 +138,16 @@ def parser(description: str, repeats: int = 3) -> argparse.ArgumentParser:
     return options
 
 
+def add_pipeline_dp(options: argparse.ArgumentParser) -> None:
+    """Add where PipelineDP is: in this environment, or in one of its own."""
+    options.add_argument(
+        "--pipeline_dp_python",
+        default=sys.executable,
+        metavar="PATH",
+        help="the Python of an environment with pipeline-dp (default: this one)",
+    )
+
+
 @contextlib.contextmanager
 def data_folder(given: str | None) -> Iterator[Path]:
     """The folder that the user gave, or one that goes away."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from _measure import begin, data_folder, measure_case, parser, save, table
+from _measure import add_pipeline_dp, begin, data_folder, measure_case, parser, save, table
 
 # Requirement, public bounds and edges.
 WINDOW, EPSILON, LOWER, UPPER = 24, 1.0, -30.0, 180.0
@@ -32,12 +31,7 @@ def main() -> None:
     add = options.add_argument
     add("--seeds", type=int, nargs="+", default=[4, 5, 6, 7, 8])
     add("--days", type=int, default=28)
-    add(
-        "--pipeline_dp_python",
-        default=sys.executable,
-        metavar="PATH",
-        help="the Python of an environment with pipeline-dp (default: this one)",
-    )
+    add_pipeline_dp(options)
     given = options.parse_args()
     with data_folder(given.folder) as folder:
         found = delays(given, folder)

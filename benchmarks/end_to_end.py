@@ -16,6 +16,7 @@ from pathlib import Path
 from _measure import (
     HERE,
     Measured,
+    add_pipeline_dp,
     asked_case,
     data_folder,
     measure,
@@ -45,12 +46,7 @@ def main() -> None:
         default=300_000,
         help="events given to PipelineDP; 0 leaves it out",
     )
-    add(
-        "--pipeline_dp_python",
-        default=sys.executable,
-        metavar="PATH",
-        help="the Python of an environment with pipeline-dp (default: this one)",
-    )
+    add_pipeline_dp(options)
     given = options.parse_args()
     with data_folder(given.folder) as folder:
         tables = run(Bench(folder, given.repeats), given)
