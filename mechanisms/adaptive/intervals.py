@@ -46,8 +46,9 @@ _SPREAD = 0.09
 COMMON, OWN = np.array([0.25, 0.25]), 0.25
 # They grow by so much with each release, but not beyond those.
 COMMON_STEP, OWN_STEP = 0.002, 0.001
-# Of the variance of the log of a factor, so much is added to it.
-ALLOWANCE = 0.8
+# Of the variance of the log of a factor, so much is added to it: errors are normal then with
+# variances that are not known, and this is the second order of what holds 90 % of them.
+ALLOWANCE = (NINETY_PERCENT**2 - 1) / 4
 # The bank must be so certain that there is no white part: what it believes has this power.
 CERTAIN = 3
 # It is told as that of a count of this size at least: an interval around 0 that does not reach 1
@@ -75,6 +76,8 @@ class Misfit:
     """Log of the common factor, and its slope over unusual logs of variances, -1 to 0."""
     covariance: Floats
     """Of these, shape (2, 2)."""
+    blur: Floats
+    """Mean variance over bins of all that was in the last release but counts, shape (1,)."""
     releases: int = 0
 
     SCHEMA = state_codec.record_schema(
@@ -86,7 +89,7 @@ class Misfit:
         """Before the first release."""
         zeros = np.zeros(bins, np.float32)
         own_variance = np.full(bins, OWN, np.float32)
-        return cls(zeros, own_variance, zeros.copy(), np.zeros(2), np.diag(COMMON))
+        return cls(zeros, own_variance, zeros.copy(), np.zeros(2), np.diag(COMMON), np.zeros(1))
 
     def record(self) -> dict[str, Any]:
         """Avro record, under `SCHEMA`."""
@@ -110,31 +113,31 @@ class Misfit:
             every: whether every slot is released.
         """
         factor = self.factor(forecast.variance)
-        return factor * forecast.variance + _white(forecast, factor, every)
+        return factor * forecast.variance + _white(forecast, factor, self.blur if every else None)
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
         """The same once the present slot's release is known.
 
         What is told of the slot's own deviation beyond what the filters say of it is in the
-        release, too, as far as the slot is. Otherwise the release would seem to tell more of the
-        slot than there is to know, and nothing would be left.
+        release, too, as far as the slot is. The filters took a part of the surprise for the slot's
+        own, by the variances that they state: as these are not those that are told, more is left
+        than if that part had been the best.
         """
         factor = self.factor(seen.foreseen)
-        blurred = seen.noise + seen.error
+        blur = seen.noise + seen.error
         shares = seen.taken.shares if seen.taken else NOTHING
-        more = _white(forecast, factor, every) - factor * forecast.white
+        more = _white(forecast, factor, blur if every else None) - factor * forecast.white
         own = float(shares[-1]) * more
-        # The square of what slot and release have in common, by the filters.
-        common = (seen.before - seen.variance) * (seen.foreseen + blurred)
-        learnt = factor**2 * common + own * (2 * factor * np.sqrt(np.maximum(common, 0.0)) + own)
-        total = factor * seen.foreseen + float(shares @ shares) * more + blurred
-        left = factor * seen.before + more - learnt / total
+        total = factor * seen.foreseen + float(shares @ shares) * more + blur
+        # Of a unit of surprise, and by the filters what slot and release have in common.
+        stated = seen.foreseen + blur
+        taken = np.sqrt(np.maximum(seen.before - seen.variance, 0.0) / stated)
+        common = factor * taken * stated + own
+        left = factor * seen.before + more - 2 * taken * common + taken**2 * total
         # What was released may shift weights between filters: no less is left than they say, of
-        # which a factor below 1 takes its part.
-        left = np.maximum(left, np.minimum(factor, 1.0) * seen.variance)
-        if seen.taken and len(shares) == 1:  # of this slot alone: it tells no less
-            left = np.minimum(left, blurred)
-        return left
+        # which a factor below 1 takes its part. After a jump nothing else is known.
+        least = np.where(seen.jumped, 1.0, np.minimum(factor, 1.0)) * seen.variance
+        return np.where(seen.jumped, least, np.maximum(left, least))
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""
@@ -144,14 +147,15 @@ class Misfit:
         self.usual = (self.usual + weight * (stated - self.usual)).astype(np.float32)
         unusual = self._unusual(seen.foreseen)
         log = self.common[0] + self.common[1] * unusual + self.own
-        blurred = seen.noise + seen.error
+        blur = seen.noise + seen.error
+        self.blur[:] = blur.mean()
         foreseen = np.exp(log) * seen.foreseen
-        total = foreseen + blurred
+        total = foreseen + blur
         outside = np.abs(seen.observed - seen.expected) > NINETY_PERCENT * np.sqrt(total)
         excess = outside - np.interp(foreseen / total, _SHARES, _OUTSIDE)
         # Releases count alike, whatever variance was stated of them.
         typical = np.exp(self.common[0] + self.own + self.usual)
-        lever = np.interp(typical / (typical + blurred), _SHARES, _SLOPES)
+        lever = np.interp(typical / (typical + blur), _SHARES, _SLOPES)
         self._update(lever, unusual, excess)
 
     def _update(self, lever: Floats, unusual: Floats, excess: Floats) -> None:
@@ -185,14 +189,20 @@ class Misfit:
         return factor
 
 
-def _white(forecast: Forecast, factor: Floats, every: bool) -> Floats:
+def _white(forecast: Forecast, factor: Floats, blur: Floats | None) -> Floats:
     """Variance to tell of a slot's own deviation from the curve, shape (d,).
 
-    Releases of every slot show it as they show the curve. Those of sums hardly do, so it is not
-    left out before it is certainly not there.
+    Releases of every slot show it as they show the curve, as far as noise does not hide it. Those
+    of sums hardly do. As far as it is hidden, it is not left out before it is certainly not there.
+
+    Args:
+        forecast: of the slot.
+        factor: on the variance of the curve, (d,).
+        blur: variance of all that is in releases but counts, (d,) or (1,); None of sums.
     """
-    if every:
-        return factor * forecast.white
     absent = np.minimum(np.maximum(1 - forecast.white / forecast.scale, 0.0), 1.0)
-    white: Floats = np.maximum(forecast.scale, LEAST_WHITE) * (1 - absent**CERTAIN)
-    return white
+    hidden = np.maximum(forecast.scale, LEAST_WHITE) * (1 - absent**CERTAIN)
+    if blur is None:
+        return np.asarray(hidden)
+    shown = forecast.scale / (forecast.scale + blur)
+    return np.asarray(hidden + shown * (factor * forecast.white - hidden))
