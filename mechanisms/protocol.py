@@ -72,6 +72,9 @@ class Population:
     """Bins in a row that are parts of one ratio, such as a mean; 0 where counts are asked for."""
     summed: bool = False
     """Whether counts of slots are added up, and releases say how errors last."""
+    graded: tuple[bool, ...] = (False,)
+    """Of the parts of an event, which are bins in a row: whether it adds more or less to that part,
+    up to a quantum, rather than all or nothing."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -86,6 +89,10 @@ class Population:
         for name in ("bins", "sensitivity", "quantum"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} {getattr(self, name)} must be 1 or more")
+        if not self.graded or self.bins % len(self.graded):
+            raise ConfigurationError(
+                f"{self.bins} bins are not made of events with {len(self.graded)} parts each"
+            )
 
 
 @dataclass(frozen=True)

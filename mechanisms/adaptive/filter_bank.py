@@ -10,6 +10,7 @@ since the last observation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,9 @@ RARE = 8.0
 
 # No bin is taken to vary less: slow members stay slow where hardly anybody is.
 LEAST_SCALE = 0.1
+# Variance of what events add to a graded part, in parts of the most that it can be with that mean:
+# of numbers that are spread exponentially, if the range is five times as wide as their mean.
+GRADED = 0.25
 # A count of about one user does not double from slot to slot, as a drift of s would make it do, and
 # noise hides it: no release tells members apart there, and fast ones, believed in for want of
 # evidence, would make every plan too short. So the belief in a member is divided by the square of
@@ -100,13 +104,17 @@ class Bank:
     """Filters for counts of `users` users in `bins` bins.
 
     Members are believed by what they predicted: each release makes that count for `memory` times
-    what it did before.
+    what it did before. `graded` is as in :class:`Population`: of parts to which events add more or
+    less, counts vary less.
     """
 
-    def __init__(self, users: float, bins: int, memory: float = MEMORY) -> None:
+    def __init__(
+        self, users: float, bins: int, memory: float = MEMORY, graded: Sequence[bool] = (False,)
+    ) -> None:
         self.users = max(users, 1.0)
         self.bins = bins
         self.memory = memory
+        self._graded = np.array(graded) if any(graded) else None
 
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
@@ -123,10 +131,18 @@ class Bank:
         return kalman.kept(prior, BELIEF + zeros, scale)
 
     def scale(self, mean: Floats) -> Floats:
-        """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
+        """Variance s of counts of this mean, not too small to divide by: shape (d,).
+
+        The square of what an event adds to a graded part is, on average, between its mean and the
+        square of that.
+        """
         counts = np.minimum(np.maximum(mean, 0.0), self.users)
-        scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
-        return scale
+        scale: Floats = counts * (1 - counts / self.users)
+        if self._graded is not None:
+            parts = counts.reshape(-1, len(self._graded))
+            share = parts / np.maximum(parts.sum(axis=1, keepdims=True), LEAST_SCALE)
+            scale = scale * np.where(self._graded, share + GRADED * (1 - share), 1.0).ravel()
+        return np.maximum(scale, LEAST_SCALE)
 
     def mixture(self, state: BankState) -> Mixture:
         """The members as they are believed since the last observation: mixed once for all slots."""
@@ -196,7 +212,8 @@ class Bank:
         scores = state.scores.astype(np.float64)
         weights = self.mixture(state).weights
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
-        surprise = (counts - mean) ** 2
+        # No count falls below 0: what lies there is noise.
+        surprise = (np.maximum(counts, 0.0) - mean) ** 2
         jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
         if jumped.any():
             jumped |= surprise > partner_reach(self.bins, variance + error, noise)

@@ -114,6 +114,7 @@ class Adaptive(AdaptiveRelease):
         self.bank = filter_bank.Bank(
             float(population.sizes.sum()) * population.sensitivity / population.quantum,
             population.bins,
+            graded=population.graded,
         )
         self.correlation = Correlation(population.bins, dispersion)
         self._most = int(population.sizes.sum()) * population.sensitivity

@@ -68,6 +68,12 @@ class Measure:
         return int(self.weights.max())
 
     @property
+    def graded(self) -> tuple[bool, ...]:
+        """Whether events add more or less to each part, up to a quantum, or all or nothing."""
+        least = np.where(self.weights > 0, self.weights, self.quantum).min(axis=0)
+        return tuple((least < self.quantum).tolist())
+
+    @property
     def sensitivity(self) -> int:
         """How much one event can change the histogram in L1."""
         return int(self.weights.sum(axis=1).max()) * self.above.shape[1]

@@ -224,6 +224,7 @@ class PortfolioStream:
                 question.measure.quantum,
                 question.measure.parts if question.statistic.ratios else 0,
                 summed=bool(question.times),
+                graded=question.measure.graded,
             )
             made = mechanism(question.mechanism, population, revise=revise)
         except ConfigurationError as error:

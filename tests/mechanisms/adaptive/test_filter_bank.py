@@ -184,6 +184,37 @@ def test_bins_are_independent():
             np.testing.assert_array_equal(part[..., order], getattr(other, name))
 
 
+# ---- what counts vary by ---------------------------------------------------------------------
+
+
+# Numbers from 0 to 1 add 1 - t and t; those that are larger add to a part of their own.
+def test_parts_to_which_events_add_more_or_less_vary_less_than_counts():
+    random = np.random.default_rng(9)
+    found = []
+    for _ in range(4000):
+        numbers = random.exponential(0.2, random.poisson(600))
+        inside = numbers[numbers <= 1]
+        found.append([(1 - inside).sum(), inside.sum(), (numbers > 1).sum()])
+    mean, variance = np.mean(found, axis=0), np.var(found, axis=0)
+    scale = Bank(1e9, 6, graded=(True, True, False)).scale(np.tile(mean, 2))
+    assert scale == pytest.approx(np.tile(variance, 2), rel=0.12)
+    assert variance[1] < 0.5 * Bank(1e9, 3).scale(mean)[1]
+
+
+# A draw of noise of six standard deviations below nothing once opened a level, and was followed by
+# a slope upwards, without end, of what nobody was counted in.
+@pytest.mark.parametrize(("far", "jumped"), [(-500.0, False), (500.0, True)])
+def test_no_count_jumps_below_nothing(far, jumped):
+    noise, counts = 81.0, np.array([480.0, 110.0, 0.0, 0.0])
+    bank, random = Bank(5000, 4), np.random.default_rng(3)
+    state, _, _ = follow(bank, counts + random.laplace(0, 10, (60, 4)), 200.0)
+    before = bank.forecast(state).mean[3]
+    released = counts + np.array([0.0, 0.0, 0.0, far])
+    seen = bank.observe(state, released, noise**2, np.zeros(4), alarmed=True)
+    assert seen.jumped.tolist() == [False, False, False, jumped]
+    assert (abs(seen.mean[3] - before) < 10) is not jumped
+
+
 # ---- sums -----------------------------------------------------------------------------------
 
 

@@ -8,10 +8,13 @@ from scipy import stats
 from scipy.interpolate import PchipInterpolator
 
 from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
+from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 from streamveil.mechanisms.portfolio import answers
 from streamveil.mechanisms.portfolio.answers import BEYOND, EMPTY, FEW, TAILS, UNKNOWN
 from streamveil.mechanisms.portfolio.measures import Measure
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
 from streamveil.mechanisms.portfolio.statistics import (
     Count,
     DistinctUsers,
@@ -537,6 +540,7 @@ def coverage(statistic, draw, seed, *, name="adaptive", epsilon=1.0, window=24):
         measure.sensitivity,
         quantum=measure.quantum,
         ratio=measure.parts if statistic.ratios else 0,
+        graded=measure.graded,
     )
     stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes([seed]) * 32))
     state, held = stream.start(), []
@@ -564,8 +568,42 @@ def test_intervals_of_the_adaptive_mechanism_hold_what_they_should(statistic):
     # Where numbers could lie worse between edges or in tails than these do, intervals hold more.
     # Variances depend most on what is beyond the bounds, and the doubt about that is larger than
     # these light tails ask for: of variances and of their roots 0.986 were held.
-    most = {"mean": 0.92, "sum": 0.92}.get(statistic.name, 0.99)
+    most = {"mean": 0.92, "sum": 0.93}.get(statistic.name, 0.99)
     assert 0.88 <= np.mean(held) <= most, held
+
+
+def crowd(random, slot):
+    return random.gamma(1.5, 18, random.poisson(600))
+
+
+# Before what releases leave was by what filters take of them, and parts of numbers were thought to
+# vary less than counts, sums of amounts were held in 0.84 of the slots and others in 0.87; and with
+# less budget in 0.985, by intervals that were wider by a quarter.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("draw", "upper", "epsilon", "least", "most"),
+    [
+        (amounts, 200, 3.0, 0.86, 0.93),
+        (heavy, 200, 3.0, 0.89, 0.95),
+        (crowd, 150, 3.0, 0.89, 0.95),
+        (crowd, 150, 1.0, 0.89, 0.977),
+    ],
+)
+def test_intervals_of_sums_hold_nine_in_ten(draw, upper, epsilon, least, most):
+    statistic, held = Sum("x", 0, upper), []
+    question = Question("asked", statistic=statistic)
+    asked = Portfolio(base=Slots.of("1h"), questions=[question])
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        numbers = [draw(random, slot) for slot in range(300)]
+        counts = np.array([parts_of(statistic, one) for one in numbers]).astype(np.int64)
+        key = bytes([seed]) * 32
+        found = simulate_portfolio(asked, {"asked": counts}, [(24, epsilon)], [5000], key)
+        told = list(answers_of(question, found.releases["asked"]))[10:]
+        low, high = (np.array([getattr(one, end)[0, 0] for one in told]) for end in ("low", "high"))
+        truth = np.array([one.sum() for one in numbers[10:]])
+        held.append(((low <= truth) & (truth <= high)).mean())
+    assert least <= np.mean(held) <= most, held
 
 
 # ---- coverage where noise is large and figures move ----------------------------------------------
@@ -583,6 +621,7 @@ def test_intervals_of_figures_that_move_hold_them_beside_much_noise(statistic):
         measure.sensitivity,
         quantum=measure.quantum,
         ratio=measure.parts,
+        graded=measure.graded,
     )
     stream = ReleaseStream(mechanism("adaptive", population), NoiseSource(bytes([RANDOM]) * 32))
     state, usual = stream.start(), Usual.start(1, measure.parts, statistic.ratios)

@@ -125,3 +125,18 @@ def test_what_a_worker_adds_is_of_the_type_that_is_fast():
     there = pickle.loads(pickle.dumps(asked))
     assert there.weights.dtype is not np.dtype(np.int64)
     assert all(array.dtype is np.dtype(np.int64) for array in there._added)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "graded"),
+    [
+        (Count(), [False]),
+        (Sum("x", -30.0, 180.0), [True, True, False, False]),
+        (Mean("x", -30.0, 180.0), [True, True, False, False]),
+        (Variance("x", 0.0, 1.0), [True, True, True, False, False]),
+        (Quantiles("x", (0.0, 1.0), (0.5,)), [False, False, False]),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_parts_of_numbers_are_graded_and_others_are_not(statistic, graded):
+    assert list(Measure(statistic.weights, ABOVE["flat"]).graded) == graded
