@@ -1,7 +1,8 @@
 """A small web server of one page and its JSON, in threads beside the passes of a run.
 
 It answers GET and HEAD of three paths and nothing else, has no password, and loads nothing from
-elsewhere. A client that is slow holds a thread of its own for some seconds, and nothing else.
+elsewhere. A client that is slow holds a thread of its own for some seconds, and nothing else: where
+there are too many, the one that has been there longest makes room.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread for each client, some at a time; none is waited for when the run ends."""
+    """One thread for each client; none is waited for when the run ends."""
 
     daemon_threads = True
     block_on_close = False
@@ -164,7 +165,8 @@ class _Server(ThreadingHTTPServer):
         self.address_family, place = found[0][0], found[0][4]
         self.board = board
         self.name = address[0]
-        self._clients = threading.BoundedSemaphore(_CLIENTS)
+        self._clients: dict[socket.socket, None] = {}  # those who came first are first
+        self._coming = threading.Lock()
         super().__init__(place, _Handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
@@ -184,14 +186,17 @@ class _Server(ThreadingHTTPServer):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; hang up where too many are answered."""
-        if self._clients.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Answer in a thread; hang up on who came first where there are too many."""
+        with self._coming:
+            if len(self._clients) >= _CLIENTS:
+                first = next(iter(self._clients))
+                del self._clients[first]
+                _hang_up(first)
+            self._clients[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, for as long as a client has, and make room."""
+        """Answer, for as long as a client has."""
         limit = threading.Timer(_SECONDS_FOR_A_CLIENT, _hang_up, (request,))
         limit.daemon = True
         limit.start()
@@ -199,7 +204,12 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             limit.cancel()
-            self._clients.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Hang up, and make room."""
+        with self._coming:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Note that a client went away, or what else happened, where the run does not stop."""
