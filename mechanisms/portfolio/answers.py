@@ -15,7 +15,8 @@ Values are those of clipped numbers; standard error and interval are about the n
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
 is taken there. Quantiles beyond the first or last edge are told as that edge,
 and in words; intervals of quantiles reach beyond it, into a tail as steep as the outer interval.
-Between edges events lie near a smooth curve, as far as the edges themselves do so.
+Between edges events lie near a smooth curve, as far as the edges themselves do so: only so far as
+they do not, it is thought how far that is from a straight line, and that events lie anywhere.
 
 Sources: J. Pickands, "Statistical inference using extreme order statistics" (1975), of tails; R. S.
 Woodruff, "Confidence intervals for medians and other position measures" (1952).
@@ -571,15 +572,14 @@ def _between(
     least, most = min(low, edges[0]), max(high, edges[-1])
     # How far beyond the edges it is, is as uncertain as how far numbers are beyond bounds.
     under, over = (DOUBT * max(gap, 0.0) for gap in (edges[0] - middle, middle - edges[-1]))
-    # Between edges a smooth curve is as wrong as a straight one may be; and events may lie anywhere
-    # there: the more of them the worse, and worst for a share half way between those at the edges.
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
     width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
-    # Of an outer interval nothing beside it tells at which of its ends they are.
-    inner = 1 < place < len(edges) - 1
-    anywhere = (rough if inner else 1.0) * width * _shapeless(held, below)
-    bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
+    # Of an outer interval nothing beside it tells at which of its ends events are; and one beside it
+    # knows as little how steep the curve is where they meet.
+    inner = 2 < place < len(edges) - 2
+    away = np.hypot(_at(curve, edges, quantile) - value, width * _shapeless(held, below))
+    bent = NINETY_PERCENT * (rough if inner else 1.0) * away
     if (edges % 1 == 0.5).all():
         bent = np.hypot(bent, NINETY_PERCENT * WHOLE)
     low = max(value - np.hypot(value - low, bent), least) - NINETY_PERCENT * under
@@ -589,6 +589,9 @@ def _between(
 
 def _shapeless(held: Floats, below: Floats) -> Floats:
     """Standard deviation of where in an interval a share of events lies, in parts of its width.
+
+    Events may lie anywhere in it: the more of them the worse, and worst for a share half way
+    between those at its edges.
 
     Args:
         held: share of events in the interval.
@@ -601,9 +604,12 @@ def _shapeless(held: Floats, below: Floats) -> Floats:
 def _rough(curve: Floats, spread: Floats, edges: Floats) -> Floats:
     """How far events lie from a smooth curve, in parts of what is thought of any: shape (nodes,).
 
-    Without an edge the curve through those beside it tells of how many events are below it. How
-    wrong that is, beyond noise, shows how smooth a distribution is in wider intervals than those
-    that there are. What is thought of any counts as much as `THOUGHT` edges.
+    Of any it is thought that they may lie anywhere between edges, and that a smooth curve is as
+    wrong as it is from a straight line. Without an edge the curve through those beside it tells of
+    how many events are below it. How wrong that is, beyond noise, shows how smooth a distribution
+    is in wider intervals than those that there are. No edge tells that it is worse than what is
+    thought of any, which counts as much as `THOUGHT` edges: numbers that begin at once at an edge
+    may be smooth elsewhere.
 
     Args:
         curve: share of events below each edge, shape (nodes, edges).
@@ -625,10 +631,11 @@ def _rough(curve: Floats, spread: Floats, edges: Floats) -> Floats:
     expected = held * at**2 * (3 - 2 * at) + begin * at * (1 - at) ** 2 - end * at**2 * (1 - at)
     found = curve[:, 2:-2] - curve[:, near]
     error = 1.5 * (spread[:, 2:-2] / held) ** 2
-    most = np.maximum(_shapeless(held, np.clip(found / held, 0.0, 1.0)) ** 2, _TINY)
+    anywhere = _shapeless(held, np.clip(found / held, 0.0, 1.0))
+    most = np.maximum(anywhere**2 + (expected / held - at) ** 2, _TINY)
     weight = (most / (most + error)) ** 2
-    beyond = weight * (((found - expected) / held) ** 2 - error) / most
-    squared = (THOUGHT + beyond.sum(axis=1)) / (THOUGHT + weight.sum(axis=1))
+    beyond = np.minimum((((found - expected) / held) ** 2 - error) / most, 1.0)
+    squared = (THOUGHT + (weight * beyond).sum(axis=1)) / (THOUGHT + weight.sum(axis=1))
     return np.sqrt(np.clip(squared, 0.0, 1.0))
 
 

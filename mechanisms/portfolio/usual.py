@@ -18,7 +18,8 @@ What was observed of a slot alone is no part of what is usual before it, and is 
 it beside that: forecasts of parts lag together, so their errors are not those of a ratio. Only
 where groups and bins were brought to agree, counts as they are told have what the groups tell of
 their bins. Where nothing was observed of a slot alone, forecasts move a figure, but no more is
-known of it than how far slots are from what is usual.
+known of it than how far slots are from what is usual; of shares below edges, whose errors allow for
+that lag, forecasts tell how far they moved, and nothing of the chance of a slot's own numbers.
 
 By how much slots differ is learnt, too: from how far what was observed lies from what was usual
 before, beyond its noise, of all nodes together. Each ratio that figures are made of has a number of
@@ -307,7 +308,7 @@ class Usual:
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
-        return self._pulled(Told.below, counts, variances, before, self.differ())
+        return self._pulled(Told.below, counts, variances, before, self.differ(), lagging=True)
 
     def _pulled(
         self,
@@ -317,6 +318,8 @@ class Usual:
         before: Floats,
         differ: Floats,
         shifts: Shifts = (0.0, 0.0),
+        *,
+        lagging: bool = False,
     ) -> tuple[Floats, Floats]:
         known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
         slot = told(counts, variances, TOGETHER)
@@ -324,7 +327,7 @@ class Usual:
         ratio, doubt = _usual(known, before, self.ratios.scatter)
         ratio = np.maximum(ratio - shifts[0], 0.0)
         slot, seen = slot.raised(shifts[1]), seen and seen.raised(shifts[1])
-        return _pulled(ratio, doubt, slot, seen, self.ratios.scatter, differ, self.own)
+        return _pulled(ratio, doubt, slot, seen, self.ratios.scatter, differ, self.own, lagging)
 
 
 def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
@@ -358,6 +361,7 @@ def _pulled(
     scatter: float,
     apart: Floats,
     own: float,
+    lagging: bool,
 ) -> tuple[Floats, Floats]:
     """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
 
@@ -369,20 +373,26 @@ def _pulled(
         scatter: variance of single numbers.
         apart: variance of slots.
         own: part of the slot in what was observed with it.
+        lagging: whether the error of `slot` allows for forecasts of parts that lag together; else
+            no more is told of a ratio that was forecast than how far slots are from what is usual.
     """
-    differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    most = _most(ratio)
+    moved, chance = apart * most, scatter / np.maximum(slot.events, 1.0) * most
     if seen is not None:
-        spread, events = np.minimum(differ + doubt, MOST_SPREAD * _most(ratio)), slot.events
+        spread, events = np.minimum(moved + chance + doubt, MOST_SPREAD * most), slot.events
         found, _ = _pull(ratio, spread, 0.0, seen, events)
         found, both = _pull(ratio, spread, 0.0, seen, events, np.clip(found, 0.0, 1.0))
         return np.clip(found, 0.0, 1.0), both
-    # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
-    events = np.maximum(slot.events, 0.0)
-    slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * differ * events**2)
-    found, both = _pull(ratio, differ, doubt, slot)
     if own == 1:
+        found, both = _pull(ratio, moved + chance, doubt, slot)
         return np.clip(found, 0.0, 1.0), both
-    return np.clip(found, 0.0, 1.0), differ + doubt
+    # Forecasts, and means of many slots, tell how a stream moves, but are as far from this slot as
+    # what is usual; and of what its single numbers happen to be they tell nothing.
+    moves = moved if lagging else moved + chance
+    events = np.maximum(slot.events, 0.0)
+    slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * moves * events**2)
+    found, both = _pull(ratio, moves, doubt, slot)
+    return np.clip(found, 0.0, 1.0), both + chance if lagging else moves + doubt
 
 
 def _pull(

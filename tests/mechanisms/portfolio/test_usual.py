@@ -142,6 +142,40 @@ def test_of_a_slot_in_which_nothing_was_observed_no_more_is_known_than_how_much_
     assert observed < forecast / 10
 
 
+def test_a_forecast_tells_how_far_shares_below_edges_moved_but_not_their_chance():
+    """Only how far slots are from what is usual was told, however sure the forecast."""
+    parts, sure, unsure = (np.full((1, 4), each) for each in (100.0, 1.0, 1e6))
+    usual = Usual.start(1, 4, Quantiles("delay", (0, 10, 20)).ratios)
+    usual = usual.after([Observed(parts, sure)]).after([])
+    moved = parts + np.array([[40.0, 40.0, -40.0, -40.0]])
+    before = np.array([0.25, 0.5, 0.75])
+    below, told = usual.below(moved, sure, before)
+    _, nothing = usual.below(moved, unsure, before)
+    assert (told < 0.6 * nothing).all()
+    assert (told > below * (1 - below) / 400).all()
+    _, many = usual.below(moved * 1e6, sure, before)
+    chance = np.array([0.25, 0.5, 0.75]) * np.array([0.75, 0.5, 0.25]) / 400
+    assert (told - many)[0] == pytest.approx(chance, rel=0.15)
+
+
+def test_shares_that_move_err_as_is_told_where_every_third_slot_is_observed():
+    """Forecasts follow this stream well: standard errors were twice as large as errors."""
+    random, statistic = np.random.default_rng(SEED), Quantiles("delay", (0, 10, 20, 30))
+    usual, edges, scores = Usual.start(1, 5, statistic.ratios), np.array([0, 10, 20, 30]), []
+    for slot in range(600):
+        numbers = random.normal(15 + 8 * np.sin(slot / 8), 12, 800)
+        parts = statistic.weights[statistic.steps(numbers)].sum(axis=0)[None] + 0.0
+        parts, errors = parts + random.normal(0, 15, parts.shape), np.full(parts.shape, 15.0**2)
+        if slot % 3 == 0:
+            usual, forecast = usual.after([Observed(parts, errors)]), parts
+            continue
+        usual = usual.after([])
+        below, told = usual.below(forecast, errors, np.full(4, 0.5))
+        truth = (numbers[:, None] < edges).mean(axis=0)
+        scores.append((below - truth) / np.sqrt(told))
+    assert 0.65 < np.sqrt(np.mean(np.square(scores[KNOWN:]))) < 1.1
+
+
 @pytest.mark.parametrize("differ", [0.005, 0.04, 0.1])
 @pytest.mark.parametrize("noise", [2.0, 20.0])
 def test_how_much_slots_differ_is_learnt(differ, noise):
