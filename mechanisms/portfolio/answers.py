@@ -575,8 +575,8 @@ def _between(
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
     width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
-    # Of an outer interval nothing beside it tells at which of its ends events are; and one beside it
-    # knows as little how steep the curve is where they meet.
+    # Of an outer interval nothing beside it tells at which of its ends events are; nor of the one
+    # next to it how steep the curve is where they meet.
     inner = 2 < place < len(edges) - 2
     away = np.hypot(_at(curve, edges, quantile) - value, width * _shapeless(held, below))
     bent = NINETY_PERCENT * (rough if inner else 1.0) * away
