@@ -127,13 +127,12 @@ class Misfit:
         blur = seen.noise + seen.error
         shares = seen.taken.shares if seen.taken else NOTHING
         more = _white(forecast, factor, blur if every else None) - factor * forecast.white
-        own = float(shares[-1]) * more
-        total = factor * seen.foreseen + float(shares @ shares) * more + blur
-        # Of a unit of surprise, and by the filters what slot and release have in common.
-        stated = seen.foreseen + blur
-        taken = np.sqrt(np.maximum(seen.before - seen.variance, 0.0) / stated)
-        common = factor * taken * stated + own
-        left = factor * seen.before + more - 2 * taken * common + taken**2 * total
+        # By the filters, that part squared is what the variance lost, over that of the surprise.
+        # What is left is worked out from what they leave: before, it may be 10**15 times as much.
+        squared = np.maximum(seen.before - seen.variance, 0.0) / (seen.foreseen + blur)
+        taken = np.sqrt(squared)
+        left = factor * np.minimum(seen.before, seen.variance) + (1 - factor) * squared * blur
+        left += (1 - 2 * taken * float(shares[-1]) + squared * float(shares @ shares)) * more
         # What was released may shift weights between filters: no less is left than they say, of
         # which a factor below 1 takes its part. After a jump nothing else is known.
         least = np.where(seen.jumped, 1.0, np.minimum(factor, 1.0)) * seen.variance

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.adaptive import intervals
-from streamveil.mechanisms.adaptive.filter_bank import Observed, Taken
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed, Taken
 from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
@@ -120,6 +120,17 @@ def test_what_is_told_is_how_far_estimates_are(factor, noise):
     estimates = stated / (stated + noise) * seen.observed
     left = misfit.after(seen, foreseen(seen.before))
     assert left == pytest.approx(((estimates - counts) ** 2).mean(), rel=0.03)
+
+
+# The first release tells nearly all: next to what was foreseen, what is left may be 10**-30 of it.
+@pytest.mark.parametrize("users", [1e6, 1e9, 1e15])
+@pytest.mark.parametrize("noise", [0.02, 20.0])
+def test_rounding_leaves_what_is_told_of_a_first_release(users, noise):
+    bank = Bank(users, 3)
+    state, misfit = bank.start(), Misfit.start(3)
+    forecast = bank.forecast(state)
+    seen = bank.observe(state, np.array([3.0, 200.0, users / 3]), noise, np.zeros(3))
+    assert misfit.after(seen, forecast, every=True) == pytest.approx(noise, rel=0.25)
 
 
 def test_of_a_slot_with_a_jump_its_release_tells_alone():
