@@ -25,7 +25,7 @@ def main() -> None:
 
     options = parser(__doc__)
     add = options.add_argument
-    add("--seeds", type=int, nargs="+", default=[4, 5])
+    add("--seeds", type=int, nargs="+", default=[4, 5, 6, 7])
     add("--streams", nargs="*", choices=STREAMS, default=list(STREAMS), help="those to measure")
     add("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     add("--slots", type=int, help="of each stream, at most (default: all that there are)")
