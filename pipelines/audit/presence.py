@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited_presence([Lifetime(6.0)], [Limit(None, in_life=3)], runs=20, seed=0)
+    findings = audited_presence([Lifetime(6.0)], [Limit(None, in_life=3)], extent=Extent(runs=20))
 
 What is audited is the stream that releases, with its filter, behind the counters that decide which
 slots of a user count. Three things are looked at besides charges, which are recounted of the slots
@@ -48,8 +48,8 @@ from streamveil.pipelines.audit.comers import Comers, Real, Rule, comers, spacin
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
-from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
 from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, world_of
@@ -82,11 +82,7 @@ def audited_presence(
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
     visits: tuple[Integers, Integers, int] | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a mechanism where users count in a few slots only.
 
@@ -101,15 +97,10 @@ def audited_presence(
         adjacency: what neighbouring streams differ in.
         visits: events of a real stream, beside which canaries are put: as of :meth:`Real.of`, rows,
             the class of each user, and the number of slots; worst cases without.
-        runs: of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many are done of each kind for each class.
+        extent: how long the audit goes on, in rounds of a run of each kind for each class.
 
     Raises ConfigurationError for a mechanism, requirements or limits that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
     prices = priced(limits, asked, adjacency)
     users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
@@ -117,17 +108,15 @@ def audited_presence(
         users = crowd(prices, users, bins)
     population = Population(prices, users, bins, sensitivity)
     presence = Presence(tuple(limits), asked, adjacency)
-    real, key = None, digest(b"audit", b"calendars", b"%d" % seed)
+    real, key = None, digest(b"audit", b"calendars", b"%d" % extent.seed)
     if visits is not None:
         rows, class_of, slots = visits
         rules = Rules.of(limits, asked, adjacency)
         real = Real.of(rows, class_of, (slots, len(asked), bins), rules, key)
-    audit = PresenceAudit(mechanism, population, presence, real, seed, key)
+    audit = PresenceAudit(mechanism, population, presence, real, extent.seed, key)
     people = replace(population, requirements=asked)
     return found_by(
-        *(audit, mechanism, runs, seconds, confidence, done),
-        own=real is not None,
-        notes=left_out(people, audit.classes),
+        audit, mechanism, extent, own=real is not None, notes=left_out(people, audit.classes)
     )
 
 

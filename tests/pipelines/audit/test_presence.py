@@ -13,8 +13,9 @@ from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit.comers import Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW
 from streamveil.pipelines.audit.presence import LEFT_OUT, audited_presence
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS, scaled
-from tests.audits.scenes import no_filters
+from tests.audits.scenes import BRIEF, no_filters
 
 KEY = bytes(range(32))
 
@@ -29,7 +30,7 @@ def of_windows(window=11, most=1, blocks=1, epsilon=3.0, **options):
     return audited_presence(*asked, **{"sizes": [1000], **SIMPLE, **options})
 
 
-SIMPLE = {"mechanism": "uniform", "runs": 4, "bins": 8}
+SIMPLE = {"mechanism": "uniform", "extent": BRIEF, "bins": 8}
 
 
 def check_of(found, part, claim):
@@ -95,7 +96,7 @@ def test_too_little_noise_of_counts_is_convicted(audited, monkeypatch):
 def test_too_little_noise_of_what_is_left_out_is_convicted(audited, monkeypatch):
     for module in (kept_share, life_share):
         scaled(module, monkeypatch, 40)
-    found = audited(bins=2, runs=12)
+    found = audited(bins=2, extent=Extent(runs=12))
     assert found.worst.part == LEFT_OUT
     assert found.worst.times > 1.1
 
@@ -112,7 +113,7 @@ def test_classes_without_a_limit_are_audited_beside_those_that_have_one():
 
 @pytest.mark.usefixtures("short")
 def test_the_same_seed_gives_the_same_audit():
-    once, again, other = (of_life(bins=2, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (of_life(bins=2, extent=Extent(runs=4, seed=seed)) for seed in (1, 1, 2))
     assert once.checks == again.checks
     assert once.checks != other.checks
 
@@ -160,7 +161,7 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
 @pytest.mark.slow
 def test_honest_streams_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited(seed=seed, bins=12).convicted
+        audited(bins=12, extent=Extent(runs=4, seed=seed)).convicted
         for seed in range(10)
         for audited in (of_life, of_windows)
     ]
