@@ -11,7 +11,7 @@ and no more than g times the budget. What slots were charged is added up exactly
 
 Gates are looked at by one canary alone, beside others at whose distance a gate opens half of the
 time; measurements by canaries in all bins, beside others who leap in the last slot of a short life;
-and many of them, one after the other, in a long one. Scores are learnt: see `learnt.py`.
+and many of them, one after the other, in a long one. Scores are learnt: see `life_odds.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window
 from streamveil.pipelines.audit.guesses import CHOOSING, OF, Guesses, check
-from streamveil.pipelines.audit.learnt import Learnt, Sight
+from streamveil.pipelines.audit.life_odds import LifeOdds, Sight
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 
@@ -100,12 +100,12 @@ class _Run:
     published: npt.NDArray[np.bool_]
     """Which lives published anything, shape (lives,)."""
 
-    def guesses(self, learnt: Learnt) -> Guesses:
+    def guesses(self, odds: LifeOdds) -> Guesses:
         """Beside what was charged."""
         places = self.users.shape[1]
         users = self.users.reshape(-1)
         return Guesses(
-            learnt.scores(self.sight),
+            odds.scores(self.sight),
             self.sight.there.reshape(-1),
             np.repeat(self.charged, places) * users,
             users,
@@ -161,8 +161,8 @@ class AuditForEver:
         """
         runs = self._seen[kind]
         open_eyed = [i for i in range(len(runs)) if i % OF < CHOOSING]
-        learnt = Learnt.of([runs[i].sight for i in open_eyed])
-        halves = [Learnt.of([runs[i].sight for i in open_eyed if i % 2 != j]) for j in (0, 1)]
+        learnt = LifeOdds([runs[i].sight for i in open_eyed])
+        halves = [LifeOdds([runs[i].sight for i in open_eyed if i % 2 != j]) for j in (0, 1)]
         for i, run in enumerate(runs):
             yield run.guesses(halves[i % 2] if i in open_eyed else learnt)
 

@@ -9,7 +9,7 @@ In memory::
 A record is there or not, by a fair coin in every release, and whoever knows all other records
 guesses which. It stands alone, or beside others of about its budget, so many that a mechanism keeps
 them, or as many as leave it in doubt (`doubt.py`); or beside records of the user's own. How
-guesses are made is learnt from some releases (`learned_odds.py`), which of them count is chosen by
+guesses are made is learnt from some releases (`record_odds.py`), which of them count is chosen by
 others, and neither is counted. Charges are added up exactly, of records over the whole range of
 values.
 """
@@ -35,7 +35,7 @@ from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, check, joi
 from streamveil.pipelines.audit.records.canaries import Canary
 from streamveil.pipelines.audit.records.charges import dearest
 from streamveil.pipelines.audit.records.doubt import in_doubt
-from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
+from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
 from streamveil.pipelines.audit.records.shows import Releases, Reports, RunningReleases, Showing
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 
@@ -136,7 +136,7 @@ class RecordsAudit:
             for i, canary in enumerate(canaries)
             for world, made in self._worlds(canary)
         }
-        self._odds: dict[tuple[int, str, str], LearnedOdds] = {}
+        self._odds: dict[tuple[int, str, str], RecordOdds] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (i, part): [] for i in range(len(canaries)) for part in parts
         }
@@ -164,7 +164,7 @@ class RecordsAudit:
         name = f"{self._seed} {number} {i} {part} {world}".encode()
         source = NoiseSource(digest(b"audit of records", name))
         most = self._number(part)
-        odds = self._odds.setdefault((i, part, world), LearnedOdds())
+        odds = self._odds.setdefault((i, part, world), RecordOdds())
         if number % OF == 0:
             most *= _LEARNT
             odds.learn(*(self._shown(i, part, world, there, most, source) for there in _BOTH))

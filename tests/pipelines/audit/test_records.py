@@ -13,7 +13,7 @@ from streamveil.pipelines.audit.records.auditing import Records, audited_records
 from streamveil.pipelines.audit.records.canaries import of_budgets, of_records, of_values
 from streamveil.pipelines.audit.records.charges import dearest
 from streamveil.pipelines.audit.records.doubt import in_doubt
-from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
+from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
 from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS
 from tests.audits.scenes import BRIEF
@@ -247,7 +247,7 @@ def test_odds_are_learnt_of_figures_of_choices_and_of_figures_by_choice():
         chosen = random.laplace(moved * np.where(choice, 1, -1), 1, number)[:, None]
         return Shown(figures, choice, chosen)
 
-    odds = LearnedOdds()
+    odds = RecordOdds()
     odds.learn(shown(1.0), shown(0.0))
     figures = np.array([[9.0, 0.0], [-9.0, 0.0], [9.0, 0.0], [-9.0, 2.0]])
     told = Shown(figures, np.array([1, 1, 0, 0]), np.array([[9.0], [9.0], [9.0], [9.0]]))
@@ -263,6 +263,6 @@ def test_worlds_that_are_alike_tell_nothing():
         )
         for _ in range(2)
     ]
-    odds = LearnedOdds()
+    odds = RecordOdds()
     odds.learn(*both)
     assert (odds.scores(both[0]) == 0).all()
