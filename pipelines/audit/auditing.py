@@ -15,6 +15,7 @@ Together the first two are the whole guarantee; the third one needs no faith in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS
@@ -89,7 +90,12 @@ def audited(
     population = Population(asked, users, bins, sensitivity)
     audit = Audit(mechanism, population, adjacency == REPLACE, counts, extent.seed, make_driver)
     return found_by(
-        audit, mechanism, extent, own=counts is not None, notes=left_out(population, audit.classes)
+        audit,
+        mechanism,
+        extent,
+        own=counts is not None,
+        notes=left_out(population, audit.classes),
+        too_short=audit.too_short,
     )
 
 
@@ -114,6 +120,13 @@ class Audit:
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (k, kind): [] for k in self.classes for kind in KINDS
         }
+
+    @property
+    def too_short(self) -> dict[str, int]:
+        """Windows that are longer than the real stream, and how long they are."""
+        some = [self._population.requirements[k] for k in self.classes]
+        slots = math.inf if self._counts is None else len(self._counts)
+        return {f"windows of {asked_of(one)}": one.window for one in some if one.window > slots}
 
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -72,7 +73,13 @@ USUAL = Extent()
 
 
 def found_by(
-    audit: Rounds, name: str, extent: Extent, *, own: bool, notes: Iterable[str]
+    audit: Rounds,
+    name: str,
+    extent: Extent,
+    *,
+    own: bool,
+    notes: Iterable[str],
+    too_short: Mapping[str, int] = MappingProxyType({}),
 ) -> Findings:
     """Go on for so many rounds, or about so many seconds.
 
@@ -82,6 +89,7 @@ def found_by(
         extent: how long.
         own: whether canaries were put beside a real stream.
         notes: of what was not audited.
+        too_short: as of `Findings`.
     """
     started, number = time.monotonic(), 0
     while number != extent.runs:
@@ -96,7 +104,16 @@ def found_by(
     return Findings(
         *(name, extent.confidence, audit.runs, audit.slots, taken, checks, audit.overspent),
         own=own,
-        notes=tuple(notes),
+        notes=(*notes, *(_longer(*one) for one in too_short.items())),
+        too_short=too_short,
+    )
+
+
+def _longer(what: str, slots: int) -> str:
+    return (
+        f"no guesses about {what}: these need {slots:,} slots, and the input has fewer: give it as "
+        "many or more (--end may be later than the last event), or leave --input out for worst "
+        "cases"
     )
 
 

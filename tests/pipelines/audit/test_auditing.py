@@ -132,6 +132,22 @@ def test_mechanisms_whose_requirements_could_change_are_audited_while_they_do_no
     assert found.worst.times > 0.1
 
 
+@pytest.mark.parametrize("slots", [23, 24])
+def test_windows_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(slots):
+    counts = np.zeros((slots, 2, 3), np.int64)
+    asked = [Requirement(3, 2.0), Requirement(24, 4.0)]
+    found = audited(asked, mechanism="pba", sizes=[100, 100], counts=counts, extent=BRIEF)
+    blind = replace(found, checks=tuple(replace(one, visible=np.inf) for one in found.checks))
+    if slots == 24:
+        assert not found.notes
+        assert blind.sentence.endswith("give it more time")
+        return
+    (note,) = found.notes
+    assert "no guesses about windows of w = 24, E = 4: these need 24 slots" in note
+    assert "leave --input out" in note
+    assert blind.sentence.endswith("give it more time, and an input of 24 slots or more")
+
+
 def test_what_cannot_be_audited_is_refused():
     with pytest.raises(ConfigurationError, match="rotation"):
         audited([Requirement(3, 3.0)], mechanism="rotation", extent=BRIEF)

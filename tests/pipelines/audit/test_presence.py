@@ -208,6 +208,31 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, events, flags, part):
     assert f"| {part} |" in outcome.out
 
 
+def one_visit(slots):
+    """Of one user in the first of so many slots."""
+    return np.array([[0], [0], [0], [1]]), np.array([0]), slots
+
+
+@pytest.mark.parametrize(
+    ("audited", "name", "least"),
+    [(of_life, "lives of E = 3 forever", 7), (of_windows, "windows of w = 11, E = 3", 34)],
+)
+def test_stories_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(audited, name, least):
+    """Just as many slots as are named hold a story, and what it costs is added up."""
+    short, enough = (audited(bins=2, visits=one_visit(slots)) for slots in (least - 1, least))
+    wanted = f"no guesses about {name}: these need {least} slots, and the input has fewer: "
+    assert any(note.startswith(wanted) for note in short.notes)
+    assert not any(name in note for note in enough.notes)
+    assert short.overspent == 0 < enough.overspent
+
+
+def test_what_an_input_is_too_short_for_is_told(toolbox, events):
+    outcome = toolbox.run("audit", *events, "--default_requirement=24,3,50", "--max_slots=1,1")
+    assert outcome.code == 0, outcome.err
+    assert "no guesses about windows of w = 24, E = 3: these need 73 slots" in outcome.out
+    assert "(--end may be later than the last event), or leave --input out" in outcome.out
+
+
 @pytest.mark.usefixtures("short")
 def test_a_table_may_limit_slots(toolbox, tmp_path):
     table = tmp_path / "requirements.csv"
