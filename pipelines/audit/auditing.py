@@ -41,6 +41,7 @@ from streamveil.pipelines.audit.worlds import (
     World,
     crowd,
     saves_up,
+    sizes_of,
     world_of,
 )
 
@@ -82,7 +83,7 @@ def audited(
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
     asked = Requirements.of(requirements)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     if counts is None:
         users = crowd(asked, users, bins)
     else:

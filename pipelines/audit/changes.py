@@ -46,7 +46,7 @@ from streamveil.pipelines.audit.options import (
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up
+from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -89,7 +89,7 @@ def audited_changes(
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
     asked = Requirements.of(requirements)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     population = Population(asked, crowd(asked, users, bins), bins, sensitivity)
     later = asked_units(np.reshape([astuple(one) for one in changes], (-1, 4)))
     kinds = np.concatenate([asked.as_changing, later])

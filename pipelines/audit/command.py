@@ -111,10 +111,7 @@ def _audited_windows(given: argparse.Namespace, extent: Extent, registry: Regist
 
     bins = _bins(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        requirements: Sequence[Requirement] = registry.classes
-        sizes, counts = registry.sizes, None
-        if given.input:
-            requirements, sizes, counts = _counted(given, registry, Path(folder))
+        requirements, sizes, counts = _classes(given, registry, Path(folder))
         with _with_progress(extent) as shown:
             return audited(
                 requirements,
@@ -247,12 +244,9 @@ def _audited_devices(given: argparse.Namespace, extent: Extent, registry: Regist
             f"--requirements={given.requirements} limits the slots in which users count "
             "(max_slots), and devices count by themselves: leave the column out"
         )
-    requirements: Sequence[Requirement] = registry.classes
     bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        sizes, counts = registry.sizes, None
-        if given.input:
-            requirements, sizes, counts = _counted(given, registry, Path(folder))
+        requirements, sizes, counts = _classes(given, registry, Path(folder))
         with _with_progress(extent) as shown:
             return audited_devices(
                 requirements,
@@ -329,6 +323,15 @@ def _seconds(given: argparse.Namespace) -> float | None:
 def _bins(given: argparse.Namespace) -> int:
     """Bins of worst cases."""
     return whole("bins", DEFAULT_BINS if given.bins is None else given.bins)
+
+
+def _classes(
+    given: argparse.Namespace, registry: Registry, folder: Path
+) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """Requirements and sizes of the classes; and counts (T, K, d) of an input, if there is one."""
+    if not given.input:
+        return registry.classes, registry.sizes, None
+    return _counted(given, registry, folder)
 
 
 def _counted(

@@ -53,7 +53,7 @@ from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
-from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, world_of
+from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, sizes_of, world_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -104,7 +104,7 @@ def audited_presence(
     """
     asked = Requirements.of(requirements)
     prices = priced(limits, asked, adjacency)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     if visits is None:
         users = crowd(prices, users, bins)
     population = Population(prices, users, bins, sensitivity)

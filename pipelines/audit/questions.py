@@ -36,7 +36,7 @@ from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS_OF_QUESTIONS
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up
+from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -75,7 +75,7 @@ def audited_questions(
     Raises ConfigurationError for questions or requirements that cannot be.
     """
     known = Requirements.of(requirements)
-    users = np.ones(len(known), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(known, sizes)
     asked = Asked.of(portfolio, known, users, adjacency)
     real = None
     if counts is None:

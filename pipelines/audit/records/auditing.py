@@ -234,5 +234,4 @@ class RecordsAudit:
 
 
 def _of(scores: Floats, there: npt.NDArray[np.bool_], budget: float) -> Guesses:
-    ones = np.ones(scores.size, np.int64)
-    return Guesses(scores, there, np.full(scores.size, budget), ones, ones.astype(np.bool_))
+    return Guesses.of_single(scores, there, np.full(scores.size, budget))
