@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited([Requirement(40, 1.0)], mechanism="pba", runs=20, seed=0)
+    findings = audited([Requirement(40, 1.0)], mechanism="pba", extent=Extent(runs=20))
     findings.convicted, [(one.part, one.claim, one.times, one.visible) for one in findings.checks]
 
 `make_driver` takes the place of the exact driver: see `runs.MakeDriver`.
@@ -15,6 +15,7 @@ Together the first two are the whole guarantee; the third one needs no faith in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -26,11 +27,11 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
-from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, fullest, run
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import (
@@ -40,6 +41,7 @@ from streamveil.pipelines.audit.worlds import (
     World,
     crowd,
     saves_up,
+    sizes_of,
     world_of,
 )
 
@@ -59,12 +61,8 @@ def audited(
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
     counts: Integers | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
+    extent: Extent = USUAL,
     make_driver: MakeDriver = exact,
-    done: Callable[[int], object] = lambda _: None,
 ) -> Findings:
     """Audit a mechanism over fixed requirements.
 
@@ -79,28 +77,26 @@ def audited(
         adjacency: what neighbouring streams differ in.
         counts: of a real stream, int64, shape (T, K, d), beside which canaries are put; worst cases
             without.
-        runs: with canaries of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
+        extent: how long the audit goes on, in rounds of a run of each kind for each class.
         make_driver: what is audited in place of the exact driver.
-        done: called after each run with how many are done of each kind for each class.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     if counts is None:
         users = crowd(asked, users, bins)
     else:
         bins = counts.shape[2]
     population = Population(asked, users, bins, sensitivity)
-    audit = Audit(mechanism, population, adjacency == REPLACE, counts, seed, make_driver)
+    audit = Audit(mechanism, population, adjacency == REPLACE, counts, extent.seed, make_driver)
     return found_by(
-        *(audit, mechanism, runs, seconds, confidence, done),
+        audit,
+        mechanism,
+        extent,
         own=counts is not None,
         notes=left_out(population, audit.classes),
+        too_short=audit.too_short,
     )
 
 
@@ -125,6 +121,13 @@ class Audit:
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (k, kind): [] for k in self.classes for kind in KINDS
         }
+
+    @property
+    def too_short(self) -> dict[str, int]:
+        """Windows that are longer than the real stream, and how long they are."""
+        some = [self._population.requirements[k] for k in self.classes]
+        slots = math.inf if self._counts is None else len(self._counts)
+        return {f"windows of {asked_of(one)}": one.window for one in some if one.window > slots}
 
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class."""

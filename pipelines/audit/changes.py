@@ -3,7 +3,7 @@
 In memory::
 
     asked = [Requirement(3, 3.0), Requirement(1, 30.0)]
-    findings = audited_changes(asked, mechanism="dpbd", runs=20, seed=0)
+    findings = audited_changes(asked, mechanism="dpbd", extent=Extent(runs=20))
 
 The groups of a story are of one class at first, and ask for something else in one slot of it, drawn
 among all that anybody asks for. Their events are in a window that was asked for: one that looks
@@ -41,14 +41,12 @@ from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
 from streamveil.pipelines.audit.options import (
     DEFAULT_BINS,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_RUNS,
     DRAWN,
 )
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up
+from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -73,11 +71,7 @@ def audited_changes(
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
     longest_window: int | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a mechanism over requirements that change, in worst cases.
 
@@ -90,17 +84,12 @@ def audited_changes(
         sensitivity: as of `Population`.
         adjacency: what neighbouring streams differ in.
         longest_window: that may be asked for; the longest that is, when None.
-        runs: of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many are done of each kind for each class.
+        extent: how long the audit goes on, in rounds of a run of each kind for each class.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     population = Population(asked, crowd(asked, users, bins), bins, sensitivity)
     later = asked_units(np.reshape([astuple(one) for one in changes], (-1, 4)))
     kinds = np.concatenate([asked.as_changing, later])
@@ -113,12 +102,10 @@ def audited_changes(
         )
     machine = dynamic_mechanism(mechanism, Setting(bins, horizon, sensitivity))
     moves = adjacency == REPLACE
-    audit = ChangesAudit(mechanism, machine, population, np.unique(kinds, axis=0), moves, seed)
-    return found_by(
-        *(audit, mechanism, runs, seconds, confidence, done),
-        own=False,
-        notes=left_out(population, audit.classes),
+    audit = ChangesAudit(
+        mechanism, machine, population, np.unique(kinds, axis=0), moves, extent.seed
     )
+    return found_by(audit, mechanism, extent, own=False, notes=left_out(population, audit.classes))
 
 
 def later_requirements(path: str, classes: Sequence[Requirement]) -> list[DynamicRequirement]:

@@ -6,11 +6,12 @@ import argparse
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_SECONDS,
 )
 from streamveil.pipelines.audit.records.options import of_records
-from streamveil.pipelines.audit.rounds import LEAST_RUNS, check_extent
+from streamveil.pipelines.audit.rounds import LEAST_RUNS, Extent
 from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
@@ -75,14 +76,14 @@ def main(given: argparse.Namespace, command: str) -> int:
 
 def audited_as(given: argparse.Namespace) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
-    check_extent(given.runs, _seconds(given), given.confidence)
+    extent = Extent(given.runs, _seconds(given), given.seed, given.confidence)
     if of_records(given):
-        return _audited_records(given)
+        return _audited_records(given, extent)
     if given.guarantee == INFINITE:
-        return _audited_for_ever(given)
+        return _audited_for_ever(given, extent)
     if given.guarantee == USER:
         everybody = Registry.of(default=(budget_for_ever(given, given), EVERYBODY))
-        return _audited_presence(given, everybody, (life_limit_of(given.max_slots),))
+        return _audited_presence(given, extent, everybody, (life_limit_of(given.max_slots),))
     registry = registry_of(given)
     assert registry is not None  # the options were checked
     if given.questions and any(registry.max_slots):
@@ -92,26 +93,26 @@ def audited_as(given: argparse.Namespace) -> Findings:
         )
     _warn_of_long_runs(registry)
     if of_devices(given):
-        return _audited_devices(given, registry)
+        return _audited_devices(given, extent, registry)
     if given.questions:
-        return _audited_questions(given, registry)
+        return _audited_questions(given, extent, registry)
     if given.requirement_changes is not None:
-        return _audited_changes(given, registry)
+        return _audited_changes(given, extent, registry)
     limit = None if given.max_slots is None else limit_of(given.max_slots)
     assert not isinstance(limit, Auto)  # the options were checked
     limits = limits_of(limit, registry.max_slots, registry.classes, given.adjacency)
     if limits is not None:
-        return _audited_presence(given, registry, limits)
+        return _audited_presence(given, extent, registry, limits)
+    return _audited_windows(given, extent, registry)
+
+
+def _audited_windows(given: argparse.Namespace, extent: Extent, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.auditing import audited
 
-    seconds = _seconds(given)
     bins = _bins(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        requirements: Sequence[Requirement] = registry.classes
-        sizes, counts = registry.sizes, None
-        if given.input:
-            requirements, sizes, counts = _counted(given, registry, Path(folder))
-        with _going_on(seconds, given.runs) as done:
+        requirements, sizes, counts = _classes(given, registry, Path(folder))
+        with _with_progress(extent) as shown:
             return audited(
                 requirements,
                 mechanism=given.mechanism or DEFAULT,
@@ -120,22 +121,18 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 counts=counts,
-                runs=given.runs,
-                seconds=seconds,
-                seed=given.seed,
-                confidence=given.confidence,
-                done=done,
+                extent=shown,
             )
 
 
-def _audited_for_ever(given: argparse.Namespace) -> Findings:
+def _audited_for_ever(given: argparse.Namespace, extent: Extent) -> Findings:
     from streamveil.pipelines.audit.for_ever import audited_for_ever
 
     counts = None
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:  # all users are alike
             counts = _counted(given, None, Path(folder))[2].sum(axis=1)
-        with _going_on(_seconds(given), given.runs) as done:
+        with _with_progress(extent) as shown:
             return audited_for_ever(
                 budget_for_ever(given, given).epsilon,
                 mechanism=given.mechanism or INFINITE_DEFAULT,
@@ -143,12 +140,12 @@ def _audited_for_ever(given: argparse.Namespace) -> Findings:
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 counts=counts,
-                **_extent(given, done),
+                extent=shown,
             )
 
 
 def _audited_presence(
-    given: argparse.Namespace, registry: Registry, limits: Sequence[Limit]
+    given: argparse.Namespace, extent: Extent, registry: Registry, limits: Sequence[Limit]
 ) -> Findings:
     from streamveil.pipelines.audit.presence import audited_presence
 
@@ -162,7 +159,7 @@ def _audited_presence(
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:
             visits, bins = _visits(given, registry, Path(folder))
-        with _going_on(_seconds(given), given.runs) as done:
+        with _with_progress(extent) as shown:
             return audited_presence(
                 registry.classes,
                 limits,
@@ -172,11 +169,11 @@ def _audited_presence(
                 sensitivity=_sensitivity(given),
                 adjacency=given.adjacency,
                 visits=visits,
-                **_extent(given, done),
+                extent=shown,
             )
 
 
-def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
+def _audited_changes(given: argparse.Namespace, extent: Extent, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.changes import audited_changes, later_requirements
 
     if any(registry.max_slots):
@@ -185,7 +182,7 @@ def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
             "(max_slots): that is not audited with --requirement_changes; leave the column out"
         )
     changes = later_requirements(given.requirement_changes, registry.classes)
-    with _going_on(_seconds(given), given.runs) as done:
+    with _with_progress(extent) as shown:
         return audited_changes(
             registry.classes,
             changes=changes,
@@ -195,7 +192,7 @@ def _audited_changes(given: argparse.Namespace, registry: Registry) -> Findings:
             sensitivity=_sensitivity(given),
             adjacency=given.adjacency,
             longest_window=given.longest_window,
-            **_extent(given, done),
+            extent=shown,
         )
 
 
@@ -210,17 +207,6 @@ def _visits(
     with np.load(counted.visits_path) as file:
         class_of = file["class_of"].astype(np.int64)
         return (file["rows"], 0 * class_of if alike else class_of, slots), bins
-
-
-def _extent(given: argparse.Namespace, done: Callable[[int], None]) -> dict[str, Any]:
-    """How long an audit goes on, and what its bounds may be wrong with."""
-    return {
-        "runs": given.runs,
-        "seconds": _seconds(given),
-        "seed": given.seed,
-        "confidence": given.confidence,
-        "done": done,
-    }
 
 
 def _sensitivity(given: argparse.Namespace) -> int:
@@ -241,16 +227,16 @@ def _warn_of_long_runs(registry: Registry) -> None:
         )
 
 
-def _audited_records(given: argparse.Namespace) -> Findings:
+def _audited_records(given: argparse.Namespace, extent: Extent) -> Findings:
     from streamveil.pipelines.audit.records.auditing import audited_records
     from streamveil.pipelines.audit.records.input import asked_of
 
     asked = asked_of(given)
-    with _going_on(_seconds(given), given.runs) as done:
-        return audited_records(asked.records, asked.canaries, own=asked.own, **_extent(given, done))
+    with _with_progress(extent) as shown:
+        return audited_records(asked.records, asked.canaries, own=asked.own, extent=shown)
 
 
-def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
+def _audited_devices(given: argparse.Namespace, extent: Extent, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.devices.auditing import audited_devices
 
     if any(registry.max_slots):
@@ -258,34 +244,30 @@ def _audited_devices(given: argparse.Namespace, registry: Registry) -> Findings:
             f"--requirements={given.requirements} limits the slots in which users count "
             "(max_slots), and devices count by themselves: leave the column out"
         )
-    requirements: Sequence[Requirement] = registry.classes
     bins = DEFAULT_BINS_OF_DEVICES if given.bins is None else whole("bins", given.bins)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        sizes, counts = registry.sizes, None
-        if given.input:
-            requirements, sizes, counts = _counted(given, registry, Path(folder))
-        with _going_on(_seconds(given), given.runs) as done:
+        requirements, sizes, counts = _classes(given, registry, Path(folder))
+        with _with_progress(extent) as shown:
             return audited_devices(
                 requirements,
                 mechanism=given.mechanism or LOCAL_DEFAULT,
                 sizes=sizes,
                 bins=bins,
                 counts=counts,
-                **_extent(given, done),
+                extent=shown,
             )
 
 
-def _audited_questions(given: argparse.Namespace, registry: Registry) -> Findings:
+def _audited_questions(given: argparse.Namespace, extent: Extent, registry: Registry) -> Findings:
     from streamveil.pipelines.audit.questions import audited_questions
 
-    seconds = _seconds(given)
     bins = DEFAULT_BINS_OF_QUESTIONS if given.bins is None else whole("bins", given.bins)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         if given.input:
             portfolio, counts, first = _counted_questions(given, Path(folder))
         else:
             portfolio, counts, first = _known_questions(given.questions), None, 0
-        with _going_on(seconds, given.runs) as done:
+        with _with_progress(extent) as shown:
             return audited_questions(
                 portfolio,
                 registry.classes,
@@ -295,11 +277,7 @@ def _audited_questions(given: argparse.Namespace, registry: Registry) -> Finding
                 adjacency=given.adjacency,
                 counts=counts,
                 first_slot=first,
-                runs=given.runs,
-                seconds=seconds,
-                seed=given.seed,
-                confidence=given.confidence,
-                done=done,
+                extent=shown,
             )
 
 
@@ -347,6 +325,15 @@ def _bins(given: argparse.Namespace) -> int:
     return whole("bins", DEFAULT_BINS if given.bins is None else given.bins)
 
 
+def _classes(
+    given: argparse.Namespace, registry: Registry, folder: Path
+) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """Requirements and sizes of the classes; and counts (T, K, d) of an input, if there is one."""
+    if not given.input:
+        return registry.classes, registry.sizes, None
+    return _counted(given, registry, folder)
+
+
 def _counted(
     given: argparse.Namespace, registry: Registry | None, folder: Path
 ) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -377,19 +364,19 @@ def _counted_file(
 
 
 @contextmanager
-def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int], None]]:
-    """Show progress: by seconds where these end the audit, by runs otherwise."""
-    started, shown = time.monotonic(), 0
-    unit, total = ("rounds", runs or 0) if seconds is None else ("seconds", round(seconds))
+def _with_progress(extent: Extent) -> Iterator[Extent]:
+    """The same with progress shown: by seconds where these end the audit, by runs otherwise."""
+    started, told, seconds = time.monotonic(), 0, extent.seconds
+    unit, total = ("rounds", extent.runs or 0) if seconds is None else ("seconds", round(seconds))
     with steps(_TITLE, total, unit) as more:
 
         def done(rounds: int) -> None:
-            nonlocal shown
+            nonlocal told
             now = rounds if seconds is None else round(time.monotonic() - started)
-            more(now - shown)
-            shown = now
+            more(now - told)
+            told = now
 
-        yield done
+        yield replace(extent, done=done)
 
 
 def _lines(findings: Findings) -> Iterator[str]:

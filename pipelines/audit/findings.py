@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.pipelines.audit.about import About
@@ -69,6 +70,8 @@ class Findings:
     """Whether canaries were put beside counts of the user's own."""
     notes: tuple[str, ...] = ()
     """What was not looked at."""
+    too_short: Mapping[str, int] = field(default_factory=dict)
+    """Of what there are no guesses, as the user's own stream is too short, and slots it needs."""
     about: About | None = None
     """How it is told; None for one stream or many questions about it."""
 
@@ -106,6 +109,7 @@ class Findings:
                 f"CONVICTED: {self.mechanism} charged {_above(self.overspent)} the budget of a "
                 f"{self.span}"
             )
+        needed = max(self.too_short.values(), default=0)
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
             of = _CLAIMED[worst.claim]
@@ -116,7 +120,7 @@ class Findings:
             )
         return (
             f"no violation found in {self.mechanism}: it tells at least {worst.times:.3g} times "
-            f"what it claims, {sure}; {seen_from(self.visible)}"
+            f"what it claims, {sure}; {seen_from(self.visible, needed)}"
         )
 
 
@@ -138,10 +142,11 @@ def named(check: Check) -> str:
     return f"{check.question}: {asked}" if check.question else asked
 
 
-def seen_from(visible: float) -> str:
-    """Which violation would have been seen."""
+def seen_from(visible: float, slots: int = 0) -> str:
+    """Which violation would have been seen, of an input that needs so many slots if any."""
     if math.isinf(visible):
-        return "no violation would have been seen: give it more time"
+        longer = f", and an input of {slots:,} slots or more" if slots else ""
+        return f"no violation would have been seen: give it more time{longer}"
     return f"a violation of {visible:.2f} times would have been seen, four times in five"
 
 

@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited_for_ever(1.0, mechanism="gated", runs=20, seed=0)
+    findings = audited_for_ever(1.0, mechanism="gated", extent=Extent(runs=20))
 
 Neighbours differ in all that a user ever does. So canaries are there for life, or never, and every
 life is a stream of its own from the first slot on, with a key of its own. Whatever a mechanism
@@ -11,7 +11,7 @@ and no more than g times the budget. What slots were charged is added up exactly
 
 Gates are looked at by one canary alone, beside others at whose distance a gate opens half of the
 time; measurements by canaries in all bins, beside others who leap in the last slot of a short life;
-and many of them, one after the other, in a long one. Scores are learnt: see `learnt.py`.
+and many of them, one after the other, in a long one. Scores are learnt: see `life_odds.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window
 from streamveil.pipelines.audit.guesses import CHOOSING, OF, Guesses, check
-from streamveil.pipelines.audit.learnt import Learnt, Sight
-from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, found_by
+from streamveil.pipelines.audit.life_odds import LifeOdds, Sight
+from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -64,11 +64,7 @@ def audited_for_ever(
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
     counts: Integers | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a mechanism with one budget for a whole stream.
 
@@ -80,21 +76,16 @@ def audited_for_ever(
         adjacency: what neighbouring streams differ in.
         counts: of a real stream, int64, shape (T, d), beside whose first slots canaries are put;
             worst cases without.
-        runs: of each kind, each of many lives; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many are done of each kind.
+        extent: how long the audit goes on, in rounds of a run of each kind, of many lives.
 
     Raises ConfigurationError for a mechanism or a budget that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     if counts is not None:
         bins = counts.shape[1]
-    audit = AuditForEver(epsilon, mechanism, bins, sensitivity, adjacency == REPLACE, counts, seed)
-    return found_by(
-        *(audit, mechanism, runs, seconds, confidence, done), own=counts is not None, notes=()
+    audit = AuditForEver(
+        epsilon, mechanism, bins, sensitivity, adjacency == REPLACE, counts, extent.seed
     )
+    return found_by(audit, mechanism, extent, own=counts is not None, notes=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +100,12 @@ class _Run:
     published: npt.NDArray[np.bool_]
     """Which lives published anything, shape (lives,)."""
 
-    def guesses(self, learnt: Learnt) -> Guesses:
+    def guesses(self, odds: LifeOdds) -> Guesses:
         """Beside what was charged."""
         places = self.users.shape[1]
         users = self.users.reshape(-1)
         return Guesses(
-            learnt.scores(self.sight),
+            odds.scores(self.sight),
             self.sight.there.reshape(-1),
             np.repeat(self.charged, places) * users,
             users,
@@ -170,8 +161,8 @@ class AuditForEver:
         """
         runs = self._seen[kind]
         open_eyed = [i for i in range(len(runs)) if i % OF < CHOOSING]
-        learnt = Learnt.of([runs[i].sight for i in open_eyed])
-        halves = [Learnt.of([runs[i].sight for i in open_eyed if i % 2 != j]) for j in (0, 1)]
+        learnt = LifeOdds([runs[i].sight for i in open_eyed])
+        halves = [LifeOdds([runs[i].sight for i in open_eyed if i % 2 != j]) for j in (0, 1)]
         for i, run in enumerate(runs):
             yield run.guesses(halves[i % 2] if i in open_eyed else learnt)
 

@@ -41,6 +41,12 @@ class Guesses:
     published: Flags
     """Whether one of its slots published something."""
 
+    @classmethod
+    def of_single(cls, scores: Floats, there: Flags, losses: Floats) -> Guesses:
+        """Of canaries of one user each, who is always told of."""
+        ones = np.ones(scores.size, np.int64)
+        return cls(scores, there, losses, ones, ones.astype(np.bool_))
+
     def where(self, which: Flags) -> Guesses:
         """Some of them."""
         return Guesses(*(getattr(self, one.name)[which] for one in fields(self)))

@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited_presence([Lifetime(6.0)], [Limit(None, in_life=3)], runs=20, seed=0)
+    findings = audited_presence([Lifetime(6.0)], [Limit(None, in_life=3)], extent=Extent(runs=20))
 
 What is audited is the stream that releases, with its filter, behind the counters that decide which
 slots of a user count. Three things are looked at besides charges, which are recounted of the slots
@@ -14,6 +14,7 @@ come besides: what is told of that must be covered by what is set aside of each 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,15 +45,15 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.mechanisms.registry import mechanism as made_mechanism
 from streamveil.pipelines.audit import worlds
-from streamveil.pipelines.audit.comers import Comers, Real, Rule, comers, spacing
-from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.comers import Comers, Pair, Real, Rule, comers, spacing
+from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
-from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
-from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, world_of
+from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, sizes_of, world_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -82,11 +83,7 @@ def audited_presence(
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
     visits: tuple[Integers, Integers, int] | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a mechanism where users count in a few slots only.
 
@@ -101,33 +98,31 @@ def audited_presence(
         adjacency: what neighbouring streams differ in.
         visits: events of a real stream, beside which canaries are put: as of :meth:`Real.of`, rows,
             the class of each user, and the number of slots; worst cases without.
-        runs: of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many are done of each kind for each class.
+        extent: how long the audit goes on, in rounds of a run of each kind for each class.
 
     Raises ConfigurationError for a mechanism, requirements or limits that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
     prices = priced(limits, asked, adjacency)
-    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(asked, sizes)
     if visits is None:
         users = crowd(prices, users, bins)
     population = Population(prices, users, bins, sensitivity)
     presence = Presence(tuple(limits), asked, adjacency)
-    real, key = None, digest(b"audit", b"calendars", b"%d" % seed)
+    real, key = None, digest(b"audit", b"calendars", b"%d" % extent.seed)
     if visits is not None:
         rows, class_of, slots = visits
         rules = Rules.of(limits, asked, adjacency)
         real = Real.of(rows, class_of, (slots, len(asked), bins), rules, key)
-    audit = PresenceAudit(mechanism, population, presence, real, seed, key)
+    audit = PresenceAudit(mechanism, population, presence, real, extent.seed, key)
     people = replace(population, requirements=asked)
     return found_by(
-        *(audit, mechanism, runs, seconds, confidence, done),
+        audit,
+        mechanism,
+        extent,
         own=real is not None,
         notes=left_out(people, audit.classes),
+        too_short=audit.too_short,
     )
 
 
@@ -172,6 +167,18 @@ class PresenceAudit:
         }
         self._machine = made_mechanism(mechanism, population)
 
+    @property
+    def too_short(self) -> dict[str, int]:
+        """Stories that are longer than the real stream, and how long they are."""
+        slots, found = math.inf if self._real is None else len(self._real.counts), {}
+        for k, kind in self._guesses:
+            if kind in (STORIES, BESIDES):
+                asked, alone = self._presence.requirements[k], kind == BESIDES
+                _, least = self._pairs(k, alone)
+                what = "what is left out" if alone else self._whole(k)[0]
+                found[f"{what} of {asked_of(asked)}"] = least
+        return {what: least for what, least in found.items() if least > slots}
+
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class."""
         for (k, kind), guesses in self._guesses.items():
@@ -191,7 +198,7 @@ class PresenceAudit:
 
     def _checks_of(self, k: int, each: float) -> Iterator[Check]:
         asked = self._presence.requirements[k]
-        part, whole = (LIVES, LIFE) if isinstance(asked, Lifetime) else (WINDOWS, WINDOW)
+        part, whole = self._whole(k)
         single, wide, stories = (self._guesses[k, kind] for kind in (SLOTS, BINS, STORIES))
         yield check("publications", CHARGE, asked, [one.only(True) for one in single], each)
         yield check("looks", CHARGE, asked, [one.only(False) for one in single], each)
@@ -200,6 +207,11 @@ class PresenceAudit:
         yield check(part, whole, asked, [one.of_window(asked.epsilon) for one in stories], each)
         if (k, BESIDES) in self._guesses:
             yield check(LEFT_OUT, CHARGE, asked, self._guesses[k, BESIDES], each)
+
+    def _whole(self, k: int) -> tuple[str, str]:
+        """What has a budget: the part and the claim."""
+        forever = isinstance(self._presence.requirements[k], Lifetime)
+        return (LIVES, LIFE) if forever else (WINDOWS, WINDOW)
 
     # ---- users who come once ------------------------------------------------------------------
 
@@ -237,8 +249,7 @@ class PresenceAudit:
 
     def _of_stories(self, k: int, kind: str, number: str, random: np.random.Generator) -> Guesses:
         rule, alone = self._rules[k], kind == BESIDES
-        pairs = [rule.besides()] if alone else rule.pairs()
-        every = spacing(rule, pairs, alone)
+        pairs, every = self._pairs(k, alone)
         slots = -(-max(worlds.LENGTH, LEAST_STORIES * every) // every) * every
         others = np.zeros((slots, *self._shape), np.int64)
         real = self._real and self._real.stretch(slots, random)
@@ -263,6 +274,12 @@ class PresenceAudit:
         asked = self._presence.requirements[k].epsilon
         self.overspent = max(self.overspent, float(cost.max(initial=0.0)) / asked)
         return replace(found, losses=cost * found.users)
+
+    def _pairs(self, k: int, alone: bool) -> tuple[list[Pair], int]:
+        """Pairs of stories, and slots from one to the next."""
+        rule = self._rules[k]
+        pairs = [rule.besides()] if alone else rule.pairs()
+        return pairs, spacing(rule, pairs, alone)
 
     @property
     def _shape(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited_questions(portfolio, [Requirement(24, 1.0)], runs=20, seed=0)
+    findings = audited_questions(portfolio, [Requirement(24, 1.0)], extent=Extent(runs=20))
 
 One user's budget E over w base slots is of all questions together. So canaries are in a window of
 base slots and in all questions at once, and scores of the questions' answers, whose noise is
@@ -33,14 +33,10 @@ from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
-from streamveil.pipelines.audit.options import (
-    DEFAULT_BINS_OF_QUESTIONS,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_RUNS,
-)
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.options import DEFAULT_BINS_OF_QUESTIONS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up
+from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -59,11 +55,7 @@ def audited_questions(
     adjacency: str = ADD_REMOVE,
     counts: Mapping[str, Integers] | None = None,
     first_slot: int = 0,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a portfolio, with the shares that are planned for it.
 
@@ -78,17 +70,12 @@ def audited_questions(
         counts: of real streams by question, beside which canaries are put, as of
             :func:`simulate_portfolio`; worst cases without.
         first_slot: base slot with which these begin.
-        runs: with canaries of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many are done of each kind for each class.
+        extent: how long the audit goes on, in rounds of a run of each kind for each class.
 
     Raises ConfigurationError for questions or requirements that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     known = Requirements.of(requirements)
-    users = np.ones(len(known), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    users = sizes_of(known, sizes)
     asked = Asked.of(portfolio, known, users, adjacency)
     real = None
     if counts is None:
@@ -96,10 +83,10 @@ def audited_questions(
     else:
         tables = [np.asarray(counts[question.name], np.int64) for question in portfolio]
         real = padded(asked, tables, first_slot)
-    audit = AskedAudit(asked, real, seed)
+    audit = AskedAudit(asked, real, extent.seed)
     narrowed = () if real else _narrowed(asked, bins)
     return found_by(
-        *(audit, name, runs, seconds, confidence, done),
+        *(audit, name, extent),
         own=counts is not None,
         notes=(*left_out(audit.people, audit.classes), *narrowed),
     )

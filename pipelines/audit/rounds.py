@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.audit.findings import Check, Findings, asked_of
+from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 
 LEAST_RUNS = 4
 # More classes are not audited one by one.
@@ -33,53 +36,84 @@ class Rounds(Protocol):
         """What was found; a bound is above the truth with this probability at most."""
 
 
-def check_extent(runs: int | None, seconds: float | None, confidence: float) -> None:
-    """Raise ConfigurationError for an audit that would not end, or too soon."""
-    if runs is None and seconds is None:
-        raise ConfigurationError("an audit must end: give runs, or seconds")
-    if runs is not None and runs < LEAST_RUNS:
-        raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ConfigurationError(f"seconds is {seconds:g}: give a number above 0")
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
+@dataclass(frozen=True)
+class Extent:
+    """How long an audit goes on, and how sure its bounds are.
+
+    Raises ConfigurationError for one that would not end, or too soon.
+    """
+
+    runs: int | None = DEFAULT_RUNS
+    """Rounds; None for as many as `seconds` allow."""
+    seconds: float | None = None
+    """To stop after, about; `LEAST_RUNS` are made in any case."""
+    seed: int = 0
+    """The same one gives the same audit, but for where `seconds` stop it."""
+    confidence: float = DEFAULT_CONFIDENCE
+    """Probability, at least, that no bound is above the truth."""
+    done: Callable[[int], object] = lambda _: None
+    """Called after each round with how many are done, and after each run of it."""
+
+    def __post_init__(self) -> None:
+        """Check all of it."""
+        if self.runs is None and self.seconds is None:
+            raise ConfigurationError("an audit must end: give runs, or seconds")
+        if self.runs is not None and self.runs < LEAST_RUNS:
+            raise ConfigurationError(f"runs is {self.runs}: an audit needs {LEAST_RUNS} or more")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ConfigurationError(f"seconds is {self.seconds:g}: give a number above 0")
+        if not 0 < self.confidence < 1:
+            raise ConfigurationError(
+                f"confidence is {self.confidence:g}: give a share such as 0.95"
+            )
+
+
+USUAL = Extent()
+"""Where nothing else is said."""
 
 
 def found_by(
     audit: Rounds,
     name: str,
-    runs: int | None,
-    seconds: float | None,
-    confidence: float,
-    done: Callable[[int], object],
+    extent: Extent,
     *,
     own: bool,
     notes: Iterable[str],
+    too_short: Mapping[str, int] = MappingProxyType({}),
 ) -> Findings:
     """Go on for so many rounds, or about so many seconds.
 
     Args:
         audit: what goes on.
         name: of what is audited.
-        runs: rounds; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each round with how many are done, and after each run of it.
+        extent: how long.
         own: whether canaries were put beside a real stream.
         notes: of what was not audited.
+        too_short: as of `Findings`.
     """
     started, number = time.monotonic(), 0
-    while number != runs:
-        audit.round(number, done)
+    while number != extent.runs:
+        audit.round(number, extent.done)
         number += 1
-        done(number)
-        over = seconds is not None and time.monotonic() - started > seconds
+        extent.done(number)
+        over = extent.seconds is not None and time.monotonic() - started > extent.seconds
         if over and number >= LEAST_RUNS:
             break
     taken = time.monotonic() - started
-    checks = tuple(audit.checks(1 - confidence))
+    checks = tuple(audit.checks(1 - extent.confidence))
     return Findings(
-        name, confidence, audit.runs, audit.slots, taken, checks, audit.overspent, own, tuple(notes)
+        *(name, extent.confidence, audit.runs, audit.slots, taken, checks, audit.overspent),
+        own=own,
+        notes=(*notes, *(_longer(*one) for one in too_short.items())),
+        too_short=too_short,
+    )
+
+
+def _longer(what: str, slots: int) -> str:
+    return (
+        f"no guesses about {what}: these need {slots:,} slots, and the input has fewer: give it as "
+        "many or more (--end may be later than the last event), or leave --input out for worst "
+        "cases"
     )
 
 

@@ -82,6 +82,11 @@ def world_of(
     return World(others, plan)
 
 
+def sizes_of(requirements: Requirements, sizes: Integers | None) -> Integers:
+    """Users of each class, shape (K,): one each where it is not said."""
+    return np.ones(len(requirements), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+
+
 def crowd(requirements: Requirements, sizes: Integers, bins: int) -> Integers:
     """As many times more users of all classes as worst cases need, shape (K,)."""
     needed = 4 * FAR / float(to_epsilon(requirements.shares).min()) * bins

@@ -43,6 +43,7 @@ from streamveil.pipelines.audit.presence import audited_presence
 from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.records.auditing import Records, audited_records
 from streamveil.pipelines.audit.records.canaries import Canary, of_values
+from streamveil.pipelines.audit.rounds import Extent
 from streamveil.pipelines.audit.runs import Exact
 
 KEY = bytes(range(32))
@@ -98,8 +99,12 @@ class Restarting(Exact):
 RUNS, BINS, CONFIDENCE = 4, 16, 0.95
 
 
-def _extent(seed: int, runs: int) -> dict[str, Any]:
-    return {"runs": runs, "bins": BINS, "seed": seed, "confidence": CONFIDENCE}
+BRIEF = Extent(runs=RUNS)
+"""As few runs as an audit may have."""
+
+
+def _extent(seed: int, runs: int) -> Extent:
+    return Extent(runs, seed=seed, confidence=CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,8 @@ class Command:
         return audited(
             self.asked,
             mechanism=self.mechanism,
-            **_extent(seed, runs),
+            bins=BINS,
+            extent=_extent(seed, runs),
             **self.options,
         )
 
@@ -131,7 +137,7 @@ class Asking:
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_questions(self.portfolio, self.asked, **_extent(seed, runs))
+        return audited_questions(self.portfolio, self.asked, bins=BINS, extent=_extent(seed, runs))
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,8 @@ class Endless:
         return audited_for_ever(
             self.epsilon,
             mechanism=self.mechanism,
-            **_extent(seed, runs),
+            bins=BINS,
+            extent=_extent(seed, runs),
         )
 
 
@@ -164,7 +171,8 @@ class Limited:
         return audited_presence(
             *([self.asked], [self.limit]),
             mechanism="uniform",
-            **_extent(seed, runs),
+            bins=BINS,
+            extent=_extent(seed, runs),
         )
 
 
@@ -183,7 +191,8 @@ class Changing:
             self.asked,
             changes=self.later,
             mechanism=self.mechanism,
-            **_extent(seed, runs),
+            bins=BINS,
+            extent=_extent(seed, runs),
         )
 
 
@@ -201,10 +210,8 @@ class Reporting:
         return audited_devices(
             self.asked,
             mechanism=self.mechanism,
-            runs=runs,
             bins=self.bins,
-            seed=seed,
-            confidence=CONFIDENCE,
+            extent=_extent(seed, runs),
         )
 
 
@@ -218,9 +225,7 @@ class Recorded:
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_records(
-            self.records, self.canaries, runs=runs, seed=seed, confidence=CONFIDENCE
-        )
+        return audited_records(self.records, self.canaries, extent=_extent(seed, runs))
 
 
 FALLING = Inverse(10.0, 50.0, 3.0)

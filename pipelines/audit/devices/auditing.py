@@ -2,7 +2,7 @@
 
 In memory::
 
-    findings = audited_devices([Requirement(20, 1.0)], mechanism="rotation", runs=8, seed=0)
+    findings = audited_devices([Requirement(20, 1.0)], mechanism="rotation", extent=Extent(runs=8))
 
 Nobody adds noise for a device, so each of them is a canary by itself, against an operator who sees
 all of its reports. Three things are looked at. Single slots: what the reports of a slot tell must
@@ -38,8 +38,7 @@ from streamveil.pipelines.audit.devices.runs import Answers, DeviceRun
 from streamveil.pipelines.audit.devices.values import Values
 from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS, Guesses, check
-from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 
 Integers = npt.NDArray[np.int64]
 
@@ -62,11 +61,7 @@ def audited_devices(
     sizes: Integers | None = None,
     bins: int = DEFAULT_BINS_OF_DEVICES,
     counts: Integers | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit the devices that a local mechanism asks.
 
@@ -79,15 +74,10 @@ def audited_devices(
             symbol.
         counts: of a real stream, int64, shape (T, K, d): values are drawn as these are spread, in
             a stretch of it, and neighbours have others. Worst cases without.
-        runs: how many; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many there were.
+        extent: how long the audit goes on, in rounds of one run.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
     enough = np.full(len(asked), 2 * asked.longest)
     people = enough if sizes is None else np.asarray(sizes, np.int64)
@@ -96,12 +86,10 @@ def audited_devices(
     local_mechanism(mechanism, _users(asked, np.minimum(people, enough), symbols))
     length = max(LENGTH, WINDOWS * asked.longest)
     users = _users(asked, _scaled(people, asked.longest, length), symbols)
-    audit = DevicesAudit(mechanism, users, people, length, counts, seed)
+    audit = DevicesAudit(mechanism, users, people, length, counts, extent.seed)
     public = Population(asked, people, symbols)
     found = found_by(
-        *(audit, mechanism, runs, seconds, confidence, done),
-        own=counts is not None,
-        notes=left_out(public, audit.classes),
+        audit, mechanism, extent, own=counts is not None, notes=left_out(public, audit.classes)
     )
     return replace(found, about=DEVICES)
 

@@ -96,5 +96,4 @@ class Spans:
             kept = self.random.choice(parts[0].size, most, replace=False)
             parts = [part[kept] for part in parts]
         scores, there, charges = parts
-        ones = np.ones(scores.size, np.int64)
-        return Guesses(scores, there, charges, ones, ones.astype(np.bool_))
+        return Guesses.of_single(scores, there, charges)

@@ -3,12 +3,13 @@
 In memory::
 
     budget = Inverse(10.0, 100.0, 5.0)
-    findings = audited_records("sum", budget, canaries=of_values(budget, budget.bounds), runs=8)
+    records, canaries = Records("sum", budget.bounds, budget), of_values(budget, budget.bounds)
+    findings = audited_records(records, canaries, extent=Extent(runs=8))
 
 A record is there or not, by a fair coin in every release, and whoever knows all other records
 guesses which. It stands alone, or beside others of about its budget, so many that a mechanism keeps
 them, or as many as leave it in doubt (`doubt.py`); or beside records of the user's own. How
-guesses are made is learnt from some releases (`learned_odds.py`), which of them count is chosen by
+guesses are made is learnt from some releases (`record_odds.py`), which of them count is chosen by
 others, and neither is counted. Charges are added up exactly, of records over the whole range of
 values.
 """
@@ -31,13 +32,12 @@ from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS
 from streamveil.pipelines.audit.findings import BUDGET, Check, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, check, joined
-from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.records.canaries import Canary
 from streamveil.pipelines.audit.records.charges import dearest
 from streamveil.pipelines.audit.records.doubt import in_doubt
-from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
+from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
 from streamveil.pipelines.audit.records.shows import Releases, Reports, RunningReleases, Showing
-from streamveil.pipelines.audit.rounds import check_extent, found_by
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 
 # Releases of a canary in a run and a world: drawn at once, and made one at a time; and the same
 # where each takes long. So many times as many are learnt from.
@@ -87,11 +87,7 @@ def audited_records(
     canaries: Sequence[Canary],
     *,
     own: tuple[Floats, Floats] | None = None,
-    runs: int | None = DEFAULT_RUNS,
-    seconds: float | None = None,
-    seed: int = 0,
-    confidence: float = DEFAULT_CONFIDENCE,
-    done: Callable[[int], object] = lambda _: None,
+    extent: Extent = USUAL,
 ) -> Findings:
     """Audit a statistic under per-record privacy.
 
@@ -100,25 +96,16 @@ def audited_records(
         canaries: records to add.
         own: values and budgets of the user's own records, beside which canaries are put, shape (n,)
             each; worst cases without.
-        runs: how many, each of many releases; None for as many as `seconds` allow.
-        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
-        seed: the same seed gives the same audit, but for where `seconds` stop it.
-        confidence: probability, at least, that no bound is above the truth.
-        done: called after each run with how many there were.
+        extent: how long the audit goes on, in rounds of one run, of many releases.
 
     Raises ConfigurationError for a statistic that cannot be, or no canary.
     """
-    check_extent(runs, seconds, confidence)
     if not canaries:
         raise ConfigurationError(
             "there is no record to audit: none has a value and a budget within the bounds"
         )
-    audit = RecordsAudit(records, canaries, own, seed)
-    found = found_by(
-        *(audit, records.name, runs, seconds, confidence, done),
-        own=own is not None,
-        notes=(),
-    )
+    audit = RecordsAudit(records, canaries, own, extent.seed)
+    found = found_by(audit, records.name, extent, own=own is not None, notes=())
     return replace(found, about=RECORDS)
 
 
@@ -149,7 +136,7 @@ class RecordsAudit:
             for i, canary in enumerate(canaries)
             for world, made in self._worlds(canary)
         }
-        self._odds: dict[tuple[int, str, str], LearnedOdds] = {}
+        self._odds: dict[tuple[int, str, str], RecordOdds] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (i, part): [] for i in range(len(canaries)) for part in parts
         }
@@ -177,7 +164,7 @@ class RecordsAudit:
         name = f"{self._seed} {number} {i} {part} {world}".encode()
         source = NoiseSource(digest(b"audit of records", name))
         most = self._number(part)
-        odds = self._odds.setdefault((i, part, world), LearnedOdds())
+        odds = self._odds.setdefault((i, part, world), RecordOdds())
         if number % OF == 0:
             most *= _LEARNT
             odds.learn(*(self._shown(i, part, world, there, most, source) for there in _BOTH))
@@ -247,5 +234,4 @@ class RecordsAudit:
 
 
 def _of(scores: Floats, there: npt.NDArray[np.bool_], budget: float) -> Guesses:
-    ones = np.ones(scores.size, np.int64)
-    return Guesses(scores, there, np.full(scores.size, budget), ones, ones.astype(np.bool_))
+    return Guesses.of_single(scores, there, np.full(scores.size, budget))

@@ -24,7 +24,7 @@ from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
 from streamveil.pipelines.audit.records.canaries import Canary
-from streamveil.pipelines.audit.records.learned_odds import Shown
+from streamveil.pipelines.audit.records.record_odds import Shown
 
 TICKS, ITS_TICK = 5, 2
 """Of a running total, and the one that the canary belongs to."""

@@ -14,10 +14,11 @@ from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit import worlds
 from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW
-from streamveil.pipelines.audit.rounds import watched
+from streamveil.pipelines.audit.rounds import Extent, watched
 from streamveil.pipelines.audit.runs import Exact
+from tests.audits.scenes import BRIEF
 
-QUICK = {"runs": 4, "bins": 16}
+QUICK = {"extent": BRIEF, "bins": 16}
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_half_the_noise_is_convicted(less_noise):
 @pytest.mark.usefixtures("short")
 def test_the_same_seed_gives_the_same_audit():
     once, again, other = (
-        audited([Requirement(3, 3.0)], mechanism="pbd", seed=seed, **QUICK) for seed in (1, 1, 2)
+        audited([Requirement(3, 3.0)], mechanism="pbd", bins=16, extent=Extent(runs=4, seed=seed))
+        for seed in (1, 1, 2)
     )
     assert once.checks == again.checks
     assert once.checks != other.checks
@@ -105,7 +107,7 @@ def test_users_of_several_events_are_audited(adjacency):
 def test_canaries_stand_beside_counts_of_ones_own():
     counts = np.random.default_rng(3).poisson(20, (90, 2, 3)).astype(np.int64)
     asked = [Requirement(3, 2.0), Requirement(5, 4.0)]
-    found = audited(asked, mechanism="pba", sizes=[100, 100], counts=counts, runs=4)
+    found = audited(asked, mechanism="pba", sizes=[100, 100], counts=counts, extent=BRIEF)
     assert found.own
     assert not found.convicted
     assert {one.requirement for one in found.checks} == set(asked)
@@ -130,18 +132,25 @@ def test_mechanisms_whose_requirements_could_change_are_audited_while_they_do_no
     assert found.worst.times > 0.1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"runs": 3}, "runs is 3"),
-        ({"runs": None}, "must end"),
-        ({"confidence": 1.0}, "confidence is 1"),
-        ({"mechanism": "rotation"}, "rotation"),
-    ],
-)
-def test_what_cannot_be_audited_is_refused(wrong, message):
-    with pytest.raises(ConfigurationError, match=message):
-        audited([Requirement(3, 3.0)], **{"runs": 4, **wrong})
+@pytest.mark.parametrize("slots", [23, 24])
+def test_windows_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(slots):
+    counts = np.zeros((slots, 2, 3), np.int64)
+    asked = [Requirement(3, 2.0), Requirement(24, 4.0)]
+    found = audited(asked, mechanism="pba", sizes=[100, 100], counts=counts, extent=BRIEF)
+    blind = replace(found, checks=tuple(replace(one, visible=np.inf) for one in found.checks))
+    if slots == 24:
+        assert not found.notes
+        assert blind.sentence.endswith("give it more time")
+        return
+    (note,) = found.notes
+    assert "no guesses about windows of w = 24, E = 4: these need 24 slots" in note
+    assert "leave --input out" in note
+    assert blind.sentence.endswith("give it more time, and an input of 24 slots or more")
+
+
+def test_what_cannot_be_audited_is_refused():
+    with pytest.raises(ConfigurationError, match="rotation"):
+        audited([Requirement(3, 3.0)], mechanism="rotation", extent=BRIEF)
 
 
 # Each audit may convict an honest mechanism with probability 5 %; that 5 of 20 do has a probability
@@ -150,7 +159,9 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
 @pytest.mark.usefixtures("short")
 def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited([Requirement(2, 3.0)], mechanism="pba", runs=4, bins=24, seed=seed).convicted
+        audited(
+            [Requirement(2, 3.0)], mechanism="pba", bins=24, extent=Extent(runs=4, seed=seed)
+        ).convicted
         for seed in range(20)
     ]
     assert sum(convicted) < 5
@@ -160,10 +171,10 @@ def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
 def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monkeypatch, less_noise):
     monkeypatch.setattr(worlds, "LENGTH", 120)
     asked = [Requirement(5, 3.0)]
-    honest = audited(asked, runs=4)
+    honest = audited(asked, extent=BRIEF)
     assert not honest.convicted
     assert honest.worst.times > 0.75
     less_noise(1.2)
-    broken = audited(asked, runs=6)
+    broken = audited(asked, extent=Extent(runs=6))
     assert broken.convicted
     assert any(one.claim == WINDOW and one.times > 0.85 for one in broken.checks)

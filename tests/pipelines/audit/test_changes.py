@@ -12,8 +12,9 @@ from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit import changes
 from streamveil.pipelines.audit.changes import audited_changes, fullest_asked
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS, scaled
-from tests.audits.scenes import no_filters
+from tests.audits.scenes import BRIEF, no_filters
 
 ASKED = [Requirement(3, 3.0), Requirement(2, 4.0)]
 STRICT = DynamicRequirement(2, 1.0, 2, 1.0)
@@ -28,7 +29,7 @@ def few(monkeypatch):
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("name", ["adaptive", "dpba", "dpbd"])
 def test_honest_mechanisms_are_not_convicted(name):
-    found = audited_changes(ASKED, changes=[STRICT], mechanism=name, bins=8, runs=4)
+    found = audited_changes(ASKED, changes=[STRICT], mechanism=name, bins=8, extent=BRIEF)
     assert not found.convicted
     assert 0.9 < found.overspent <= 1.0
     assert {(one.part, one.claim) for one in found.checks} == {
@@ -45,7 +46,7 @@ def test_honest_mechanisms_are_not_convicted(name):
 )
 def test_windows_that_are_not_kept_are_convicted_exactly(mutant):
     with MUTANTS[mutant].patched(), no_filters():
-        found = audited_changes(ASKED, changes=[STRICT], mechanism="dpbd", bins=2, runs=4)
+        found = audited_changes(ASKED, changes=[STRICT], mechanism="dpbd", bins=2, extent=BRIEF)
     assert found.overspent > 1.2
     assert "times the budget of a window" in found.sentence
 
@@ -53,18 +54,18 @@ def test_windows_that_are_not_kept_are_convicted_exactly(mutant):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", "dpba"])
 def test_too_little_noise_is_convicted(name, monkeypatch):
-    honest = audited_changes(ASKED, mechanism=name, bins=32, runs=4)
+    honest = audited_changes(ASKED, mechanism=name, bins=32, extent=BRIEF)
     assert not honest.convicted
     assert honest.worst.times > 0.4
     for module in (sampling, weighting, running_sum):
         scaled(module, monkeypatch, 30)
-    assert audited_changes(ASKED, mechanism=name, bins=32, runs=4).worst.times > 1.1
+    assert audited_changes(ASKED, mechanism=name, bins=32, extent=BRIEF).worst.times > 1.1
 
 
 @pytest.mark.usefixtures("few")
 def test_users_of_several_events_are_replaced():
     found = audited_changes(
-        ASKED, mechanism="adaptive", bins=9, sensitivity=4, adjacency=REPLACE, runs=4
+        ASKED, mechanism="adaptive", bins=9, sensitivity=4, adjacency=REPLACE, extent=BRIEF
     )
     assert not found.convicted
     assert sum(one.guesses for one in found.checks)
@@ -72,7 +73,7 @@ def test_users_of_several_events_are_replaced():
 
 @pytest.mark.usefixtures("few")
 def test_in_one_bin_nothing_is_replaced():
-    found = audited_changes(ASKED, bins=1, sensitivity=2, adjacency=REPLACE, runs=4)
+    found = audited_changes(ASKED, bins=1, sensitivity=2, adjacency=REPLACE, extent=BRIEF)
     assert not found.convicted
     assert {one.guesses for one in found.checks} == {0}
 
@@ -80,7 +81,8 @@ def test_in_one_bin_nothing_is_replaced():
 @pytest.mark.usefixtures("few")
 def test_the_same_seed_gives_the_same_audit():
     once, again, other = (
-        audited_changes(ASKED, mechanism="dpba", bins=4, runs=4, seed=seed) for seed in (1, 1, 2)
+        audited_changes(ASKED, mechanism="dpba", bins=4, extent=Extent(runs=4, seed=seed))
+        for seed in (1, 1, 2)
     )
     assert once.checks == again.checks
     assert once.checks != other.checks
@@ -108,7 +110,9 @@ def test_charges_are_added_up_over_every_window_that_was_asked_for():
 @pytest.mark.usefixtures("few")
 def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited_changes(ASKED, mechanism="dpba", bins=24, runs=4, seed=seed).convicted
+        audited_changes(
+            ASKED, mechanism="dpba", bins=24, extent=Extent(runs=4, seed=seed)
+        ).convicted
         for seed in range(20)
     ]
     assert sum(convicted) < 5

@@ -17,8 +17,9 @@ from streamveil.pipelines.audit.devices.canaries import Spans
 from streamveil.pipelines.audit.devices.charges import DeviceCharges
 from streamveil.pipelines.audit.devices.odds import odds
 from streamveil.pipelines.audit.findings import REPORT, WINDOW
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS
-from tests.audits.scenes import no_filters
+from tests.audits.scenes import BRIEF, no_filters
 from tests.mechanisms.local.populations import population
 
 TWO = [Requirement(2, 4.0), Requirement(3, 3.0)]
@@ -57,7 +58,7 @@ def check_of(found, part, claim, requirement):
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "rotation:turns=2", "rotation:oracle=oue"])
 def test_honest_devices_are_not_convicted_and_most_of_a_charge_is_proven(name):
-    found = audited_devices(TWO, mechanism=name, runs=4, seed=2)
+    found = audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=2))
     assert not found.convicted
     assert 0.9 < found.overspent <= 1.0
     assert found.worst.times > 0.8
@@ -76,7 +77,7 @@ def test_reports_that_tell_a_fifth_more_are_convicted(cheaper, monkeypatch, name
     """Of four short runs: the least violation that these audits must see."""
     monkeypatch.setattr(devices, "CELLS", 200_000)
     cheaper(1.2)
-    found = audited_devices([Requirement(3, 2.0)], mechanism=name, bins=bins, runs=4)
+    found = audited_devices([Requirement(3, 2.0)], mechanism=name, bins=bins, extent=BRIEF)
     assert found.convicted
     assert check_of(found, "reports", REPORT, Requirement(3, 2.0)).times > 1.05
     assert "times what its reports were charged of a user" in found.sentence
@@ -98,7 +99,7 @@ def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
     mechanism, bins, part, claim = MISTAKES[name]
     asked = Requirement(4, 3.0)
     with MUTANTS[name].patched():
-        found = audited_devices([asked], mechanism=mechanism, bins=bins, runs=4)
+        found = audited_devices([asked], mechanism=mechanism, bins=bins, extent=BRIEF)
     assert check_of(found, part, claim, asked).convicted
     if name == "every_event_told":  # each report by itself tells no more than its price
         assert not check_of(found, "reports", REPORT, asked).convicted
@@ -107,7 +108,7 @@ def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
 @pytest.mark.usefixtures("small")
 def test_charges_beyond_a_budget_are_convicted_exactly():
     with no_filters(), MUTANTS["reports_for_a_shorter_window"].patched():
-        found = audited_devices([Requirement(4, 3.0)], mechanism="plbu", runs=4)
+        found = audited_devices([Requirement(4, 3.0)], mechanism="plbu", extent=BRIEF)
     assert found.overspent == pytest.approx(4 / 3)
     assert found.convicted
     assert "charged 1.33 times the budget of a window" in found.sentence
@@ -115,7 +116,9 @@ def test_charges_beyond_a_budget_are_convicted_exactly():
 
 @pytest.mark.usefixtures("small")
 def test_the_same_seed_gives_the_same_audit():
-    once, again, other = (audited_devices(TWO, runs=4, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (
+        audited_devices(TWO, extent=Extent(runs=4, seed=seed)) for seed in (1, 1, 2)
+    )
     assert once.checks == again.checks
     assert once.checks != other.checks
 
@@ -124,7 +127,7 @@ def test_the_same_seed_gives_the_same_audit():
 def test_values_are_those_of_a_stream_of_ones_own():
     counts = np.zeros((90, 2, 3), np.int64)
     counts[:, :, 1] = 30
-    found = audited_devices(TWO, mechanism="lbd", sizes=[40, 70], counts=counts, runs=4)
+    found = audited_devices(TWO, mechanism="lbd", sizes=[40, 70], counts=counts, extent=BRIEF)
     assert found.own
     assert not found.convicted
     assert {one.requirement for one in found.checks} == set(TWO)
@@ -133,7 +136,9 @@ def test_values_are_those_of_a_stream_of_ones_own():
 
 @pytest.mark.usefixtures("small")
 def test_tiny_and_huge_budgets_have_bounds():
-    found = audited_devices([Requirement(40, 1.0), Requirement(1, 30.0)], mechanism="plbu", runs=4)
+    found = audited_devices(
+        [Requirement(40, 1.0), Requirement(1, 30.0)], mechanism="plbu", extent=BRIEF
+    )
     tiny = check_of(found, "reports", REPORT, Requirement(40, 1.0))
     huge = check_of(found, "reports", REPORT, Requirement(1, 30.0))
     assert tiny.claimed == pytest.approx(1 / 40)
@@ -143,20 +148,19 @@ def test_tiny_and_huge_budgets_have_bounds():
 
 def test_a_population_too_small_for_a_mechanism_is_refused_as_it_is():
     with pytest.raises(ConfigurationError, match="longer than half of the 5 users"):
-        audited_devices([Requirement(3, 1.0)], mechanism="plpa", sizes=[5], runs=4)
+        audited_devices([Requirement(3, 1.0)], mechanism="plpa", sizes=[5], extent=BRIEF)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"runs": 3}, "runs is 3"),
         ({"mechanism": "pba"}, "'pba' is for requirements over windows"),
         ({"bins": 0}, "1 symbols tell nothing"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(wrong, message):
     with pytest.raises(ConfigurationError, match=message):
-        audited_devices([Requirement(3, 3.0)], **{"runs": 4, **wrong})
+        audited_devices([Requirement(3, 3.0)], **{"extent": BRIEF, **wrong})
 
 
 # As of `test_auditing`: that 5 of 20 convict an honest mechanism has a probability of 3e-3 at most.
@@ -165,7 +169,8 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
 @pytest.mark.parametrize("name", ["lbu", "rotation:turns=3", "plpd+"])
 def test_honest_devices_are_convicted_no_more_often_than_was_said(name):
     convicted = [
-        audited_devices(TWO, mechanism=name, runs=4, seed=seed).convicted for seed in range(20)
+        audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=seed)).convicted
+        for seed in range(20)
     ]
     assert sum(convicted) < 5
 
@@ -261,7 +266,7 @@ def test_half_of_the_runs_make_reports_up_that_leap(monkeypatch):
 
     monkeypatch.setattr(devices.DeviceRun, "__init__", noted)
     monkeypatch.setattr(devices, "CELLS", 20_000)
-    found = audited_devices([Requirement(3, 3.0)], mechanism="lbd", runs=4)
+    found = audited_devices([Requirement(3, 3.0)], mechanism="lbd", extent=BRIEF)
     assert [one is None for one in made] == [True, False, True, False]
     assert found.overspent > 0.8
 
@@ -269,5 +274,5 @@ def test_half_of_the_runs_make_reports_up_that_leap(monkeypatch):
 def test_perturbation_is_the_packages(monkeypatch):
     """What is audited is what devices run, not a model of it."""
     monkeypatch.setattr(oracles, "_randomised_response", lambda oracle, values, words: values)
-    found = audited_devices([Requirement(3, 1.0)], bins=1, runs=4)
+    found = audited_devices([Requirement(3, 1.0)], bins=1, extent=BRIEF)
     assert found.worst.times > 5

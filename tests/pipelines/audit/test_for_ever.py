@@ -10,8 +10,9 @@ from streamveil.mechanisms.core.records import REPLACE, Lifetime
 from streamveil.pipelines.audit import for_ever
 from streamveil.pipelines.audit.findings import CHARGE, LIFE
 from streamveil.pipelines.audit.for_ever import audited_for_ever
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS
-from tests.audits.scenes import no_filters
+from tests.audits.scenes import BRIEF, no_filters
 
 # One measurement has most of the budget; it is of the mean of three slots.
 SEVERAL = "gated:p=4:latest=3:shrink=none:worth=0:total=200"
@@ -27,7 +28,7 @@ def few(monkeypatch):
 
 
 def test_an_honest_mechanism_is_not_convicted_and_much_of_its_charges_is_proven():
-    found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, runs=8)
+    found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, extent=Extent(runs=8))
     assert not found.convicted
     assert 0.9 < found.overspent <= 1.0
     assert {one.requirement for one in found.checks} == {Lifetime(2.0)}
@@ -44,7 +45,7 @@ def test_an_honest_mechanism_is_not_convicted_and_much_of_its_charges_is_proven(
 
 def test_noise_of_one_slot_for_several_is_convicted():
     with MUTANTS["noise_of_one_slot_for_several"].patched():
-        found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, runs=4)
+        found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, extent=BRIEF)
     assert found.worst.part == "bins"
     assert found.worst.times > 1.1
     assert "times what its slots were charged of a user with E = 2 forever" in found.sentence
@@ -53,7 +54,7 @@ def test_noise_of_one_slot_for_several_is_convicted():
 @pytest.mark.parametrize("mutant", ["every_epoch_as_the_first", "a_series_without_an_end"])
 def test_charges_beyond_the_budget_are_convicted_exactly(mutant):
     with MUTANTS[mutant].patched(), no_filters():
-        found = audited_for_ever(2.0, mechanism=SEVERAL, bins=4, runs=4)
+        found = audited_for_ever(2.0, mechanism=SEVERAL, bins=4, extent=BRIEF)
     assert found.overspent > 1.05
     assert "times the budget of a life" in found.sentence
 
@@ -62,16 +63,16 @@ def test_charges_beyond_the_budget_are_convicted_exactly(mutant):
 def test_a_gate_for_another_sensitivity_is_convicted(monkeypatch):
     monkeypatch.setitem(for_ever.OF_A_RUN, for_ever.GATES, 250)
     monkeypatch.setattr(for_ever, "_TRIED", 25)
-    assert not audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, runs=4).convicted
+    assert not audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, extent=BRIEF).convicted
     with MUTANTS["a_gate_for_another_sensitivity"].patched():
-        found = audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, runs=4)
+        found = audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, extent=BRIEF)
     assert found.worst.part == "looks"
     assert found.convicted
 
 
 @pytest.mark.parametrize("text", ["doubling", "horizon:slots=1", "constant"])
 def test_what_the_calendar_says_is_audited(text):
-    found = audited_for_ever(1.0, mechanism=text, bins=4, runs=4)
+    found = audited_for_ever(1.0, mechanism=text, bins=4, extent=BRIEF)
     assert not found.convicted
     assert (found.worst.times > 0) == (text != "constant")
 
@@ -79,7 +80,12 @@ def test_what_the_calendar_says_is_audited(text):
 @pytest.mark.parametrize("bins", [1, 5])
 def test_users_of_several_events_are_replaced(bins):
     found = audited_for_ever(
-        2.0, mechanism="horizon:slots=5", bins=bins, sensitivity=4, adjacency=REPLACE, runs=4
+        2.0,
+        mechanism="horizon:slots=5",
+        bins=bins,
+        sensitivity=4,
+        adjacency=REPLACE,
+        extent=BRIEF,
     )
     assert not found.convicted
     assert bool(sum(one.guesses for one in found.checks)) == (bins > 1)
@@ -87,7 +93,7 @@ def test_users_of_several_events_are_replaced(bins):
 
 def test_canaries_stand_beside_counts_of_ones_own():
     counts = np.random.default_rng(3).poisson(200, (20, 3)).astype(np.int64)
-    found = audited_for_ever(1.0, counts=counts, runs=4)
+    found = audited_for_ever(1.0, counts=counts, extent=BRIEF)
     assert found.own
     assert not found.convicted
     assert found.overspent <= 1.0
@@ -95,7 +101,8 @@ def test_canaries_stand_beside_counts_of_ones_own():
 
 def test_the_same_seed_gives_the_same_audit():
     once, again, other = (
-        audited_for_ever(1.0, mechanism="doubling", bins=4, runs=4, seed=seed) for seed in (1, 1, 2)
+        audited_for_ever(1.0, mechanism="doubling", bins=4, extent=Extent(runs=4, seed=seed))
+        for seed in (1, 1, 2)
     )
     assert once.checks == again.checks
     assert once.checks != other.checks
@@ -103,14 +110,14 @@ def test_the_same_seed_gives_the_same_audit():
 
 def test_what_cannot_be_audited_is_refused():
     with pytest.raises(ConfigurationError, match="pba"):
-        audited_for_ever(1.0, mechanism="pba", runs=4)
+        audited_for_ever(1.0, mechanism="pba", extent=BRIEF)
 
 
 # As of `test_auditing.py`: 5 of 20 convictions have a probability of 3e-3 even at 5 % each.
 @pytest.mark.slow
 def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited_for_ever(2.0, mechanism=text, bins=8, runs=4, seed=seed).convicted
+        audited_for_ever(2.0, mechanism=text, bins=8, extent=Extent(runs=4, seed=seed)).convicted
         for seed in range(10)
         for text in (SEVERAL, "horizon:slots=8")
     ]

@@ -13,8 +13,9 @@ from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit.comers import Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW
 from streamveil.pipelines.audit.presence import LEFT_OUT, audited_presence
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS, scaled
-from tests.audits.scenes import no_filters
+from tests.audits.scenes import BRIEF, no_filters
 
 KEY = bytes(range(32))
 
@@ -29,7 +30,7 @@ def of_windows(window=11, most=1, blocks=1, epsilon=3.0, **options):
     return audited_presence(*asked, **{"sizes": [1000], **SIMPLE, **options})
 
 
-SIMPLE = {"mechanism": "uniform", "runs": 4, "bins": 8}
+SIMPLE = {"mechanism": "uniform", "extent": BRIEF, "bins": 8}
 
 
 def check_of(found, part, claim):
@@ -95,7 +96,7 @@ def test_too_little_noise_of_counts_is_convicted(audited, monkeypatch):
 def test_too_little_noise_of_what_is_left_out_is_convicted(audited, monkeypatch):
     for module in (kept_share, life_share):
         scaled(module, monkeypatch, 40)
-    found = audited(bins=2, runs=12)
+    found = audited(bins=2, extent=Extent(runs=12))
     assert found.worst.part == LEFT_OUT
     assert found.worst.times > 1.1
 
@@ -112,7 +113,7 @@ def test_classes_without_a_limit_are_audited_beside_those_that_have_one():
 
 @pytest.mark.usefixtures("short")
 def test_the_same_seed_gives_the_same_audit():
-    once, again, other = (of_life(bins=2, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (of_life(bins=2, extent=Extent(runs=4, seed=seed)) for seed in (1, 1, 2))
     assert once.checks == again.checks
     assert once.checks != other.checks
 
@@ -160,7 +161,7 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
 @pytest.mark.slow
 def test_honest_streams_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited(seed=seed, bins=12).convicted
+        audited(bins=12, extent=Extent(runs=4, seed=seed)).convicted
         for seed in range(10)
         for audited in (of_life, of_windows)
     ]
@@ -205,6 +206,31 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, events, flags, part):
     outcome = toolbox.run("audit", *events, *flags)
     assert outcome.code == 0, outcome.err
     assert f"| {part} |" in outcome.out
+
+
+def one_visit(slots):
+    """Of one user in the first of so many slots."""
+    return np.array([[0], [0], [0], [1]]), np.array([0]), slots
+
+
+@pytest.mark.parametrize(
+    ("audited", "name", "least"),
+    [(of_life, "lives of E = 3 forever", 7), (of_windows, "windows of w = 11, E = 3", 34)],
+)
+def test_stories_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(audited, name, least):
+    """Just as many slots as are named hold a story, and what it costs is added up."""
+    short, enough = (audited(bins=2, visits=one_visit(slots)) for slots in (least - 1, least))
+    wanted = f"no guesses about {name}: these need {least} slots, and the input has fewer: "
+    assert any(note.startswith(wanted) for note in short.notes)
+    assert not any(name in note for note in enough.notes)
+    assert short.overspent == 0 < enough.overspent
+
+
+def test_what_an_input_is_too_short_for_is_told(toolbox, events):
+    outcome = toolbox.run("audit", *events, "--default_requirement=24,3,50", "--max_slots=1,1")
+    assert outcome.code == 0, outcome.err
+    assert "no guesses about windows of w = 24, E = 3: these need 73 slots" in outcome.out
+    assert "(--end may be later than the last event), or leave --input out" in outcome.out
 
 
 @pytest.mark.usefixtures("short")

@@ -19,8 +19,10 @@ from streamveil.pipelines.audit.asked import Asked, run_asked
 from streamveil.pipelines.audit.asked_worlds import asked_world, padded
 from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW
 from streamveil.pipelines.audit.questions import audited_questions
+from streamveil.pipelines.audit.rounds import Extent
 from streamveil.pipelines.audit.worlds import KINDS, WINDOWS
 from tests.audits import mutants
+from tests.audits.scenes import BRIEF
 
 ASKED = [Requirement(3, 3.0)]
 PLACES = Categories(("a", "b"))
@@ -72,7 +74,7 @@ def together(found, claim=WINDOW):
 
 @pytest.mark.usefixtures("short")
 def test_an_honest_portfolio_is_granted_its_claim_by_question_and_together():
-    found = audited_questions(portfolio(), ASKED, runs=4, bins=64)
+    found = audited_questions(portfolio(), ASKED, bins=64, extent=BRIEF)
     assert not found.convicted
     assert 0.99 < found.overspent <= 1.0
     assert {(one.question, one.part, one.claim) for one in found.checks} == {
@@ -95,11 +97,11 @@ def test_an_honest_portfolio_is_granted_its_claim_by_question_and_together():
 
 @pytest.mark.slow
 def test_a_fifth_more_than_all_questions_may_tell_is_seen_together(beyond_the_books):
-    honest = audited_questions(portfolio(), ASKED, runs=4, bins=1024, seed=1)
+    honest = audited_questions(portfolio(), ASKED, bins=1024, extent=Extent(runs=4, seed=1))
     assert not honest.convicted
     assert together(honest).visible < 1.25
     beyond_the_books(1.2)
-    found = audited_questions(portfolio(), ASKED, runs=4, bins=1024, seed=1)
+    found = audited_questions(portfolio(), ASKED, bins=1024, extent=Extent(runs=4, seed=1))
     assert found.overspent <= 1.0
     assert together(found).convicted
     assert {one.question for one in found.checks if one.convicted} >= {"hour", "shift"}
@@ -108,7 +110,7 @@ def test_a_fifth_more_than_all_questions_may_tell_is_seen_together(beyond_the_bo
 @pytest.mark.usefixtures("short")
 def test_one_question_that_tells_twice_its_share_is_named(monkeypatch):
     mutants.slots_in_part_as_whole(monkeypatch)
-    found = audited_questions(portfolio(), ASKED, runs=4, bins=64)
+    found = audited_questions(portfolio(), ASKED, bins=64, extent=BRIEF)
     assert {one.question for one in found.checks if one.convicted} == {"shift"}
     assert "by question 'shift'" in found.sentence
 
@@ -116,7 +118,7 @@ def test_one_question_that_tells_twice_its_share_is_named(monkeypatch):
 @pytest.mark.usefixtures("short", "without_the_last_filter")
 def test_shares_of_more_than_all_are_convicted_exactly(monkeypatch):
     mutants.shares_of_more_than_all(monkeypatch)
-    found = audited_questions(portfolio(), ASKED, runs=4, bins=4)
+    found = audited_questions(portfolio(), ASKED, bins=4, extent=BRIEF)
     assert found.overspent == pytest.approx(1.2)
     assert "charged 1.2 times the budget of a window" in found.sentence
 
@@ -136,7 +138,7 @@ def test_questions_of_all_kinds_are_audited():
         ),
     )
     both = [Requirement(3, 3.0), Requirement(6, 8.0)]
-    found = audited_questions(some, both, runs=4, bins=16, adjacency=REPLACE, seed=2)
+    found = audited_questions(some, both, bins=16, adjacency=REPLACE, extent=Extent(runs=4, seed=2))
     assert not found.convicted
     assert 0.9 < found.overspent <= 1.0
     assert {one.requirement for one in found.checks if one.question == "shift"} == set(both)
@@ -158,7 +160,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
 @pytest.mark.usefixtures("short")
 def test_questions_that_would_not_fit_into_memory_have_fewer_bins(monkeypatch):
     monkeypatch.setattr(asked, "MOST_COUNTS", 240 * 12)
-    found = audited_questions(portfolio(), ASKED, runs=4, bins=16)
+    found = audited_questions(portfolio(), ASKED, bins=16, extent=BRIEF)
     assert found.notes == (
         "question 'hour' is asked of 12 bins: more would not fit into memory; canaries of windows "
         "are as few",
@@ -167,7 +169,8 @@ def test_questions_that_would_not_fit_into_memory_have_fewer_bins(monkeypatch):
 
 def test_the_same_seed_gives_the_same_audit(short):
     once, again, other = (
-        audited_questions(portfolio(), ASKED, runs=4, bins=8, seed=seed) for seed in (1, 1, 2)
+        audited_questions(portfolio(), ASKED, bins=8, extent=Extent(runs=4, seed=seed))
+        for seed in (1, 1, 2)
     )
     assert once.checks == again.checks
     assert once.checks != other.checks
@@ -226,7 +229,7 @@ def test_counts_are_padded_to_slots_that_begin_and_end_together():
 @pytest.mark.usefixtures("short")
 def test_honest_portfolios_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited_questions(portfolio(), ASKED, runs=4, bins=64, seed=seed).convicted
+        audited_questions(portfolio(), ASKED, bins=64, extent=Extent(runs=4, seed=seed)).convicted
         for seed in range(20)
     ]
     assert sum(convicted) < 4

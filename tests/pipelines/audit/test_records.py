@@ -13,8 +13,10 @@ from streamveil.pipelines.audit.records.auditing import Records, audited_records
 from streamveil.pipelines.audit.records.canaries import of_budgets, of_records, of_values
 from streamveil.pipelines.audit.records.charges import dearest
 from streamveil.pipelines.audit.records.doubt import in_doubt
-from streamveil.pipelines.audit.records.learned_odds import LearnedOdds, Shown
+from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
+from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS
+from tests.audits.scenes import BRIEF
 
 FALLING = Inverse(10.0, 25.0, 3.0)
 BOUNDS = FALLING.bounds
@@ -62,7 +64,7 @@ def less_noise(monkeypatch):
 
 def audit(kind="count", mechanism=None, **options):
     made = Records(kind, BOUNDS, FALLING, mechanism, **options)
-    return audited_records(made, of_values(FALLING, BOUNDS), runs=4)
+    return audited_records(made, of_values(FALLING, BOUNDS), extent=BRIEF)
 
 
 @pytest.mark.usefixtures("small")
@@ -135,7 +137,7 @@ def test_mistakes_are_convicted_where_they_show(name):
 def test_the_same_seed_gives_the_same_audit():
     made = Records("count", BOUNDS, FALLING)
     once, again, other = (
-        audited_records(made, of_values(FALLING, BOUNDS)[:2], runs=4, seed=seed)
+        audited_records(made, of_values(FALLING, BOUNDS)[:2], extent=Extent(runs=4, seed=seed))
         for seed in (1, 1, 2)
     )
     assert once.checks == again.checks
@@ -148,7 +150,7 @@ def test_canaries_stand_beside_records_of_ones_own():
     own = values, FALLING(values)
     canaries = of_records(*own, BOUNDS)
     assert [one.value for one in canaries] == [20.0, 4.0, 3.0]  # bad ones are none
-    found = audited_records(Records("sum", BOUNDS, FALLING), canaries, own=own, runs=4)
+    found = audited_records(Records("sum", BOUNDS, FALLING), canaries, own=own, extent=BRIEF)
     assert found.own
     assert not found.convicted
 
@@ -156,9 +158,9 @@ def test_canaries_stand_beside_records_of_ones_own():
 def test_what_cannot_be_audited_is_refused():
     made = Records("max", BOUNDS, FALLING, devices=True)
     with pytest.raises(ConfigurationError, match="devices report of a count or of a sum"):
-        audited_records(made, of_values(FALLING, BOUNDS), runs=4)
+        audited_records(made, of_values(FALLING, BOUNDS), extent=BRIEF)
     with pytest.raises(ConfigurationError, match="there is no record to audit"):
-        audited_records(Records("sum", BOUNDS, FALLING), [], runs=4)
+        audited_records(Records("sum", BOUNDS, FALLING), [], extent=BRIEF)
 
 
 # As of `test_auditing`: that 5 of 20 convict an honest statistic has a probability of 3e-3 at most.
@@ -167,7 +169,10 @@ def test_what_cannot_be_audited_is_refused():
 @pytest.mark.parametrize(("kind", "name"), [("count", "hat"), ("distinct", "framework")])
 def test_honest_statistics_are_convicted_no_more_often_than_was_said(kind, name):
     made, canaries = Records(kind, BOUNDS, FALLING, name), of_values(FALLING, BOUNDS)
-    convicted = [audited_records(made, canaries, runs=4, seed=seed).convicted for seed in range(20)]
+    convicted = [
+        audited_records(made, canaries, extent=Extent(runs=4, seed=seed)).convicted
+        for seed in range(20)
+    ]
     assert sum(convicted) < 5
 
 
@@ -242,7 +247,7 @@ def test_odds_are_learnt_of_figures_of_choices_and_of_figures_by_choice():
         chosen = random.laplace(moved * np.where(choice, 1, -1), 1, number)[:, None]
         return Shown(figures, choice, chosen)
 
-    odds = LearnedOdds()
+    odds = RecordOdds()
     odds.learn(shown(1.0), shown(0.0))
     figures = np.array([[9.0, 0.0], [-9.0, 0.0], [9.0, 0.0], [-9.0, 2.0]])
     told = Shown(figures, np.array([1, 1, 0, 0]), np.array([[9.0], [9.0], [9.0], [9.0]]))
@@ -258,6 +263,6 @@ def test_worlds_that_are_alike_tell_nothing():
         )
         for _ in range(2)
     ]
-    odds = LearnedOdds()
+    odds = RecordOdds()
     odds.learn(*both)
     assert (odds.scores(both[0]) == 0).all()
