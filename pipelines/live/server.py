@@ -2,7 +2,8 @@
 
 It answers GET and HEAD of three paths and nothing else, has no password, and loads nothing from
 elsewhere. A client that is slow holds a thread of its own for some seconds, and nothing else: where
-there are too many, the one that has been there longest makes room.
+there are too many, the one that has been there longest makes room. Where threads wait for figures,
+such as those in files that cannot be read now, none makes room, and whoever comes is hung up on.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _HTML, _JSON, _TEXT = (
 _NOTHING = "default-src 'none'"  # of a page is loaded or run
 _METHODS = ("GET", "HEAD")
 _CLIENTS = 16  # at a time
+_THREADS = 64  # with those of clients that were hung up on, until they notice
 _SECONDS_FOR_A_CLIENT = 10.0  # in all: one that sends a byte now and then would stay for ever
 _SECONDS_BETWEEN_LOOKS = 0.1
 # By these names a browser on this machine asks; any other one was made to lead here by a stranger.
@@ -166,6 +168,7 @@ class _Server(ThreadingHTTPServer):
         self.board = board
         self.name = address[0]
         self._clients: dict[socket.socket, None] = {}  # those who came first are first
+        self._leaving: set[socket.socket] = set()  # hung up on, each with a thread still
         self._coming = threading.Lock()
         super().__init__(place, _Handler)  # type: ignore[arg-type]
 
@@ -188,12 +191,18 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread; hang up on who came first where there are too many."""
         with self._coming:
-            if len(self._clients) >= _CLIENTS:
+            room = len(self._clients) + len(self._leaving) < _THREADS
+            if room and len(self._clients) >= _CLIENTS:
                 first = next(iter(self._clients))
                 del self._clients[first]
+                self._leaving.add(first)
                 _hang_up(first)
-            self._clients[request] = None
-        super().process_request(request, client_address)
+            if room:
+                self._clients[request] = None
+        if room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, for as long as a client has."""
@@ -209,6 +218,7 @@ class _Server(ThreadingHTTPServer):
         """Hang up, and make room."""
         with self._coming:
             self._clients.pop(request, None)
+            self._leaving.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -1,5 +1,6 @@
 """The page of a run that goes on: who is answered, what is shown, and what it says of the run."""
 
+import contextlib
 import datetime as dt
 import http.client
 import json
@@ -230,11 +231,41 @@ def test_of_too_many_clients_those_who_came_first_make_room(served, until):
     assert served.ask("/status.json")[0] == 200
 
 
+# Threads that wait do not notice that they were hung up on: 400 polls left as many of them, and as
+# many sockets, and a run without any to open its own files with.
+def test_figures_that_do_not_come_keep_so_many_threads_and_no_more(until):
+    slow, entered = threading.Event(), []
+
+    def wait():
+        entered.append(1)
+        slow.wait()
+        return running()
+
+    board, waiting = board_of(running()), []
+    board._status = wait
+    with serving(LOOPBACK, board) as place:
+        page = Client(place)
+        for most in [*range(1, 65), *[64] * 6]:
+            waiting.append(socket.create_connection(page.address))
+            with contextlib.suppress(ConnectionError):
+                waiting[-1].sendall(b"GET /status.json HTTP/1.0\r\n\r\n")
+            until(lambda most=most: len(entered) >= most)
+        assert hung_up(waiting[-1])
+        assert answering() == len(entered) == 64
+        slow.set()
+        until(lambda: answering() == 0)
+        assert page.ask("/status.json")[0] == 200
+    for each in waiting:
+        each.close()
+
+
 def hung_up(client):
     """Whether the server has ended a connection that waits for it."""
     client.settimeout(0.2)
     try:
         return client.recv(1) == b""
+    except ConnectionError:
+        return True
     except TimeoutError:
         return False
 
