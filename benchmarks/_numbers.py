@@ -1,7 +1,7 @@
 """Streams of numbers in slots, by which intervals of figures are measured.
 
-Half of them were looked at when intervals were made, and the others only afterwards. The same seed
-gives the same numbers; of the flights only the noise differs.
+All were looked at when intervals were made. The same seed gives the same numbers; of the flights
+only the noise differs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class Numbers:
     window: int = DAY
     """Slots over which the budget is promised."""
     people: int = PEOPLE
-    fresh: bool = True
-    """Whether it was not looked at when intervals were made."""
 
 
 def _flights(random: np.random.Generator, slots: int) -> Iterator[Floats]:
@@ -109,22 +107,18 @@ STREAMS = {
     "flights": Numbers(
         "delays of flights by day, each aircraft once",
         *(_flights, -30, 180, MINUTES, 365, 7, 4043),
-        fresh=False,
     ),
     "drawn-delays": Numbers(
         "whole minutes, with seasons and bad days",
         *(_delays, -30, 180, MINUTES, 365, 7, 4000),
-        fresh=False,
     ),
     "moving": Numbers(
         "gamma distributions whose mean goes up and down, some 750 a slot",
         *(_moving, 0, 150, (0, 5, 10, 20, 30, 45, 60, 90, 120, 160)),
-        fresh=False,
     ),
     "amounts": Numbers(
         "some 800 lognormal numbers whose log has a standard deviation of 0.9",
         *(_amounts, 0, 200, (0, 5, 10, 20, 30, 45, 60, 90, 120, 160, 200)),
-        fresh=False,
     ),
     "steady": Numbers(
         "some 600 of one gamma distribution",

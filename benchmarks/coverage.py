@@ -31,9 +31,7 @@ def main() -> None:
     add("--slots", type=int, help="of each stream, at most (default: all that there are)")
     given = options.parse_args()
     words = [f"{name}: {STREAMS[name].about}" for name in given.streams]
-    old = [name for name in given.streams if not STREAMS[name].fresh]
     about = "; ".join(words) + ". "
-    about += f"Looked at when intervals were made: {', '.join(old)}. " if old else ""
     columns = ["stream", "E", *FIGURES]
     runs = {
         (name, epsilon): [
