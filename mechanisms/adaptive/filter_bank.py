@@ -50,8 +50,9 @@ RARE = 8.0
 # No bin is taken to vary less: slow members stay slow where hardly anybody is.
 LEAST_SCALE = 0.1
 # Variance of what events add to a graded part, in parts of the most that it can be with that mean:
-# of numbers that are spread exponentially, if the range is five times as wide as their mean.
-GRADED = 0.25
+# between a quarter, of exponential numbers in a range five times as wide as their mean, and all of
+# it, of numbers that lie at the bounds.
+GRADED = 0.5
 # A count of about one user does not double from slot to slot, as a drift of s would make it do, and
 # noise hides it: no release tells members apart there, and fast ones, believed in for want of
 # evidence, would make every plan too short. So the belief in a member is divided by the square of

@@ -187,18 +187,28 @@ def test_bins_are_independent():
 # ---- what counts vary by ---------------------------------------------------------------------
 
 
-# Numbers from 0 to 1 add 1 - t and t; those that are larger add to a part of their own.
-def test_parts_to_which_events_add_more_or_less_vary_less_than_counts():
-    random = np.random.default_rng(9)
+def parts(random, drawn):
+    """Mean and variance of what some 600 numbers add: 1 - t and t, and 1 if they are above 1."""
     found = []
     for _ in range(4000):
-        numbers = random.exponential(0.2, random.poisson(600))
+        numbers = drawn(random.poisson(600))
         inside = numbers[numbers <= 1]
         found.append([(1 - inside).sum(), inside.sum(), (numbers > 1).sum()])
-    mean, variance = np.mean(found, axis=0), np.var(found, axis=0)
-    scale = Bank(1e9, 6, graded=(True, True, False)).scale(np.tile(mean, 2))
-    assert scale == pytest.approx(np.tile(variance, 2), rel=0.12)
-    assert variance[1] < 0.5 * Bank(1e9, 3).scale(mean)[1]
+    return np.mean(found, axis=0), np.var(found, axis=0)
+
+
+def test_parts_to_which_events_add_more_or_less_vary_less_than_counts():
+    random = np.random.default_rng(9)
+    bank, counts = Bank(1e9, 6, graded=(True, True, False)), Bank(1e9, 3)
+    mean, variance = parts(random, lambda size: random.exponential(0.2, size))
+    scale = bank.scale(np.tile(mean, 2))
+    assert scale[:3].tolist() == scale[3:].tolist()
+    assert scale[2] == counts.scale(mean)[2]
+    assert variance[1] < 0.75 * scale[1] < 0.5 * counts.scale(mean)[1]
+    # Numbers that are 0 or 1 vary as counts do.
+    mean, variance = parts(random, lambda size: (random.random(size) < 0.2).astype(float))
+    assert variance[:2] == pytest.approx(counts.scale(mean)[:2], rel=0.1)
+    assert (bank.scale(np.tile(mean, 2))[:2] > 0.55 * variance[:2]).all()
 
 
 # A draw of noise of six standard deviations below nothing once opened a level, and was followed by
