@@ -602,6 +602,10 @@ def crowd(random, slot):
     return random.gamma(1.5, 18, random.poisson(600))
 
 
+def all_or_nothing(random, slot):
+    return 150.0 * (random.random(random.poisson(600)) < 0.1)
+
+
 # Before what releases leave was by what filters take of them, and parts of numbers were thought to
 # vary less than counts, sums of amounts were held in 0.84 of the slots and others in 0.87; and with
 # less budget in 0.985, by intervals that were wider by a quarter.
@@ -613,6 +617,7 @@ def crowd(random, slot):
         (heavy, 200, 3.0, 0.89, 0.95),
         (crowd, 150, 3.0, 0.89, 0.95),
         (crowd, 150, 1.0, 0.89, 0.977),
+        (all_or_nothing, 150, 3.0, 0.855, 0.95),
     ],
 )
 def test_intervals_of_sums_hold_nine_in_ten(draw, upper, epsilon, least, most):
