@@ -261,7 +261,7 @@ def test_figures_that_do_not_come_keep_so_many_threads_and_no_more(until):
 
 def hung_up(client):
     """Whether the server has ended a connection that waits for it."""
-    client.settimeout(0.2)
+    client.settimeout(0.05)
     try:
         return client.recv(1) == b""
     except ConnectionError:
