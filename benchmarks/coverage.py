@@ -30,8 +30,7 @@ def main() -> None:
     add("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     add("--slots", type=int, help="of each stream, at most (default: all that there are)")
     given = options.parse_args()
-    words = [f"{name}: {STREAMS[name].about}" for name in given.streams]
-    about = "; ".join(words) + ". "
+    about = "; ".join(f"{name}: {STREAMS[name].about}" for name in given.streams)
     columns = ["stream", "E", *FIGURES]
     runs = {
         (name, epsilon): [
@@ -49,7 +48,7 @@ def main() -> None:
     held = table(
         f"Share of intervals of 90 % that hold the truth, {seeds}",
         columns,
-        f"{about}Budgets of flights and drawn-delays are for 7 days, others for 24 hours. Where "
+        f"{about}. Budgets of flights and drawn-delays are for 7 days, others for 24 hours. Where "
         "noise hides nearly all, what is usual is as wrong in all slots of a run: see the next "
         "table.",
     )

@@ -135,8 +135,8 @@ class Misfit:
         left += (1 - 2 * taken * float(shares[-1]) + squared * float(shares @ shares)) * more
         # What was released may shift weights between filters: no less is left than they say, of
         # which a factor below 1 takes its part. After a jump nothing else is known.
-        least = np.where(seen.jumped, 1.0, np.minimum(factor, 1.0)) * seen.variance
-        return np.where(seen.jumped, least, np.maximum(left, least))
+        left = np.maximum(left, np.minimum(factor, 1.0) * seen.variance)
+        return np.where(seen.jumped, seen.variance, left)
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""

@@ -39,10 +39,7 @@ from streamveil.mechanisms.registry import DEFAULT, dynamic_mechanism
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
-from streamveil.pipelines.audit.options import (
-    DEFAULT_BINS,
-    DRAWN,
-)
+from streamveil.pipelines.audit.options import DEFAULT_BINS, DRAWN
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript
 from streamveil.pipelines.audit.scores import guesses_of

@@ -189,20 +189,24 @@ class _Server(ThreadingHTTPServer):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; hang up on who came first where there are too many."""
+        """Answer in a thread, where there is room."""
+        if self._taken_in(request):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _taken_in(self, request: socket.socket) -> bool:
+        """Whether there is a thread for it; where clients are too many, the first is hung up on."""
         with self._coming:
-            room = len(self._clients) + len(self._leaving) < _THREADS
-            if room and len(self._clients) >= _CLIENTS:
+            if len(self._clients) + len(self._leaving) >= _THREADS:
+                return False
+            if len(self._clients) >= _CLIENTS:
                 first = next(iter(self._clients))
                 del self._clients[first]
                 self._leaving.add(first)
                 _hang_up(first)
-            if room:
-                self._clients[request] = None
-        if room:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+            self._clients[request] = None
+            return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, for as long as a client has."""
