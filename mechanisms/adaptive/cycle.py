@@ -16,7 +16,7 @@ Lengths, shares, spans and what is looked for are functions of noisy results: se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +73,10 @@ FAINT = 0.2
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
 MOST_CYCLES, MOST_SLOTS = 64, 1536
+# On a holiday all bins are further off than foreseen. To judge that, so many bins more are taken to
+# be as foreseen, and no bin to be further off than so many standard deviations.
+AS_FORESEEN, FURTHEST = 2.0, 7.0
+_LEAST = 1e-9
 
 
 def lengths_of(name: str, cycle: str, slot_length: int | None) -> tuple[int, ...]:
@@ -418,13 +422,17 @@ class CyclicBank:
         now = self.of_level(level)
         parts = shares * self.ratios[-len(shares) :]
         whole, ratio = float(parts.sum()), float(self.ratios[-1])
+        own = len(shares) == 1
+        scale = np.maximum(self.depths.ratios(whole), FAINT)
         if whole < FAINT:
-            known = now.mean, now.variance + now.white
-            return Observed(
-                *(np.zeros(counts.shape, bool), *known, known[1], counts, *known, noise, error),
+            # It tells nothing about the level, but as much about the slot as any release.
+            alone = Observed(
+                *(np.zeros(counts.shape, bool), now.mean, now.variance + now.white),
+                *(now.variance + now.white, counts, now.mean, now.variance + now.white),
+                *(noise, error * scale),
                 slots=len(shares),
             )
-        scale = np.maximum(self.depths.ratios(whole), FAINT)
+            return _of_the_slot(alone) if own else alone
         doubt = self.depths.doubt(whole) * level.mean**2
         seen = self.bank.observe(
             state,
@@ -440,7 +448,7 @@ class CyclicBank:
         self.depths.learn(missed, level.mean * (whole - 1), usual, ~seen.jumped)
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * seen.mean**2
-        return Observed(
+        told = Observed(
             seen.jumped,
             seen.mean * each,
             seen.variance * each**2 + doubt,
@@ -453,6 +461,46 @@ class CyclicBank:
             seen.taken,
             len(shares),
         )
+        if not own or seen.taken is None:
+            return told
+        opened = seen.taken.opened * scale**2
+        foreseen = now.variance + now.white
+        slot = replace(told, expected=now.mean, foreseen=foreseen, error=error * scale)
+        return _of_the_slot(slot, opened)
+
+
+def _of_the_slot(seen: Observed, opened: Floats | float = 0.0) -> Observed:
+    """What a release of one slot says about its counts.
+
+    Doubt about the cycle is doubt about the forecast, not about the release: a precise release is
+    followed, whatever the cycle predicted for the slot.
+
+    Args:
+        seen: with the variances of the slot's own counts as they were foreseen.
+        opened: variance by which a jump opened them, shape (d,).
+    """
+    before = seen.foreseen + opened
+    blur = seen.noise + seen.error
+    missed = seen.observed - seen.expected
+    before = _unusual(missed, before, blur) * before
+    gain = before / np.maximum(before + blur, _LEAST)
+    mean = seen.expected + gain * missed
+    return replace(seen, mean=mean, variance=gain * blur)
+
+
+def _unusual(missed: Floats, before: Floats, blur: Floats) -> float:
+    """Factor of at least 1 on the forecast's variance, where all bins miss it, as on a holiday.
+
+    Args:
+        missed: by what was foreseen, shape (d,).
+        before: its variance, shape (d,).
+        blur: variance of the errors of the release, shape (d,).
+    """
+    total = np.maximum(before + blur, _LEAST)
+    weight = before / total
+    surprise = np.minimum(missed**2 / total, FURTHEST**2)
+    found = float(weight @ (surprise - blur / total)) + AS_FORESEEN
+    return max(found / (float(weight @ weight) + AS_FORESEEN), 1.0)
 
 
 class Cycle:
