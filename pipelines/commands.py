@@ -437,7 +437,7 @@ streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
         "audit",
         "What an attacker can prove that a configuration tells of its users, beside what it "
         "promises them: thousands of guesses about users who are in the input or not, from runs in "
-        "memory. The exit code is 1 where more is proven than was promised.",
+        "memory. The exit code is 4 where more is proven than was promised.",
         (_add_audit_options,),
         (),
         r"""

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done, 3 nothing released
-    because most of the input was lost.
+    because most of the input was lost, 4 an audit found a violation.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

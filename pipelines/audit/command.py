@@ -50,8 +50,8 @@ _LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
 LONG = 10_000
 """Slots of a window from which on an audit takes minutes, whatever --seconds says."""
-CONVICTED = 1
-"""The exit code of a conviction."""
+CONVICTED = 4
+"""The exit code of a violation: 1 is an audit that failed, 2 one that was refused."""
 
 
 def main(given: argparse.Namespace, command: str) -> int:
@@ -383,8 +383,12 @@ def _lines(findings: Findings) -> Iterator[str]:
     """What is told, line by line."""
     about = findings.about
     yield from findings.notes
-    yield "| class | part | claim | claimed | at least | times the claim | guesses | seen from |"
-    yield "| :-- | :-- | :-- | --: | --: | --: | --: | --: |"
+    shown, sure = (f"{one:.6g}" for one in (findings.confidence, findings.verdict_confidence))
+    yield (
+        f"| class | part | claim | claimed | at least | times the claim, at {shown} | at {sure} "
+        "| guesses | seen from |"
+    )
+    yield "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: |"
     for one in findings.checks:
         yield _row(one)
     yield ""
@@ -400,7 +404,8 @@ def _row(one: Check) -> str:
     seen = "none" if one.visible == float("inf") else f"{one.visible:.2f}"
     return (
         f"| {named(one)} | {one.part} | {one.claim} | {one.claimed:.3g} "
-        f"| {one.epsilon:.3g} | {one.times:.2f} | {one.right:,} of {one.guesses:,} | {seen} |"
+        f"| {one.epsilon:.3g} | {one.times:.2f} | {one.surely:.2f} "
+        f"| {one.right:,} of {one.guesses:,} | {seen} |"
     )
 
 

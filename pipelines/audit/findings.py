@@ -41,11 +41,13 @@ class Check:
     """The smallest violation that would have been seen, four times in five; infinite for none."""
     subject: str = ""
     """Whose loss it is, where that is not a user's with the requirement."""
+    surely: float = 0.0
+    """As `times`, at the confidence of a verdict (`Findings.verdict_confidence`)."""
 
     @property
     def convicted(self) -> bool:
-        """Whether more is lost than was claimed."""
-        return self.times > 1.0
+        """Whether more is lost than was claimed, at the confidence of a verdict."""
+        return self.surely > 1.0
 
     @property
     def epsilon(self) -> float:
@@ -55,10 +57,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Findings:
-    """All bounds of an audit; together they are wrong with probability 1 - confidence at most."""
+    """All bounds of an audit; together they are wrong with probability 1 - confidence at most.
+
+    One honest configuration in twenty has a bound above its claim at a confidence of .95. So a
+    verdict has a confidence of its own.
+    """
 
     mechanism: str
     confidence: float
+    """Of the lower bounds that are shown."""
+    verdict_confidence: float
+    """Of the verdict, and so of the exit code."""
     runs: int
     slots: int
     """Released, in all runs."""
@@ -110,17 +119,21 @@ class Findings:
                 f"{self.span}"
             )
         needed = max(self.too_short.values(), default=0)
-        worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
+            worst = max(self.checks, key=lambda one: one.surely)
+            sure = f"at {self.verdict_confidence:.6g} confidence"
             of = _CLAIMED[worst.claim]
             return (
-                f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
+                f"CONVICTED: {self.mechanism} tells at least {worst.surely:.3g} times {of} of a "
                 f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
                 f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
+        worst = self.worst
+        beyond = ", which is too little confidence for a verdict" if worst.times > 1 else ""
         return (
             f"no violation found in {self.mechanism}: it tells at least {worst.times:.3g} times "
-            f"what it claims, {sure}; {seen_from(self.visible, needed)}"
+            f"what it claims, at {self.confidence:.6g} confidence{beyond}; "
+            f"{seen_from(self.visible, needed)}"
         )
 
 

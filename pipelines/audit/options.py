@@ -133,7 +133,7 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_CONFIDENCE,
         metavar="SHARE",
         help="probability, at least, that no lower bound is above the truth "
-        f"(default {DEFAULT_CONFIDENCE:g})",
+        f"(default {DEFAULT_CONFIDENCE:g}); a verdict takes .999, or this where it is larger",
     )
     add(
         "--seed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from streamveil.pipelines.audit.findings import Check, Findings, asked_of
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 
 LEAST_RUNS = 4
+VERDICT_CONFIDENCE = 0.999
+"""Of a verdict, at least: one audit in a thousand convicts a configuration that is honest."""
 # More classes are not audited one by one.
 MOST_CLASSES = 4
 
@@ -50,7 +52,8 @@ class Extent:
     seed: int = 0
     """The same one gives the same audit, but for where `seconds` stop it."""
     confidence: float = DEFAULT_CONFIDENCE
-    """Probability, at least, that no bound is above the truth."""
+    """Probability, at least, that no bound is above the truth; a verdict has `VERDICT_CONFIDENCE`
+    or, if it is larger, this one."""
     done: Callable[[int], object] = lambda _: None
     """Called after each round with how many are done, and after each run of it."""
 
@@ -100,9 +103,16 @@ def found_by(
         if over and number >= LEAST_RUNS:
             break
     taken = time.monotonic() - started
-    checks = tuple(audit.checks(1 - extent.confidence))
+    verdict = max(extent.confidence, VERDICT_CONFIDENCE)
+    checks = tuple(
+        replace(shown, surely=sure.times)
+        for shown, sure in zip(
+            audit.checks(1 - extent.confidence), audit.checks(1 - verdict), strict=True
+        )
+    )
     return Findings(
-        *(name, extent.confidence, audit.runs, audit.slots, taken, checks, audit.overspent),
+        *(name, extent.confidence, verdict, audit.runs, audit.slots, taken, checks),
+        audit.overspent,
         own=own,
         notes=(*notes, *(_longer(*one) for one in too_short.items())),
         too_short=too_short,

@@ -58,12 +58,12 @@ def test_long_windows_are_warned_of(toolbox, monkeypatch, caplog):
     assert "the longest window, of 4 slots: the 4 rounds that every audit makes" in caplog.text
 
 
-def test_a_conviction_is_told_and_the_exit_code_is_1(toolbox, tmp_path, monkeypatch):
+def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypatch):
     exact = sampling.discrete_laplace
     monkeypatch.setattr(sampling, "discrete_laplace", lambda units, *rest: exact(3 * units, *rest))
     page = tmp_path / "audit.html"
     outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}")
-    assert outcome.code == 1
+    assert outcome.code == 4
     assert "CONVICTED: pba tells at least" in outcome.out
     assert "<h1>Convicted</h1>" in page.read_text()
 
@@ -268,10 +268,10 @@ def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
     assert "A user's budget is of all questions together" in html
 
 
-def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_1(toolbox, questions, monkeypatch):
+def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_4(toolbox, questions, monkeypatch):
     mutants.slots_in_part_as_whole(monkeypatch)
     outcome = toolbox.run("audit", ASKED, questions, "--runs=4", "--bins=32")
-    assert outcome.code == 1
+    assert outcome.code == 4
     assert "CONVICTED: the portfolio of questions.yaml tells at least" in outcome.out
     assert "by question 'all'" in outcome.out
 

@@ -2,9 +2,12 @@
 
 import time
 
+import numpy as np
 import pytest
 
-from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms import ConfigurationError, Requirement
+from streamveil.pipelines.audit.findings import CHARGE
+from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.rounds import LEAST_RUNS, USUAL, Extent, found_by
 
 
@@ -33,8 +36,11 @@ class Counted:
     def round(self, number, done):
         self.runs += 1
 
+    def __init__(self):
+        self.flakiness = []
+
     def checks(self, flakiness):
-        self.flakiness = flakiness
+        self.flakiness.append(flakiness)
         return iter(())
 
 
@@ -55,10 +61,31 @@ def test_an_audit_ends_by_rounds_or_by_seconds(extent, rounds, monkeypatch):
     found = found_by(audit, "nothing", extent, own=False, notes=["a note"])
     assert found.runs == rounds
     assert found.notes == ("a note",)
-    assert audit.flakiness == pytest.approx(1 - extent.confidence)
+    assert audit.flakiness == pytest.approx([1 - extent.confidence, 0.001])
 
 
 def test_rounds_are_told_as_they_are_done():
     told = []
     found_by(Counted(), "nothing", Extent(runs=4, done=told.append), own=False, notes=())
     assert told == [1, 2, 3, 4]
+
+
+# At a confidence of .95 one honest configuration in twenty has a bound above its claim.
+@pytest.mark.parametrize(("right", "shown", "convicted"), [(35, True, False), (40, True, True)])
+def test_a_verdict_takes_more_confidence_than_a_bound_and_both_are_told(right, shown, convicted):
+    class Guessed(Counted):
+        def checks(self, flakiness):
+            guesses = [Guesses.of_single(np.ones(20), np.ones(20, bool), np.ones(20))] * 2
+            guesses.append(Guesses.of_single(np.ones(40), np.arange(40) < right, np.ones(40)))
+            yield check("bins", CHARGE, Requirement(1, 1.0), guesses, flakiness)
+
+    found = found_by(Guessed(), "it", Extent(runs=4), own=False, notes=())
+    (one,) = found.checks
+    assert 0 < one.surely < one.times
+    assert (one.times > 1) == shown
+    assert found.convicted == convicted
+    assert found.verdict_confidence == 0.999
+    if convicted:
+        assert "at 0.999 confidence" in found.sentence
+    else:
+        assert "at 0.95 confidence, which is too little confidence for a verdict" in found.sentence
