@@ -75,7 +75,7 @@ class FollowQuestions(Follow):
         if snapshot is not None and snapshot.looked and not are_known(self._asked.portfolio):
             raise ConfigurationError(
                 f"the stream of --state={self.following.state} has looked at numbers for bounds: "
-                "auto, and found too few: that has cost its part of everybody's budget, and is not "
+                "auto, and chose none: that has cost its part of everybody's budget, and is not "
                 "done again. Give lower and upper, or begin when more events are there, with "
                 "another folder, whose look costs that part once more"
             )

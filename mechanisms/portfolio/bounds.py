@@ -22,7 +22,11 @@ The choice: a cell is believed in whose answer noise makes anywhere in one of 10
 there the next cells are believed in, one after another or up to four together, whose sums noise
 makes in one of a hundred looks. So noise does not choose tails that are far off and empty, which
 would cost much more than what is clipped. Of what is believed 0.5 %
-are cut off on each side, for the sake of single numbers that are far off.
+are cut off on each side, for the sake of single numbers that are far off. Zeros are no part of that
+percentage, or a column of zeros with a few amounts would have all amounts cut off.
+
+Nothing is chosen where a bound would be an end of the edges, rather than follow from the numbers:
+where they are so large, or so close to 0, that the cells say no more of them.
 Source: our own, after ApproxBounds of Google's differential privacy library (Wilson et al.,
 "Differentially private SQL with bounded user contribution", 2020), which believes in single cells.
 """
@@ -67,12 +71,17 @@ KINDS: Mapping[str, type[Bounded]] = {
 
 LOOK = 20
 """One in so many units of a budget is set aside for the look."""
-POWERS = np.arange(-20, 41)
+POWERS = np.arange(-240, 249)
+"""Of 2, from 6e-73 to 5e74: nearly as far as ranges can be computed with."""
 EDGES = np.concatenate([-(2.0 ** POWERS[::-1]), [0.0], 2.0**POWERS])
 """Of the cells: there is one more of these, below the first edge and above the last."""
 CELLS = len(EDGES) + 1
 _PADDED = np.concatenate([EDGES[:1], EDGES, EDGES[-1:]])  # numbers beyond count as the last edges
 _SIZES = np.maximum(np.abs(_PADDED[:-1]), np.abs(_PADDED[1:]))
+_LEAST = float(EDGES[EDGES > 0].min())
+_FEW = "found too few numbers in column {column!r} to choose bounds by"
+_LARGE = f"found numbers beyond {EDGES[-1]:.0e} in column {{column!r}}, too large to compute with"
+_SMALL = f"found no numbers in column {{column!r}} but 0 and what is closer to it than {_LEAST:.0e}"
 FALSE, NEAR_FALSE = 1e-4, 1e-2
 """How often noise makes a cell anywhere, and a tail next to those that are believed in."""
 FURTHER = 4
@@ -163,6 +172,19 @@ class AutoBounds(Identified):
         return self._made.answer(counts, variances, usual)
 
 
+class _Cells(Quantiles):
+    """In which cell of a look a number is; there is no histogram of these by bin."""
+
+    @property
+    def weights(self) -> Integers:
+        """One for each cell."""
+        return np.ones((CELLS, 1), np.int64)
+
+
+class NoBoundsError(ValueError):
+    """Why no bounds follow from a look, in words about its column `{column}`."""
+
+
 @dataclass(frozen=True)
 class Look:
     """The numbers that one or more questions ask about."""
@@ -187,7 +209,7 @@ def looks_at(portfolio: Portfolio) -> tuple[Look, ...]:
                 f"look-{number}",
                 value=some[0].value,
                 domain=some[0].domain,
-                statistic=Quantiles(some[0].statistic.column or "", tuple(EDGES.tolist())),
+                statistic=_Cells(some[0].statistic.column or "", tuple(EDGES.tolist())),
                 where=some[0].where,
             ),
             tuple(one.name for one in some),
@@ -272,20 +294,28 @@ def answer(cells: Integers, rate: int, words: RandomWords) -> Integers:
     return cells + discrete_laplace(rate, len(cells), words)
 
 
-def choice(told: Integers, rate: int) -> tuple[float, float] | None:
-    """The bounds that follow from an answer; None if too few events can be told from noise."""
+def choice(told: Integers, rate: int) -> tuple[float, float]:
+    """The bounds that follow from an answer.
+
+    Raises NoBoundsError if too few events can be told from noise, or a bound would be one of the
+    outer edges, or all numbers are as good as 0: functions of the answer alone, as bounds are.
+    """
     scale = UNITS_PER_EPSILON / rate
     seen = np.flatnonzero(told > scale * math.log(CELLS / (2 * FALSE)))
     if not len(seen):
-        return None
+        raise NoBoundsError(_FEW)
     first, last = _grown(told / scale, int(seen[0]), int(seen[-1]))
     believed = np.maximum(told[first : last + 1], 0)
     if believed.sum() < ENOUGH * scale:
-        return None
+        raise NoBoundsError(_FEW)
     edges = _PADDED[first : last + 2]
-    below, above = _outer(-edges[::-1], believed[::-1]), _outer(edges, believed)
-    if not -below < above:  # all are beyond the last edge
-        return None
+    cut = CUT * believed[_SIZES[first : last + 1] > _LEAST].sum()
+    below, above = _outer(-edges[::-1], believed[::-1], cut), _outer(edges, believed, cut)
+    largest = max(below, above)
+    if largest >= EDGES[-1]:
+        raise NoBoundsError(_LARGE)
+    if largest <= _LEAST:
+        raise NoBoundsError(_SMALL)
     if -below * ZERO < above:
         below = max(below, 0.0)
     if -above * ZERO < below:
@@ -327,10 +357,10 @@ def _made(cells: int) -> float:
 _MADE = np.array([_made(cells) for cells in range(1, FURTHER + 1)])
 
 
-def _outer(edges: Floats, believed: Integers) -> float:
-    """The number above which `CUT` of the events lie, if they lie evenly in each cell."""
+def _outer(edges: Floats, believed: Integers, cut: float) -> float:
+    """The number above which so many of the events lie, if they lie evenly in each cell."""
     below = np.concatenate([[0], np.cumsum(believed)])
-    return float(np.interp((1 - CUT) * below[-1], below, edges))
+    return float(np.interp(below[-1] - cut, below, edges))
 
 
 def _rounded_up(number: float) -> float:

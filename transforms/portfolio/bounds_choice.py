@@ -9,6 +9,7 @@ twice: once for the look, once to be counted.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,12 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
+from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import UNIFORM, NothingChosen
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.bounds import (
     CELLS,
     Look,
+    NoBoundsError,
     answer,
     choice,
     looks_at,
@@ -97,6 +100,12 @@ class Sample:
     def rate(self) -> int:
         """Units that an event costs. Raises ConfigurationError where they are none."""
         return rate_of(len(self.looks), paying(self.registry.classes, self.registry.sizes)[1])
+
+    @property
+    def cost(self) -> float:
+        """Epsilon that all looks cost each user who pays."""
+        units = paying(self.registry.classes, self.registry.sizes)[1]
+        return math.ldexp(units, -UNIT_BITS)
 
     def pack(self, events: Iterable[Events]) -> Iterator[tuple[tuple[int, int, int], Packed]]:
         """Those of a batch, for each look, kind of users and shard."""
@@ -248,21 +257,21 @@ class _ChooseFn(beam.DoFn):
         found = []
         for number, look in enumerate(sample.looks):
             words = noise.words(f"bounds {number}")
-            bounds = choice(answer(cells[number], sample.rate, words), sample.rate)
-            if bounds is None:
-                raise nothing_chosen(look)
-            found.append(bounds)
+            try:
+                found.append(choice(answer(cells[number], sample.rate, words), sample.rate))
+            except NoBoundsError as error:
+                raise nothing_chosen(look, str(error), sample.cost) from None
         payload = array_to_bytes(np.array(found, np.float64))
         yield stream, Message(Kind.CHOICE, payload=payload)
         yield beam.pvalue.TaggedOutput(_BOUNDS, payload)
         yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=1 - taken).to_bytes())
 
 
-def nothing_chosen(look: Look) -> NothingChosen:
-    """Of a look, which."""
+def nothing_chosen(look: Look, why: str, cost: float) -> NothingChosen:
+    """Of a look, which and why: a text of :class:`NoBoundsError`; and the epsilon of all looks."""
     names, column = ", ".join(map(repr, look.names)), look.sample.statistic.column
     return NothingChosen(
-        f"question {names}: bounds: auto found too few numbers in column {column!r} to choose "
-        "bounds by, or they are beyond 10**12: see by a dry run whether events are lost, or give "
-        "lower and upper. The look has cost its part of everybody's budget all the same"
+        f"question {names}: bounds: auto {why.format(column=column)}: see by a dry run whether "
+        "events are lost or misread, or give lower and upper. The look has cost epsilon "
+        f"{cost:.3g} of everybody's budget all the same"
     )

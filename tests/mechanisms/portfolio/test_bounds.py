@@ -8,7 +8,7 @@ import pytest
 from streamveil.mechanisms import Categories, ConfigurationError, Requirement, Slots
 from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Requirements
 from streamveil.mechanisms.portfolio import bounds
-from streamveil.mechanisms.portfolio.bounds import CELLS, EDGES, AutoBounds
+from streamveil.mechanisms.portfolio.bounds import CELLS, EDGES, AutoBounds, NoBoundsError
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -45,6 +45,10 @@ SHAPES = {
     "even": lambda draw, n: draw.uniform(-3, 100, n),
     "flags": lambda draw, n: draw.integers(0, 2, n).astype(float),
     "tiny": lambda draw, n: draw.uniform(0, 1e-3, n),
+    "picoseconds": lambda draw, n: draw.lognormal(np.log(1e-12), 0.5, n),
+    "nanoseconds": lambda draw, n: -draw.lognormal(np.log(1e13), 1, n),
+    "huge": lambda draw, n: draw.normal(0, 1e60, n),
+    "mostly zeros": lambda draw, n: draw.uniform(50, 100, n) * (draw.uniform(size=n) < 0.2),
 }
 
 
@@ -59,7 +63,7 @@ def test_bounds_hold_what_matters_and_not_much_more(shape, number, scale):
         off = np.clip(numbers, lower, upper).mean() - numbers.mean()
         assert abs(off) < 0.1 * numbers.std()
         assert upper <= 4 * max(numbers.max(), 0)
-        assert lower >= 4 * min(numbers.min(), 0)
+        assert lower >= 4 * min(numbers.min(), 0) - 0.25 * max(upper, 0)
 
 
 def test_bounds_have_two_digits():
@@ -75,16 +79,36 @@ def test_single_numbers_that_are_far_off_are_cut_off():
 
 @pytest.mark.parametrize("number", [0, 10, 2_000])
 def test_too_few_events_choose_nothing(number):
-    assert all(chosen(np.full(number, 5.0), 40, seed) is None for seed in range(50))
+    for seed in range(50):
+        with pytest.raises(NoBoundsError, match="too few numbers"):
+            chosen(np.full(number, 5.0), 40, seed)
 
 
-def test_numbers_beyond_all_cells_choose_nothing():
-    assert chosen(np.full(10_000, 1e30), 2, 0) is None
-    assert chosen(np.full(10_000, -1e30), 2, 0) is None
+# Where an outer edge of the cells would be a bound, it says nothing of the numbers.
+@pytest.mark.parametrize("size", [1e75, 1e200, -1e75, -np.finfo(float).max])
+def test_numbers_beyond_all_cells_choose_nothing(size):
+    for numbers in (np.full(10_000, size), np.tile([size, 5.0], 5_000)):
+        with pytest.raises(NoBoundsError, match="beyond 5e"):
+            chosen(numbers, 2, 0)
+
+
+def test_numbers_that_are_as_good_as_zero_choose_nothing():
+    for numbers in (np.zeros(10_000), np.full(10_000, -1e-80)):
+        with pytest.raises(NoBoundsError, match="but 0 and what is closer"):
+            chosen(numbers, 2, 0)
+
+
+# A few amounts among zeros are what a sum is made of: they are not cut off as single ones are.
+def test_a_few_amounts_among_zeros_are_kept():
+    lower, upper = chosen(np.concatenate([np.zeros(99_800), np.full(200, 70.0)]), 2, 0)
+    assert lower == 0
+    assert 70 <= upper <= 130
 
 
 def test_noise_alone_is_not_believed():
-    assert all(chosen(np.zeros(0), 40, seed) is None for seed in range(500))
+    for seed in range(500):
+        with pytest.raises(NoBoundsError):
+            chosen(np.zeros(0), 40, seed)
 
 
 # ---- what it costs ---------------------------------------------------------------------------

@@ -202,6 +202,22 @@ def test_every_look_has_noise_of_its_own(monkeypatch):
     assert len({str(each) for each in (*once, *other, [0] * CELLS)}) == 5
 
 
+# In nanoseconds, and in terabytes per second: the cells go far beyond what people have at hand.
+@pytest.mark.parametrize("unit", [1e12, -1e-14])
+def test_numbers_of_any_size_have_bounds(run, unit):
+    rows = [(*row[:4], row[4] * unit) for row in rows_of(1)]
+    ran = run(answers(SPEED, first_slot=0, last_slot=0), [batch(rows)])
+    mean = np.mean([row[4] for row in rows])
+    assert ran.answers[0].values[0, 0] == pytest.approx(mean, rel=0.02)
+    assert ran.answers[0].low[0, 0] <= mean <= ran.answers[0].high[0, 0]
+
+
+def test_numbers_beyond_what_can_be_computed_with_are_refused(run):
+    rows = [(*row[:4], row[4] * 1e80) for row in rows_of(1)]
+    with pytest.raises(Exception, match=r"beyond 5e\+74 in column 'speed'.* cost epsilon 205 "):
+        run(answers(SPEED, first_slot=0, last_slot=0), [batch(rows)])
+
+
 def test_too_few_numbers_are_refused(run):
     registry = Registry.of(dict.fromkeys(USERS, (4, 1.0)))
     with pytest.raises(
