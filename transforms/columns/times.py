@@ -34,6 +34,8 @@ Reasons = dict[int, str]
 EARLIEST = parse_time("0001-01-01")
 LATEST = parse_time("9999-12-31T23:59:59")
 
+_DAY = MICROSECONDS["d"]
+
 _DATE = r"\d{4}-\d{2}-\d{2}"
 _LONG_FRACTION = r"([.]\d{6})\d+"  # beyond microseconds: cut
 _APART = r" +([+-]\d{2}(:?\d{2})?)$"  # an offset after a space
@@ -41,8 +43,13 @@ _WHOLE = r"^-?(\d{1,18}|[0-8]\d{18})$"  # what 64 bits hold for sure
 _NUMBER = re.compile(r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBER_PARTS = re.compile(r"([+-]?)(\d*)[.]?(\d*)(?:[eE]([+-]?)0*(\d+))?")
 _CLOCK = r"\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?"
-_NAIVE = rf"^{_DATE}([T ]{_CLOCK})?$"
+_NAIVE = rf"^{_DATE}[T ]{_CLOCK}$"
 _ZONED = rf"^{_DATE}[T ]{_CLOCK}(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
+_ISO_KINDS = (
+    (_ZONED, pa.timestamp("us", "UTC")),
+    (_NAIVE, pa.timestamp("us")),
+    (f"^{_DATE}$", pa.date32()),
+)
 
 
 def check_reading(zone: str, unit: str | None, form: str | None = None) -> None:
@@ -70,6 +77,8 @@ def to_micros(
     is given, each row as it is written; numbers count `unit`s since 1970-01-01T00:00Z, and what is
     below a microsecond is cut (floor). Digits alone are a number, never a date. Times without an
     offset are clock times in `zone`; one that the zone's clock shows twice or never is ambiguous.
+    A date without a clock time is the first moment of that day in `zone`, also where its clocks
+    skip midnight or show it twice; a day that they skip is ambiguous.
     With `form`, text and whole numbers are read as the strptime codes in it say, and in no other
     way.
 
@@ -128,7 +137,8 @@ def _nulls(column: pa.Array) -> Reasons:
 
 def _from_timestamps(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
     reasons = _nulls(column)
-    if pa.types.is_date(column.type):
+    dates = pa.types.is_date(column.type)
+    if dates:
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     unit, tz = column.type.unit, column.type.tz
     whole = column.cast(pa.int64())
@@ -143,23 +153,40 @@ def _from_timestamps(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
         raw = np.where(outside, 0, raw)
     micros = raw // per_micro[0] * per_micro[1] if unit != "us" else raw
     if tz is None and zone != "UTC":
-        micros, unclear = _localize(micros, zone)
+        micros, unclear = (_days if dates else _localize)(micros, zone)
         reasons = {**unclear, **reasons}
     return micros, reasons
 
 
 def _localize(micros: Micros, zone: str) -> tuple[Micros, Reasons]:
     """Clock times of a zone as instants."""
+    first, last = (_instants(micros, zone, side, side) for side in ("earliest", "latest"))
+    unclear = np.flatnonzero(first != last)
+    return first, {**_outside(first), **dict.fromkeys(unclear.tolist(), AMBIGUOUS_TIME)}
+
+
+def _days(midnights: Micros, zone: str) -> tuple[Micros, Reasons]:
+    """The first moment of each day of a zone."""
+    # Where clocks skip midnight, the day begins as they jump over it.
+    first = _instants(midnights, zone, "earliest", "latest")
+    zoned = pa.array(first).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
+    shown = pc.local_timestamp(zoned).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    skipped = np.flatnonzero(shown // _DAY != midnights // _DAY)
+    return first, {**dict.fromkeys(skipped.tolist(), AMBIGUOUS_TIME), **_outside(first)}
+
+
+def _instants(micros: Micros, zone: str, twice: str, never: str) -> Micros:
+    """Instants of clock times: which one of those that are shown twice, and for those never."""
     clock = pa.array(micros).cast(pa.timestamp("us"))
-    first, last = (
-        pc.assume_timezone(clock, zone, ambiguous=side, nonexistent=side)
-        .cast(pa.int64())
-        .to_numpy(zero_copy_only=False)
-        for side in ("earliest", "latest")
-    )
-    reasons = dict.fromkeys(np.flatnonzero(first != last).tolist(), AMBIGUOUS_TIME)
-    outside = (first < EARLIEST) | (first > LATEST + MICROSECONDS["s"])
-    return first, {**dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME), **reasons}
+    instants = pc.assume_timezone(clock, zone, ambiguous=twice, nonexistent=never)
+    found: Micros = instants.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _outside(instants: Micros) -> Reasons:
+    """Those that a zone puts outside the years 1 to 9999."""
+    outside = (instants < EARLIEST) | (instants > LATEST + MICROSECONDS["s"])
+    return dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME)
 
 
 def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros, Reasons]:
@@ -206,7 +233,7 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
         if not len(waiting):
             break  # as where all are tidy
         text = _tidied(text) if tidy else text
-        for pattern, kind in ((_ZONED, pa.timestamp("us", "UTC")), (_NAIVE, pa.timestamp("us"))):
+        for pattern, kind in _ISO_KINDS:
             at = _matching(text, pattern)
             if not len(at):
                 continue

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.transforms.columns.times import (
     AMBIGUOUS_TIME,
     EARLIEST,
@@ -149,6 +150,63 @@ def test_clock_times_that_a_zone_shows_twice_or_never_are_ambiguous(form):
     values, reasons = read(column, None, zone=BERLIN)
     assert values == [time for _, time in CLOCK]
     assert reasons == {i: AMBIGUOUS_TIME for i, (_, time) in enumerate(CLOCK) if time is None}
+
+
+# A date has no clock time: it is the day, from its first moment on, whatever clocks do at midnight.
+DAYS = [
+    ("Africa/Cairo", "2024-04-26", utc(2024, 4, 25, 22)),  # midnight is skipped
+    ("Asia/Beirut", "2022-03-27", utc(2022, 3, 26, 22)),
+    ("America/Santiago", "2022-09-11", utc(2022, 9, 11, 4)),
+    ("America/Sao_Paulo", "2018-11-04", utc(2018, 11, 4, 3)),
+    ("America/Asuncion", "2023-10-01", utc(2023, 10, 1, 4)),
+    ("America/Havana", "2024-03-10", utc(2024, 3, 10, 5)),
+    ("America/Havana", "2024-11-03", utc(2024, 11, 3, 4)),  # midnight is shown twice
+    ("America/St_Johns", "2005-10-30", utc(2005, 10, 30, 2, 30)),
+    ("America/Sao_Paulo", "2018-02-18", utc(2018, 2, 18, 3)),  # 23:00 is
+    (BERLIN, "2024-03-31", utc(2024, 3, 30, 23)),
+    ("Pacific/Apia", "2011-12-29", utc(2011, 12, 29, 10)),
+    ("Pacific/Apia", "2011-12-31", utc(2011, 12, 30, 10)),
+    ("Pacific/Apia", "2011-12-30", None),  # the whole day is skipped
+    ("Pacific/Kwajalein", "1993-08-21", None),
+]
+
+
+@pytest.mark.parametrize("form", ["text", "date32", "date64", "own form"])
+def test_a_date_is_the_first_moment_of_its_day(form):
+    for zone, day, instant in DAYS:
+        column = pa.array([day, day])
+        if form.startswith("date"):
+            column = column.cast(pa.date32()).cast(form)
+        options = {}
+        if form == "own form":
+            column = pa.array([f"{day[8:]}.{day[5:7]}.{day[:4]}"] * 2)
+            options = {"form": "%d.%m.%Y"}
+        values, reasons = read(column, None, zone=zone, **options)
+        assert values == [instant, instant], (zone, day)
+        assert reasons == ({} if instant else dict.fromkeys([0, 1], AMBIGUOUS_TIME)), (zone, day)
+
+
+# Around all days above, in each of their zones.
+@pytest.mark.parametrize("zone", sorted({zone for zone, _, _ in DAYS}))
+def test_dates_begin_the_days_of_a_calendar(zone):
+    marked = np.array(sorted({day for _, day, _ in DAYS}), "datetime64[D]").astype(int)
+    days = np.unique(marked[:, None] + np.arange(-3, 4)).tolist()
+    values, reasons = read(pa.array(days, pa.int32()).cast(pa.date32()), None, zone=zone)
+    calendar = CalendarSlots(86_400_000_000, 0, zone)
+    for row, (day, value) in enumerate(zip(days, values, strict=True)):
+        if row not in reasons:
+            assert value == calendar.start(day)
+            assert calendar.index(value) == day
+        else:
+            assert calendar.start(day) == calendar.start(day + 1)  # it has no moment
+
+
+# A clock time of midnight is one as any other.
+@pytest.mark.parametrize("kind", ["timestamp", "text"])
+def test_a_clock_time_of_midnight_is_no_date(kind):
+    column = pa.array(["2024-04-26T00:00:00"])
+    column = column.cast(pa.timestamp("us")) if kind == "timestamp" else column
+    assert read(column, None, zone="Africa/Cairo")[1] == {0: AMBIGUOUS_TIME}
 
 
 def test_numbers_count_from_the_epoch_in_any_zone():
