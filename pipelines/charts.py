@@ -145,6 +145,69 @@ def picture(report: Report, part: slice) -> Figure:
     return figure
 
 
+def span_picture(report: Report, name: str, size: int) -> Figure:
+    """Draw totals of three busy bins over spans of slots, such as weeks, each line with its label.
+
+    Args:
+        report: what to show, of two spans at least.
+        name: of a span, such as `week`.
+        size: slots of a span.
+    """
+    bins = _telling(report)
+    figure = Figure(figsize=(8, 4), facecolor="white")
+    axes = figure.subplots(len(bins), 1, sharex=True, squeeze=False)[:, 0]
+    figure.subplots_adjust(left=0.058, right=0.86, top=0.86, bottom=0.075, hspace=0.45)
+    edges: Any = report.edges[::size][: len(report.releases) // size + 1]
+    for a, j in zip(axes, bins, strict=True):
+        true, counted, released = (
+            in_spans(counts[:, [j]], size)[:, 0]
+            for counts in (report.true_counts, report.counted, report.released)
+        )
+        _lines(a, edges, true, counted, released)
+        over_time(a, edges)
+        _from_zero(a, [true, counted, released])
+        a.set_title(shorten(report.full_name(j), 60), loc="left", fontsize=10.5, pad=4)
+        ends = {
+            "true": (true[-1], PALETTE["ink"]),
+            "released": (released[-1], PALETTE["released"]),
+        }
+        if _misses_much(true, counted):
+            ends["kept"] = (counted[-1], _COUNTED["color"])
+        _label_ends(a, ends)
+    figure.text(
+        0.012,
+        0.938,
+        shorten(f"{report.subject}, per {name}", 70),
+        fontsize=13,
+        weight="bold",
+    )
+    return figure
+
+
+def _misses_much(true: npt.NDArray[Any], counted: npt.NDArray[Any]) -> bool:
+    """Whether contribution bounding drops so much that its line stands apart from the true one."""
+    return float(counted.sum()) < 0.95 * float(true.sum())
+
+
+def _label_ends(axes: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Write the name of each line behind its end, lowest first, with room between the names."""
+    bottom, top = axes.get_ylim()
+    least = bottom
+    for name, (value, color) in sorted(ends.items(), key=lambda end: end[1][0]):
+        least = max(float(value), least)
+        axes.annotate(
+            name,
+            (1, (least - bottom) / (top - bottom)),
+            (5, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=color,
+            va="center",
+            annotation_clip=False,
+        )
+        least += 0.24 * (top - bottom)
+
+
 def _counted_keys() -> list[Any]:
     return [Line2D([], [], label="counted", **_COUNTED), Patch(label="not counted", **_LOST)]
 

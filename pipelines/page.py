@@ -33,6 +33,7 @@ from streamveil.pipelines.charts import (
     on_scale,
     picture,
     shorten,
+    span_picture,
     whole,
 )
 from streamveil.pipelines.html import percent, template
@@ -66,6 +67,8 @@ def write_page(report: Report, path: str, more: Mapping[str, Any] | None = None)
 def write_picture(report: Report, path: str) -> None:
     """Write one picture, twice as wide as high: three busy bins, true against released.
 
+    Slots of a day and shorter spans are drawn as they are, and two weeks of days or more as weeks.
+
     Args:
         report: what to show.
         path: file to write; its ending chooses the format (`.png` or `.svg`).
@@ -73,7 +76,12 @@ def write_picture(report: Report, path: str) -> None:
     with matplotlib.rc_context(STYLE | {"font.size": 9.5}):
         # No date in the file: the same run gives the same bytes.
         stamp = {"Date": None} if path.lower().endswith(".svg") else None
-        picture(report, _readable(report)).savefig(path, dpi=200, metadata=stamp)
+        span = longest(report)
+        if span and report.slot_name == "day":
+            drawn = span_picture(report, *span)
+        else:
+            drawn = picture(report, _readable(report))
+        drawn.savefig(path, dpi=200, metadata=stamp)
 
 
 def _context(report: Report) -> dict[str, Any]:

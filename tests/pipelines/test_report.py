@@ -23,9 +23,17 @@ from streamveil.mechanisms.core.records import (
     Revision,
     Slots,
 )
-from streamveil.pipelines.charts import draw_panel, draw_scatter, draw_sums, draw_total, picture
+from streamveil.pipelines.charts import (
+    draw_panel,
+    draw_scatter,
+    draw_sums,
+    draw_total,
+    picture,
+    span_picture,
+)
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.report import Report
+from streamveil.pipelines.sums import longest
 
 CLASSES = (Requirement(2, 1.0), Requirement(3, 4.0))
 STATUSES = (SKIPPED, PUBLISHED, SKIPPED, NULLIFIED)
@@ -285,6 +293,22 @@ def test_a_picture_shows_what_does_not_count(tmp_path):
     drawn = picture(make(true, true), slice(0, 14))
     assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L2"]
     assert len(drawn.axes[2].collections) == 1
+
+
+# Days in a year of weekly ups and downs are a flat line beside a saw: weeks show what is released.
+def test_the_picture_of_days_has_weeks_and_names_its_lines(year, tmp_path):
+    true = np.tile([50, 40, 30, 20, 2], (28, 1))
+    report = make(true, true + 1, counted=true - [1, 1, 2, 8, 0])
+    drawn = span_picture(report, *longest(report))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L3"]
+    labels = [[text.get_text() for text in axes.texts] for axes in drawn.axes]
+    assert labels == [["true", "released"], ["true", "released"], ["kept", "true", "released"]]
+    heights = [text.xy[1] for text in drawn.axes[2].texts]
+    assert np.diff(heights).min() > 0.2
+    assert drawn.axes[0].lines[0].get_ydata()[0] == 7 * 51
+    path = tmp_path / "picture.svg"
+    write_picture(year, str(path))
+    assert "per week" in path.read_text()
 
 
 # A count cannot be below 0, so nor can what it may be; and a week says of which month it is.
