@@ -17,6 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
 from streamveil.io.formats import CsvDialect, format_of, row_word
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
 Columns = Sequence[str]
@@ -98,7 +99,7 @@ def require_filesystem(path: str) -> None:
     except ImportError:
         raise ConfigurationError(
             f"{path}: files of {scheme}:// need an extra that is not installed: "
-            f"python -m pip install 'streamveil[{extra}]'"
+            f"{install_line(extra)}"
         ) from None
 
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError
 
 
@@ -15,8 +16,7 @@ def require_google(module: str, what: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise ConfigurationError(
-            f"{what} needs Google's client libraries ({error}): "
-            "python -m pip install 'streamveil[gcp]'"
+            f"{what} needs Google's client libraries ({error}): {install_line('gcp')}"
         ) from error
 
 

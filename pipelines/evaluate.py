@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.registry import (
@@ -438,9 +439,7 @@ def _check_outputs(given: argparse.Namespace) -> None:
         if given.rejected == given.output:
             raise ConfigurationError(f"two outputs are named {given.output}: name them apart")
     if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
-        raise ConfigurationError(
-            "--page needs jinja2 and matplotlib: pip install 'streamveil[demo]'"
-        )
+        raise ConfigurationError(f"--page needs jinja2 and matplotlib: {install_line('demo')}")
 
 
 def _names(option: str, text: str) -> list[str]:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.figures import PREFIX, PUBLIC, RAW, Figure, Sample, figures_of
 from streamveil.pipelines.logs import tell
@@ -196,5 +197,5 @@ def _observing(
 def _missing(option: str, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"--{option} needs {what}, which are of an extra that is not installed: "
-        "python -m pip install 'streamveil[ops]'"
+        f"{install_line('ops')}"
     )

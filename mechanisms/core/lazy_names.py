@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from streamveil.mechanisms.core.extras import install_line
+
 # What the extra `beam` installs.
 _OF_BEAM = ("apache_beam", "grpc", "pyarrow", "tqdm")
 
@@ -69,7 +71,4 @@ def lacks_beam(error: Exception) -> bool:
 
 def needs_beam(what: str) -> str:
     """What to tell of something that cannot be had without Beam."""
-    return (
-        f"{what} needs Apache Beam, which is not installed here: "
-        "python -m pip install 'streamveil[beam]'"
-    )
+    return f"{what} needs Apache Beam, which is not installed here: {install_line('beam')}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.core.user_table import Registry
@@ -420,8 +421,6 @@ def _check_outputs(given: argparse.Namespace) -> None:
 
             check_place(path)
     if not find_spec("scipy"):
-        raise ConfigurationError("an audit needs scipy: pip install 'streamveil[audit]'")
+        raise ConfigurationError(f"an audit needs scipy: {install_line('audit')}")
     if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
-        raise ConfigurationError(
-            "--page needs jinja2 and matplotlib: pip install 'streamveil[audit]'"
-        )
+        raise ConfigurationError(f"--page needs jinja2 and matplotlib: {install_line('audit')}")

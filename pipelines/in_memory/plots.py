@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _axes() -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise ImportError("plot() needs matplotlib: pip install 'streamveil[demo]'") from None
+        raise ImportError(f"plot() needs matplotlib: {install_line('demo')}") from None
     return plt.subplots(figsize=(9, 4))[1]
 
 

@@ -155,5 +155,5 @@ def test_what_is_not_installed_is_named(monkeypatch, module):
     kind = "bigquery:p.d.t" if "bigquery" in module else f"pubsub:{TOPIC}"
     with pytest.raises(ConfigurationError) as refused:
         sink_of(kind, LABELS)
-    for word in (f"--output={kind}", "pip install 'streamveil[gcp]'"):
+    for word in (f"--output={kind}", "pip install '.[gcp]'"):
         assert word in str(refused.value)

@@ -28,7 +28,7 @@ def test_a_filesystem_names_its_extra(monkeypatch, use, scheme, module, extra):
         use(path)
     message = str(caught.value)
     assert path in message
-    assert f"pip install 'streamveil[{extra}]'" in message
+    assert f"pip install '.[{extra}]'" in message
     assert "\n" not in message
 
 

@@ -196,7 +196,7 @@ def test_hourly_flights_are_counted():
 def test_flights_without_their_package(command, monkeypatch):
     monkeypatch.setattr(flights.importlib.util, "find_spec", lambda name: None)
     flags = ["--streams=sin,flights", "--users=90", "--slots=8"]
-    command.refused("not installed", "pip install 'streamveil[demo]'", flags=flags)
+    command.refused("not installed", "pip install '.[demo]'", flags=flags)
 
 
 # ---- events ----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_a_missing_column(command):
 def test_page_without_its_packages(command, monkeypatch):
     monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
     flags = ["--streams=sin", f"--page={command.path('p.html')}"]
-    command.refused("jinja2 and matplotlib", "streamveil[demo]", flags=flags)
+    command.refused("jinja2 and matplotlib", ".[demo]", flags=flags)
 
 
 def test_wrong_options_show_before_events_are_read(command, monkeypatch):

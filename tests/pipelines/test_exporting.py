@@ -143,7 +143,7 @@ def test_what_is_not_installed_is_told_with_its_extra(monkeypatch, given, module
     ):
         pass
     assert str(caught.value).startswith(f"--{option} needs ")
-    assert "pip install 'streamveil[ops]'" in str(caught.value)
+    assert "pip install '.[ops]'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
