@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamveil.pipelines.evaluation.choose import choose, errors_by_case
+from streamveil.pipelines.evaluation.choose import choices
 from streamveil.pipelines.evaluation.comparison import Comparison, number
 from streamveil.pipelines.evaluation.drivers import is_local
 from streamveil.pipelines.evaluation.sources import Bound, Counted, Source
@@ -30,8 +30,8 @@ def bound_advice(sources: Iterable[Source], comparison: Comparison) -> list[str]
         comparison.family,
         {(r.case, r.mechanism): r.means["noise"] for r in comparison.rows},
     )
-    for case, errors in errors_by_case(family, comparison.runs).items():
-        best = choose(errors).best
+    for case, choice in choices(family, comparison.runs).items():
+        best = choice.leading
         if case[0] not in bounds or best is None or is_local(best):  # a device reports one event
             continue
         lines.append(f"{family.told(case)}, {best}: {_advised(bounds[case[0]], noise[case, best])}")

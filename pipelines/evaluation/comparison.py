@@ -127,6 +127,11 @@ class Family:
     """What a chart marks: the value that a measure should have, or must not exceed."""
     template: str
     """Of the page: the name of a file beside this one."""
+    coverages: tuple[str, ...] = ()
+    """Measures of how much of the truth intervals hold: a low one keeps a mechanism from being
+    advised."""
+    coverages_of_parts: tuple[str, ...] = ()
+    """The same of a part of the truth: advice reports a low one."""
     over_slots = False
     """Whether the page shows the error over the slots."""
 

@@ -25,6 +25,7 @@ from streamveil.mechanisms.portfolio.simulated import (
     times_of,
 )
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.pipelines.evaluation.choose import FAIR_COVERAGE, NOMINAL_COVERAGE
 from streamveil.pipelines.evaluation.comparison import (
     Column,
     Comparison,
@@ -100,7 +101,7 @@ class Asked(Family):
     )
     log = ("weighted", "error")
     wide = ("weighted",)
-    limits = {"window_use": 1.0, "coverage": 0.9}
+    limits = {"window_use": 1.0, "coverage": NOMINAL_COVERAGE}
     template = "portfolio.html.jinja"
 
     def check(self, source: AskedEvents, setting: tuple[Any, ...], kinds: Sequence[str]) -> None:
@@ -131,7 +132,16 @@ class Asked(Family):
         return [run for same in zip(*by_kind, strict=True) for run in same]
 
     def advice(self, comparison: Comparison) -> list[str]:
-        """What planning the shares is worth."""
+        """What planning the shares is worth, and which intervals hold too few true figures."""
+        low = [
+            f"{self.told(row.case)}, {row.mechanism} shares: coverage is "
+            f"{row.means['coverage']:.2g}, where {NOMINAL_COVERAGE:g} is claimed"
+            for row in comparison.rows
+            if row.means["coverage"] < FAIR_COVERAGE
+        ]
+        return [*self._worth(comparison), *low]
+
+    def _worth(self, comparison: Comparison) -> list[str]:
         found = {
             row.mechanism: row.means["weighted"] for row in comparison.rows if row.case[1] == ALL
         }

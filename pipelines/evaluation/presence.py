@@ -25,7 +25,7 @@ from streamveil.mechanisms.presence.limits import limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import mechanism
-from streamveil.pipelines.evaluation.choose import choose, errors_by_case
+from streamveil.pipelines.evaluation.choose import choices, errors_by_case
 from streamveil.pipelines.evaluation.comparison import Comparison, noise_key, number
 from streamveil.pipelines.evaluation.drivers import is_local
 from streamveil.pipelines.evaluation.sources import Counted, Source
@@ -173,12 +173,14 @@ def limit_advice(
     """What limits err on each stream and which one to choose, or none: lines of text."""
     known = {one.name: one for one in sources if isinstance(one, Counted) and one.visits_path}
     lines = []
-    for case, errors in errors_by_case(comparison.family, comparison.runs).items():
-        best = choose(errors).best
+    errors = errors_by_case(comparison.family, comparison.runs)
+    for case, choice in choices(comparison.family, comparison.runs).items():
+        best = choice.leading
         if case[0] in known and best is not None and not is_local(best):
             stream = Stream(known[case[0]], *case[1:])
             told = comparison.family.told(case)
-            lines.append(f"{told}, {best}: {_compared(stream, candidates, best, errors[best])}")
+            compared = _compared(stream, candidates, best, errors[case][best])
+            lines.append(f"{told}, {best}: {compared}")
     return lines
 
 

@@ -57,6 +57,7 @@ from streamveil.pipelines.evaluation.sources import Source
 Counts = npt.NDArray[np.int64]
 
 BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
+REFUSED, LOW = "not advised: low coverage", ", low coverage"
 
 
 class WEvent(Family):
@@ -91,7 +92,12 @@ class WEvent(Family):
     )
     log: tuple[str, ...] = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
-    limits = {"window_use": 1.0, "coverage": 0.9, "coverage_above_0": 0.9}
+    coverages: tuple[str, ...] = ("coverage",)
+    coverages_of_parts = ("coverage_above_0",)
+    limits = {
+        "window_use": 1.0,
+        **dict.fromkeys((*coverages, *coverages_of_parts), choose.NOMINAL_COVERAGE),
+    }
     template = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
@@ -145,12 +151,15 @@ class WEvent(Family):
     def remarks(self, runs: Sequence[Run]) -> Mapping[tuple[Case, str], str]:
         """Which mechanism to choose in a case, which is tied with it, which only errs less."""
         found = {}
-        for case, errors in choose.errors_by_case(self, runs).items():
-            choice = choose.choose(errors)
+        for case, choice in choose.choices(self, runs).items():
             for name in choice.better_comparators:
                 found[case, name] = BETTER_COMPARATOR
+            for name in choice.refused:
+                found[case, name] = REFUSED
             for name in choice.advised:
                 found[case, name] = TIED if choice.tied else BEST
+                if name in choice.low and not choice.low[name].of_part:
+                    found[case, name] += LOW
         return found
 
     def advice(self, comparison: Comparison) -> list[str]:
@@ -160,15 +169,14 @@ class WEvent(Family):
     def findings(self, comparison: Comparison) -> Mapping[str, Any]:
         """What to choose, and whether every budget was kept."""
         runs, labels = comparison.runs, comparison.labels
-        cases = {
-            case: choose.choose(errors)
-            for case, errors in choose.errors_by_case(self, runs).items()
-        }
-        overall = choose.choose_overall(list(choose.errors_by_case(self, runs).values()))
+        cases = choose.choices(self, runs)
+        overall = choose.overall_choice(self, runs)
         return {
             "choices": [(labels[case], one, choose.next_best(one)) for case, one in cases.items()],
             "overall": overall,
             "overall_next": choose.next_best(overall),
+            "nominal": choose.NOMINAL_COVERAGE,
+            "told_coverage": choose.told_coverage,
             "requirements": {case[1:] for case in cases},
             "comparators": list(
                 dict.fromkeys(r.mechanism for r in runs if is_comparator(r.mechanism))
@@ -187,7 +195,8 @@ class RevisedWEvent(WEvent):
         Measure("revised_coverage", "revised coverage", "coverage of those"),
     )
     log = (*WEvent.log, "revised")
-    limits = {**WEvent.limits, "revised_coverage": 0.9}
+    coverages = (*WEvent.coverages, "revised_coverage")
+    limits = {**WEvent.limits, "revised_coverage": choose.NOMINAL_COVERAGE}
 
     def __init__(self, revise: int) -> None:
         self.revise = revise

@@ -173,6 +173,30 @@ def test_in_processes_from_a_shell(tmp_path):
     assert "| sin " in done.stdout
 
 
+def test_no_mechanism_is_advised_whose_intervals_miss_every_count(command):
+    rows = [
+        f"u{u},{'ABC'[u % 3]},2024-01-{d:02d}T0{h}:00:00Z"
+        for d in range(1, 13)
+        for u in range(60)
+        for h in range(8)
+    ]
+    path = Path(command.path("events.csv"))
+    path.write_text("\n".join(["user,value,time", *rows]) + "\n")
+    flags = [
+        *(f"--input={path}", "--user_column=user", "--value_column=value", "--time_column=time"),
+        *("--slot=1d", "--domain=A,B,C", "--epsilons=9", "--windows=1", "--seeds=2"),
+        *("--processes=1", "--mechanisms=pba,pbd"),
+    ]
+    out = command.done(*flags, f"--output={command.path('t.csv')}", f"--page={path}.html").out
+    for row in read_table(command.path("t.csv")).to_pylist():
+        assert row["coverage"] == 0
+        assert row["advice"] == "not advised: low coverage"
+    assert "no advice: coverage is far below 0.9: pb" in out
+    assert "--max_contributions=8 is likely to err less" in out
+    assert "coverage of each is far below 0.9" in Path(f"{path}.html").read_text()
+    assert "pba" in command.done(*flags, "--max_contributions=8").out.split("w 1: ")[1]
+
+
 def test_flights_with_the_demos_requirements(command):
     flags = ("--streams=flights", "--mechanisms=pba", "--seeds=1", "--processes=1")
     command.done(*flags, f"--output={command.path('t.csv')}")
@@ -426,6 +450,12 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
         assert 0 < together["window_use"] <= 1
         assert places["window_use"] is None
     assert "weighted error of all questions: " in done.out
+    # That user is missing in one of the bins and in the top; intervals of means are wide.
+    low = [line for line in done.out.splitlines() if "coverage is" in line]
+    assert low == [
+        f"events, places, count, {kind} shares: coverage is 0.5, where 0.9 is claimed"
+        for kind in ("planned", "even")
+    ]
     assert "rejected: no requirement 12" in done.out
     page = Path(command.path("p.html")).read_text()
     assert "2 questions about events, answered from one budget" in page

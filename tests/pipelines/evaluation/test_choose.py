@@ -9,6 +9,7 @@ from scipy import stats
 from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.evaluation import choose as module
 from streamveil.pipelines.evaluation.choose import (
+    Coverage,
     advice,
     choose,
     choose_overall,
@@ -115,3 +116,55 @@ def test_advice_names_every_case_and_all_together():
     assert lines[2].startswith("log, E 0.6, w 12: pba: ")
     assert lines[3].startswith("overall: pba: ")
     assert len(advice(WEvent(), runs[:4])) == 2
+
+
+def coverages(**shares):
+    return {name: [Coverage("coverage", share)] for name, share in shares.items()}
+
+
+def test_too_little_coverage_is_not_advised():
+    seen = errors(adaptive=[1, 1.1], pba=[10, 11], pbd=[30, 31.5])
+    found = choose(seen, coverages(adaptive=0.0, pba=0.9, pbd=0.1))
+    assert found.advised == ("pba",)
+    assert found.leading == "pba"
+    assert sentence(found) == (
+        "pba: pbd has 2.93 times its error; not advised in spite of less error, since coverage is "
+        "far below 0.9: adaptive 0"
+    )
+    assert choose(seen, coverages(pba=0.9)).advised == ("adaptive",)  # without intervals, as before
+
+
+def test_nothing_is_advised_where_no_coverage_is_near():
+    found = choose(errors(adaptive=[1, 1.1], ba=[2, 3]), coverages(adaptive=0.31, ba=0.9))
+    assert found.advised == ()
+    assert found.leading == "adaptive"
+    assert sentence(found) == "no advice: coverage is far below 0.9: adaptive 0.31"
+
+
+def test_advice_reports_low_coverage():
+    seen = errors(adaptive=[1, 1.1], pba=[10, 11])
+    found = choose(seen, coverages(adaptive=0.77, pba=0.7))
+    assert found.advised == ("adaptive",)
+    assert "; coverage is below 0.9: adaptive 0.77" in sentence(found)
+    assert "pba 0.7" not in sentence(found)
+    part = {"adaptive": [Coverage("coverage", 0.95), Coverage("coverage above 0", 0.02, True)]}
+    assert sentence(choose(seen, part)).endswith("below 0.9: adaptive 0.02 (above 0)")
+
+
+def test_the_worst_case_decides_overall():
+    cases = [errors(pba=[1, 1.1], pbd=[2, 2.1])] * 2
+    found = choose_overall(cases, [coverages(pba=0.9, pbd=0.9), coverages(pba=0.2, pbd=0.75)])
+    assert found.advised == ("pbd",)
+    assert (found.refused["pba"].share, found.low["pbd"].share) == (0.2, 0.75)
+
+
+def test_advice_takes_the_coverage_of_all_seeds():
+    runs = [
+        run(name, seed, amre, coverage=covered, coverage_above_0=covered)
+        for name, amre, shares in (("pba", 1, (0.9, 0.0)), ("pbd", 9, (0.9, math.nan)))
+        for seed, covered in enumerate(shares)
+    ]
+    assert advice(WEvent(), runs)[1].startswith(
+        "sin, E 0.6, w 12: pbd; not advised in spite of less error"
+    )
+    assert "pba 0.45" in advice(WEvent(), runs)[1]
