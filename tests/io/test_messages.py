@@ -347,6 +347,7 @@ def escaped_nulls():
             "is inside itself",
         ),
     ],
+    ids=lambda part: f"{len(part)} bytes" if isinstance(part, bytes) else None,
 )  # fmt: skip
 def test_a_message_that_cannot_be_taken_apart_is_one_dead_letter(kind, message, detail):
     good = {"arrow": arrow({"user": ["a"]}), "avro": avro([zeros("string")], [{"user": "a"}])}[kind]
