@@ -30,6 +30,15 @@ def quick(session: nox.Session) -> None:
 
 
 @nox.session
+def lowest(session: nox.Session) -> None:
+    """The quick tests on the lowest versions that pyproject.toml declares."""
+    session.chdir(ROOT)
+    session.install("-c", "constraints.txt", "uv")
+    session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "quick", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """All tests but the slow ones, or those that are named: -- tests/io."""
     _pytest(session)
