@@ -1,10 +1,10 @@
 """JSON objects as columns of text: every record is read by itself, whatever stands beside it.
 
-A string is its text, a number the decimal text of its value, exactly (:func:`number_text`). There
-are three ways to read a record, equal by test. Templates, of which a sample of the records is, tell
-where values are by the quotes alone (:mod:`json_templates`); regular expressions, one for every
-order of keys in the sample, match what has other blanks, escapes or lists; and Python's parser
-takes all else, one record after the other.
+A string is its text, a number the decimal text of its value, exactly (:func:`number_text`), a
+boolean `true` or `false`. There are three ways to read a record, equal by test. Templates, of which
+a sample of the records is, tell where values are by the quotes alone (:mod:`json_templates`);
+regular expressions, one for every order of keys in the sample, match what has other blanks, escapes
+or lists; and Python's parser takes all else, one record after the other.
 (Arrow's reader of JSON types a column by its block, and dies of a scalar in place of an object.)
 """
 
@@ -24,7 +24,14 @@ import pyarrow.compute as pc
 
 from streamveil.io.cells import not_utf8
 from streamveil.io.files import Columns
-from streamveil.io.json_templates import USUAL_NUMBER, Template, read_template, template_of
+from streamveil.io.json_templates import (
+    USUAL_NUMBER,
+    USUAL_TEXT,
+    Template,
+    read_template,
+    template_of,
+)
+from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.number_text import number_text
 
 MAX_DEPTH = 64
@@ -52,7 +59,7 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _CHARACTER = r'[^"\\\x00-\x1f]|\\["\\/bfnrt]'
 _STRING = rf'"(?:{_CHARACTER}|\\u[0-9a-fA-F]{{4}})*"'
 _ONE_CODE = r"\\u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"  # no surrogates
-_WANTED = rf'(?:"(?:{_CHARACTER}|{_ONE_CODE})*"|{_NUMBER}|null)'
+_WANTED = rf'(?:"(?:{_CHARACTER}|{_ONE_CODE})*"|{_NUMBER}|true|false|null)'
 _SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
 
 
@@ -72,7 +79,7 @@ def read_objects(
     """The named keys of records, each one object, as strings; a missing key is null.
 
     Records that are not an object, that are nested deeper than `MAX_DEPTH`, or that hold a
-    boolean, list, object or NaN under a named key, or such a key twice, go to `reject`.
+    list, object or NaN under a named key, or such a key twice, go to `reject`.
 
     Args:
         records: their bytes; an Arrow array of them is of large_binary.
@@ -186,6 +193,8 @@ def _one_by_one(
         good.append(row)
         for name, column in zip(columns, texts, strict=True):
             item = value.get(name)
+            if isinstance(item, bool):
+                item = boolean_text(item)
             column.append(number_text(*item) if isinstance(item, tuple) else item)
     return np.array(good, np.int64), [pa.array(column, pa.string()) for column in texts]
 
@@ -196,10 +205,10 @@ def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
         if name in twice:
             return f"{name!r} is there twice"
         value = row.get(name)
-        if isinstance(value, (bool, list, dict, float)):
-            kinds = {bool: "a boolean", list: "a list", dict: "an object"}
+        if isinstance(value, (list, dict, float)):
+            kinds = {list: "a list", dict: "an object"}
             kind = kinds.get(type(value)) or ("NaN" if value != value else "infinite")
-            return f"{name!r} is {kind}, not a string or a number"
+            return f"{name!r} is {kind}, not a string, a number or a boolean"
         if isinstance(value, str) and not value.isascii():
             try:
                 value.encode()
@@ -338,7 +347,7 @@ def _texts_of(literals: pa.Array) -> pa.Array:
     if escaped.any():
         texts = _replaced(texts, pa.array(escaped), literals, json.loads)
     if not pc.all(strings).as_py():
-        odd = pc.invert(pc.or_(strings, pc.match_substring_regex(literals, USUAL_NUMBER)))
+        odd = pc.invert(pc.or_(strings, pc.match_substring_regex(literals, USUAL_TEXT)))
         if pc.any(odd).as_py():
             texts = _replaced(
                 texts, odd, literals, lambda x: None if x == "null" else number_text(x)

@@ -32,6 +32,8 @@ _BARE = re.compile(rb"([ ]*:[ ]*)([^\s,:{}\[\]]+)([ ]*[,}]\s*)")
 _COLON = re.compile(rb"[ ]*:[ ]*")
 # Numbers that are their own text: without exponent, a zero at the end of a fraction or -0.
 USUAL_NUMBER = r"^(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9])$"
+# Those and booleans, whose text is as they are written too.
+USUAL_TEXT = rf"{USUAL_NUMBER}|^true$|^false$"
 _BARE_VALUE = r"^(?:-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)$"
 _WIDTHS = (8, 4, 2, 1)
 _SLICE_BYTES = 1 << 20  # of records that are read together: what is made of them stays in the cache
@@ -125,7 +127,7 @@ def _read_slice(
     for key, (starts, ends, quoted) in values.items():
         if not quoted:
             bare = spans(buffer, starts, ends).view(pa.string())
-            form = USUAL_NUMBER if key in columns else _BARE_VALUE
+            form = USUAL_TEXT if key in columns else _BARE_VALUE
             usual &= pc.match_substring_regex(bare, form).to_numpy(zero_copy_only=False)
     good[rows[usual]] = True
     return good, [

@@ -44,8 +44,8 @@ def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
     """Read the named keys as strings, a batch for every block of lines; a missing key is null.
 
     What a line gives depends on that line alone, as of :func:`read_objects`. Lines that are not an
-    object, that hold a boolean, list or object under a named key, or that have such a key twice, go
-    to `reject`. Raises ConfigurationError for a file that cannot be read.
+    object, that hold a list or object under a named key, or that have such a key twice, go to
+    `reject`. Raises ConfigurationError for a file that cannot be read.
     """
     for lines in read_lines(path):
 

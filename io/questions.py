@@ -10,6 +10,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io.domain import read_domain
 from streamveil.io.files import open_file, reading, require_filesystem
+from streamveil.mechanisms.core.boolean_text import FALSE, TRUE
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.reading import portfolio_of
@@ -58,9 +59,9 @@ def questions_of(found: Any, name: str = "the questions") -> Portfolio:
 class _Loader(yaml.SafeLoader):
     """Refuses what YAML would read as something else than is written.
 
-    That is a key that a mapping has twice, of which it keeps the last, and whole numbers such as
-    010 and 12:30, which it takes for 8 and 750. Characters that JSON writes as two halves are put
-    together.
+    That is a key that a mapping has twice, of which it keeps the last, whole numbers such as 010
+    and 12:30, which it takes for 8 and 750, and words such as no and on, which it takes for
+    booleans. Characters that JSON writes as two halves are put together.
     """
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -72,6 +73,15 @@ class _Loader(yaml.SafeLoader):
                 problem_mark=node.start_mark,
             )
         return number
+
+    def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
+        if node.value.lower() not in (TRUE, FALSE):
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value} is a boolean in YAML: write it in quotes if it is text, "
+                "else true or false",
+                problem_mark=node.start_mark,
+            )
+        return node.value.lower() == TRUE
 
     def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
         written: str = self.construct_scalar(node)
@@ -94,6 +104,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.construct_yaml_bool)
 _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 
 

@@ -52,6 +52,7 @@ _Reader = Callable[[bytes], tuple[list[pa.Array], Faults]]
 
 _READABLE = (
     pa.types.is_null,
+    pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
@@ -72,9 +73,9 @@ def read_typed(
 ) -> Iterator[tuple[list[pa.Array], _Rows, _Rows]]:
     """The named columns of messages of a kind, as strings; a missing column is null.
 
-    A number is its text as in JSON, a time is ISO 8601. Messages that are not of the kind, or have
-    a column of another type than text, numbers and times, go to `reject`, and so does an event that
-    has text which is not UTF-8, or NaN.
+    A number or boolean is its text as in JSON, a time is ISO 8601. Messages that are not of the
+    kind, or have a column of another type than text, numbers, booleans and times, go to `reject`,
+    and so does an event that has text which is not UTF-8, or NaN.
 
     Yields:
         An array of string for each column, the index of the message of each row, and which event of
@@ -140,12 +141,14 @@ def _as_texts(
 
 
 def _check_types(arrays: Sequence[pa.Array], columns: Columns) -> None:
-    """Raise ValueError for a column that is neither text nor numbers nor times."""
+    """Raise ValueError for a column of neither text nor numbers nor booleans nor times."""
     for name, array in zip(columns, arrays, strict=True):
         kind = array.type
         readable = is_text(kind) or any(of(kind) for of in _READABLE)
         if not readable or (pa.types.is_decimal(kind) and abs(kind.scale) > _MAX_SCALE):
-            raise ValueError(f"its column {name!r} holds {kind}: send text, numbers or times")
+            raise ValueError(
+                f"its column {name!r} holds {kind}: send text, numbers, booleans or times"
+            )
 
 
 def _text(array: pa.Array, name: str, faults: Faults) -> pa.Array:
@@ -155,7 +158,7 @@ def _text(array: pa.Array, name: str, faults: Faults) -> pa.Array:
         odd = pc.fill_null(pc.invert(pc.is_finite(array)), False)
         for row in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():
             value = "NaN" if np.isnan(array[row].as_py()) else "infinite"
-            faults.setdefault(row, f"{name!r} is {value}, not a string or a number")
+            faults.setdefault(row, f"{name!r} is {value}, not a string, a number or a boolean")
         array = pc.if_else(odd, None, array)
     elif pa.types.is_timestamp(kind) and kind.tz:
         array = array.cast(pa.timestamp(kind.unit, "UTC"))

@@ -2,9 +2,9 @@
 
 Rows with a schema (beam.Row, NamedTuples, dataclasses) have columns of the types that it declares.
 Dictionaries, and fields that are declared as anything, are read as JSON objects are: text is as it
-is, a number is its decimal text, a time is ISO 8601. So how a record is read depends on that record
-and on what is declared, never on its neighbours. A cell that cannot be read is null, and the batch
-says of its row what is wrong.
+is, a number is its decimal text, a boolean `true` or `false`, a time is ISO 8601. So how a record
+is read depends on that record and on what is declared, never on its neighbours. A cell that cannot
+be read is null, and the batch says of its row what is wrong.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
+from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.number_text import number_text
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.transforms.checks import refuse_windows
@@ -267,7 +268,9 @@ def _text(value: Any) -> str | None:
     if isinstance(value, str) and not isinstance(value, _Missing):
         value.encode()  # half of a surrogate pair is no text
         return value
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
+        return boolean_text(bool(value))
+    if isinstance(value, (int, np.integer)):
         return str(value)
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
         return number_text(repr(float(value)))
@@ -289,7 +292,8 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
     if value is None or (value != value and not pa.types.is_floating(kind)):  # as pandas has it
         return None
     clock_time = isinstance(value, dt.datetime) and value.tzinfo is None
-    if isinstance(value, (bool, np.bool_)) or (
+    boolean = isinstance(value, (bool, np.bool_))
+    if boolean != pa.types.is_boolean(kind) or (
         pa.types.is_temporal(kind) and (clock_time or not isinstance(value, dt.date))
     ):
         raise TypeError
@@ -305,5 +309,5 @@ def _fault(name: str, value: Any, kind: pa.DataType | None) -> str:
         shown = reprlib.repr(value).encode(errors="replace").decode()
     except Exception:
         shown = "something that cannot be shown"
-    wanted = "text, a number or a time" if kind is None else f"{kind} as is declared"
+    wanted = "text, a number, a boolean or a time" if kind is None else f"{kind} as is declared"
     return f"{name} is {shown}, of type {type(value).__name__}, not {wanted}"

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
 from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
@@ -92,7 +93,7 @@ def domain_of(value: Any, name: str = "domain") -> Domain:
 
 
 def texts_of(value: Any, name: str) -> tuple[str, ...]:
-    """Public values in order, as events have them: text, whole numbers in decimal.
+    """Public values in order, as events have them: text, whole numbers in decimal, booleans.
 
     Raises ConfigurationError for one text, for what has no order, and for other values.
     """
@@ -104,12 +105,12 @@ def texts_of(value: Any, name: str) -> tuple[str, ...]:
     if isinstance(value, Mapping) or values is None:
         refuse(name, value, "give a list of values")
     for each in values:
-        if isinstance(each, bool) or not isinstance(each, (str, Integral)):
+        if not isinstance(each, (str, Integral)):
             raise ConfigurationError(
                 f"{name} lists {each!r}, of type {type(each).__name__}: give text or whole "
                 "numbers; bins of other numbers are Edges((0.0, 0.5, 1.0))"
             )
-    return tuple(map(str, values))
+    return tuple(boolean_text(each) if isinstance(each, bool) else str(each) for each in values)
 
 
 def slots_of(value: Any, name: str = "slots") -> Slots:

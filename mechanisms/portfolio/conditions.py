@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.arguments import column_name, texts_of
+from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -29,7 +30,8 @@ class Condition(Identified):
 
     column: str
     values: tuple[str, ...] | None = None
-    """Text of those that meet it, whole numbers in decimal; None for a range."""
+    """Text of those that meet it, whole numbers in decimal, booleans as `true` or `false`, which
+    events may write with letters of any case; None for a range."""
     low: float | None = None
     """The least number that meets it; None for all that are below `high`."""
     high: float | None = None
@@ -63,6 +65,12 @@ class Condition(Identified):
                 raise ConfigurationError(f"{name}: {value!r} is listed twice: list it once")
         object.__setattr__(self, "values", values)
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All texts of the values."""
+        every = (each for value in self.values or () for each in spellings(value))
+        return tuple(dict.fromkeys(every))
+
     def holds(self, found: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Which events meet it.
 
@@ -74,7 +82,7 @@ class Condition(Identified):
             bool, shape (n,).
         """
         if self.values is not None:
-            wanted = frozenset(self.values)
+            wanted = frozenset(self.spellings)
             return np.fromiter((each in wanted for each in found), np.bool_, len(found))
         numbers = np.asarray(found, np.float64)
         low = -math.inf if self.low is None else self.low

@@ -22,6 +22,7 @@ from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import (
     Categories,
     Domain,
@@ -373,14 +374,16 @@ def _text(key: str, value: Any) -> str:
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
-    """Values as events have them: text, and whole numbers in decimal."""
+    """Values as events have them: text, whole numbers in decimal, and booleans as JSON has them."""
     return tuple(_category(key, each) for each in _list(key, value))
 
 
 def _category(key: str, value: Any) -> str:
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return boolean_text(value)
+    if isinstance(value, Integral):
         return str(int(value))
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if isinstance(value, Real):
         _refuse(
             key,
             value,

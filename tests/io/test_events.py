@@ -381,12 +381,12 @@ def test_json_with_bad_lines_and_mixed_types(tmp_path):
     rows, _, rejected = jsonl(
         tmp_path, {"user": "a", "value": 1}, *bad, b"  ", {"user": 7, "value": 2**70}
     )
-    assert rows == [(1, "a", "1"), (13, "7", str(2**70))]
-    assert [line[0] for line in rejected] == list(range(2, 12))
+    assert rows == [(1, "a", "1"), (6, "true", None), (13, "7", str(2**70))]
+    assert [line[0] for line in rejected] == [2, 3, 4, 5, *range(7, 12)]
     assert "not JSON" in rejected[0][1]
     assert rejected[1][1] == "not a JSON object"
     assert "UTF-8" in rejected[2][1]
-    assert rejected[4][1] == "'user' is a boolean, not a string or a number"
+    assert rejected[4][1] == "'value' is a list, not a string, a number or a boolean"
 
 
 def test_json_whole_numbers_among_strings_have_one_text(tmp_path):

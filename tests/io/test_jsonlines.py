@@ -133,8 +133,8 @@ def test_what_odd_lines_are():
         "not JSON: Expecting ',' delimiter at character 12",
         "not JSON: Expecting property name enclosed in double quotes at character 2",
     ]
-    assert told[b'{"user":NaN}'] == "'user' is NaN, not a string or a number"
-    assert told[b'{"user":-Infinity}'] == "'user' is infinite, not a string or a number"
+    assert told[b'{"user":NaN}'] == "'user' is NaN, not a string, a number or a boolean"
+    assert told[b'{"user":-Infinity}'] == "'user' is infinite, not a string, a number or a boolean"
     assert told[b"[" * (1 << 20)] == f"nested deeper than {MAX_DEPTH} levels"
     deep = [row for line, row in told.items() if line.startswith((b'{"x":[', b'{"x":{"a"'))]
     assert [isinstance(row, str) for row in deep] == [False, True, True, True, False, True, True]

@@ -81,6 +81,7 @@ BAD = {
     "no multiple": (CONTRACT.replace("slot: 1d", "slot: 90m"), "not a multiple of base_slot 1h"),
     "octal": (CONTRACT.replace("ORD", "010"), "010 is 8 in YAML: write it in quotes"),
     "clock time": (CONTRACT.replace("ORD", "12:30"), "12:30 is 750 in YAML: write it in quotes"),
+    "no": (CONTRACT.replace("ORD", "no"), "no is a boolean in YAML: write it in quotes"),
     "half a character": (CONTRACT.replace("ORD", r'"\ud83d"'), "has half of a character"),
     "anchor": ("base_slot: &a [*a]", "base_slot"),
 }

@@ -112,7 +112,7 @@ def test_a_dataclass_has_a_schema_as_well(run):
 def test_what_cannot_be_read_is_a_dead_letter(run):
     """With a reason that says which cell, what it holds and what it should; no others are lost."""
     bad = [
-        ({"user": True}, "user is True, of type bool, not text, a number or a time"),
+        ({"user": b"a"}, "user is b'a', of type bytes, not text, a number, a boolean or a time"),
         ({"user": ["ann"]}, "user is ['ann'], of type list, not"),
         ({"user": math.nan}, "user is nan, of type float, not"),
         ({"value": b"a"}, "value is b'a', of type bytes, not"),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
+from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.domains import (
     Categories,
     Domain,
@@ -118,7 +119,17 @@ class DomainMap:
         check_value_columns(domain, columns)
         self.domain = domain.domain if isinstance(domain, WithOther) else domain
         self.columns = columns
-        self._index = TextIndex(self.domain.values if isinstance(self.domain, Categories) else ())
+        values = self.domain.values if isinstance(self.domain, Categories) else ()
+        listed = set(values)
+        others: dict[str, int] = {}
+        for at, value in enumerate(values):
+            for text in spellings(value):
+                if text not in listed:
+                    others.setdefault(text, at)
+        self._index = TextIndex((*values, *others))
+        # Last of all, where -1 leads to, is no bin.
+        aliases = [*range(len(values)), *others.values(), _OUTSIDE]
+        self._bin_of_text = np.array(aliases) if others else None
 
     def bins(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
         """Bin of each row, int64, shape (n,); a negative code is a key of `REASON_OF_CODE`.
@@ -130,9 +141,11 @@ class DomainMap:
             if text is None:
                 raise ConfigurationError(
                     f"column {self.columns[0]!r} holds {arrays[0].type}; a list of categories "
-                    "matches text or whole numbers: convert it, or use numeric edges"
+                    "matches text, whole numbers or booleans: convert it, or use numeric edges"
                 )
             bins = self._index.find(text)
+            if self._bin_of_text is not None:
+                bins = self._bin_of_text[bins]
             if not (bins < 0).any():
                 return bins
             bins[nulls_of(text)] = _NULL

@@ -33,7 +33,7 @@ _END_MARKS = np.array([0x80 << (8 * n) for n in range(8)] + [0, 0], dtype=np.uin
 
 
 def as_text(array: pa.Array) -> pa.Array | None:
-    """Canonical text of an id column: text as it is, whole numbers in decimal; else None.
+    """Canonical text of a column: text as it is, whole numbers in decimal, booleans; else None.
 
     A dictionary stays a dictionary of such text, so that each distinct value is looked at once.
     """
@@ -45,7 +45,7 @@ def as_text(array: pa.Array) -> pa.Array | None:
         return None if values is None else pa.DictionaryArray.from_arrays(array.indices, values)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return array
-    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+    if pa.types.is_integer(kind) or pa.types.is_null(kind) or pa.types.is_boolean(kind):
         return array.cast(pa.string())
     if pa.types.is_string_view(kind):
         return array.cast(pa.large_string())
@@ -203,7 +203,7 @@ def _sums_of_one(text: bytes, key: bytes) -> Words:
 
 def user_texts(array: pa.Array, name: str) -> pa.Array:
     """User ids as text. Raises ConfigurationError for neither text nor whole numbers."""
-    text = as_text(array)
+    text = None if pa.types.is_boolean(array.type) else as_text(array)
     if text is None:
         raise ConfigurationError(
             f"column {name!r} holds {array.type}; user ids must be text or whole numbers: "

@@ -276,13 +276,13 @@ class _Read:
         if text is None:
             raise ConfigurationError(
                 f"column {condition.column!r} holds {column.type}; a condition on values matches "
-                "text or whole numbers: convert it, or give a range"
+                "text, whole numbers or booleans: convert it, or give a range"
             )
         if pa.types.is_dictionary(text.type):
-            known = np.append(_flags(_among(text.dictionary, condition.values)), False)
+            known = np.append(_flags(_among(text.dictionary, condition.spellings)), False)
             holds: Flags = known[text.indices.fill_null(0).to_numpy(zero_copy_only=False)]
             return holds & ~nulls_of(text) if text.null_count else holds
-        return _flags(_among(text, condition.values))
+        return _flags(_among(text, condition.spellings))
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
         """Numbers of a column, NaN where there is none."""

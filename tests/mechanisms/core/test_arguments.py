@@ -91,7 +91,6 @@ def test_a_domain_may_be_a_list(given):
         (None, ["of type NoneType"]),
         ([0.0, 0.5], ["lists 0.0, of type float", "Edges"]),
         (["a", None], ["lists None"]),
-        ([True], ["lists True"]),
         ([], ["no bins"]),
         (["a", "a"], ["'a' twice"]),
     ],
@@ -170,3 +169,7 @@ def refused(read, given, words):
     assert "\n" not in text
     for word in words:
         assert word in text
+
+
+def test_booleans_of_a_domain_have_the_text_that_events_have():
+    assert arguments.domain_of([True, False]).labels == ("true", "false")

@@ -239,7 +239,6 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("value: a, domain: {grid: [4, 50, 5, 51, 3, 2]}", "reads 2 value column(s), not a"),
         ("value: yes, domain: [x]", "value is True: write a list"),
         ("value: [1], domain: [x]", "value is 1: write text, in quotes"),
-        ("value: a, domain: [x, no]", "domain is False: without quotes YAML reads yes, no"),
         ("value: a, domain: [1.5, 2]", "domain is 1.5: values are text or whole numbers"),
         ("value: a, domain: [.nan]", "domain is nan: values are text or whole numbers"),
         ("value: a, domain: [2024-01-01]", "domain is datetime.date(2024, 1, 1): write text"),
@@ -306,7 +305,6 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("bounds: auto", "bounds are for the statistics sum, mean, variance, stddev, and not for"),
         # Conditions.
         ("where: car", "where is 'car': write columns and what counts"),
-        ("where: {kind: no}", "where, column 'kind' is False: without quotes YAML reads"),
         ("where: {kind: 1.5}", "where, column 'kind' is 1.5: values are text or whole numbers"),
         ("where: {kind: null}", "where, column 'kind' is None: write text"),
         ("where: {kind: []}", "where, column 'kind' is []: write a list"),
@@ -328,7 +326,6 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("value: a, domain: [x, y], levels: [{x: [x, y]}]", "levels: the group 'x' is called as a"),
         ("value: a, domain: [x, y], levels: [al]", "levels is 'al': write what is in each group"),
         ("value: a, domain: [x, y], levels: [{g: x}]", "levels: g is 'x': write a list"),
-        ("value: a, domain: [x, y], levels: [{no: [x, y]}]", "levels is False: without quotes"),
         ("value: a, domain: [x, y], levels: [all, all]", "'all' names groups of two levels"),
         # What a question checks itself.
         ("mechanism: best", "mechanism 'best' is unknown: choose one of adaptive"),

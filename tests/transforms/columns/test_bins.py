@@ -46,6 +46,19 @@ def test_categories_match_text_exactly():
         assert bins_of(domain, form) == expected
 
 
+def test_booleans_are_true_and_false_in_letters_of_any_case():
+    domain = Categories(("true", "FALSE", "a"))
+    expected = [0, 1, NULL_VALUE]
+    assert bins_of(domain, pa.array([True, False, None])) == expected
+    texts = pa.array(["True", "false", "TRUE", "FaLsE", "a", "A", "truer"])
+    for form in (texts, texts.dictionary_encode()):
+        out = OUTSIDE_DOMAIN
+        assert bins_of(domain, form) == [0, 1, 0, 1, 2, out, out]
+    # What is listed as it is written is what it is.
+    both = Categories(("true", "True"))
+    assert bins_of(both, ["True", "true", "TRUE"]) == [1, 0, 0]
+
+
 def test_categories_match_whole_numbers_by_their_decimal_text():
     domain = Categories(("1", "-2", "03"))
     for array in (
@@ -63,7 +76,7 @@ def test_null_inside_a_dictionary_is_a_null_value():
 
 @pytest.mark.parametrize(
     "array",
-    [pa.array([1.0]), pa.array([True]), pa.array([b"a"]), pa.array([1], pa.date32())],
+    [pa.array([1.0]), pa.array([b"a"]), pa.array([1], pa.date32())],
     ids=lambda array: str(array.type),
 )
 def test_categories_refuse_a_column_of_another_type_by_name(array):

@@ -221,7 +221,6 @@ def test_as_text_of_extreme_numbers_and_of_nothing():
     "array",
     [
         pa.array([1.0]),
-        pa.array([True]),
         pa.array([b"a"]),
         pa.array([[1]]),
         pa.array([1], pa.timestamp("s")),
