@@ -28,6 +28,17 @@ class QuestionsSummary:
         """Events that count in no question, by reason."""
         return {why: n for why, n in self.summary.rejected.items() if is_loss(why)}
 
+    @property
+    def unasked(self) -> int:
+        """Events that meet no question's conditions."""
+        return self.summary.counters.get(metrics.EVENTS_UNASKED, 0)
+
+    @property
+    def late(self) -> int:
+        """Events that came too late for all questions; those for some are told by question."""
+        for_some = sum(self._of(one, metrics.EVENTS_LATE) for one in self.portfolio)
+        return max(self.summary.late - for_some, 0)
+
     def _of(self, question: Question, name: str) -> int:
         return self.summary.counters.get(f"{name}{metrics.OF_QUESTION}{question.name}", 0)
 
@@ -63,19 +74,26 @@ class QuestionsSummary:
         }
 
     def figures(self) -> dict[str, Any]:
-        """What `--summary` tells: as for one question, where what is counted is added up."""
+        """What `--summary` tells: of all events, each once, then question by question.
+
+        Of several questions `counted` are the events that any of them takes; by which of them they
+        are counted, or dropped by its bound on contributions, is in the figures of each.
+        """
         return {
             **self.summary.figures(),
             "rejected": self.lost,
+            "late": self.late,
+            "unasked": self.unasked,
             "questions": {one.name: self.figures_of(one) for one in self.portfolio},
         }
 
     def events_text(self) -> str:
         """What became of the events, in a line."""
-        late = f", {self.summary.late:,} late" if self.summary.late else ""
+        late = f", {self.late:,} late" if self.late else ""
+        unasked = f", {self.unasked:,} that no question asks about" if self.unasked else ""
         return (
             f"{number_of(self.summary.read, 'event')} read, {sum(self.lost.values()):,} of them "
-            f"rejected{late}"
+            f"rejected{late}{unasked}"
         )
 
     def text(self, dead_letters: str | None = None) -> str:

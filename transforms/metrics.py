@@ -16,6 +16,7 @@ __all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 
 EVENTS_COUNTED = "events_counted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
+EVENTS_UNASKED = "events_unasked"
 EVENTS_UNREAD = "events_unread"
 OF_QUESTION = " of question "
 EVENTS_BEYOND_LIMIT = "events_beyond_limit"

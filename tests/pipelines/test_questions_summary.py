@@ -28,6 +28,16 @@ def test_a_runner_without_counters_says_nothing_that_might_be_wrong():
     assert summary(events_counted_of_all=3).warnings() == []
 
 
+# Whatever number of questions takes an event: it is one of those that were read.
+def test_an_event_is_counted_once():
+    told = summary(
+        events_counted=70, events_unasked=30, events_counted_of_all=70, events_counted_of_cars=60
+    )
+    figures = told.figures()
+    assert (figures["read"], figures["counted"], figures["unasked"]) == (100, 70, 30)
+    assert "100 events read, 0 of them rejected, 30 that no question asks about" in told.text()
+
+
 def test_most_events_beyond_the_bound_are_warned_of():
     counters = {"slots_published_of_all": 1, "events_counted_of_all": 30}
     told = summary(**counters, events_bounded_away_of_all=70)

@@ -265,9 +265,10 @@ class _MapEventsFn(beam.DoFn):
             beyond += dropped
             sent += 1
             yield (*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, beyond)
         tally = EventTally(element.num_rows, losses, beyond, messages=sent)
         tally = counter.by_question(tally, events)
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, tally.beyond_bound)
+        metrics.count(metrics.EVENTS_COUNTED, tally.counted)
         if self._bounded:
             told = EventTally.total([lost, tally]).to_bytes()
             yield beam.pvalue.TaggedOutput(TALLIES, told)

@@ -229,17 +229,34 @@ class PortfolioCounter(Counter):
         return PartOver(**vars(found), kept_back=kept_back) if len(kept_back.codes) else found
 
     def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
-        """What became of a block's events, and tell the counters, also those of the question."""
-        told = super().tally(key, visits, messages)
+        """Tell the counters of the question what became of a block's events.
+
+        Of several questions each event is in the tally where it is mapped: see :meth:`by_question`.
+        """
         of_question = f"{metrics.OF_QUESTION}{self.layout.question(key[:2])[1].name}"
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY + of_question, told.beyond_bound)
-        metrics.count(metrics.EVENTS_COUNTED + of_question, told.counted)
-        return told
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY + of_question, visits.dropped)
+        metrics.count(metrics.EVENTS_COUNTED + of_question, int(visits.kept.sum()))
+        return (
+            EventTally(messages=messages) if self._several else super().tally(key, visits, messages)
+        )
+
+    @property
+    def _several(self) -> bool:
+        return len(self.layout.questions) > 1
 
     def by_question(self, tally: EventTally, events: Sequence[QuestionEvents]) -> EventTally:
-        """The tally of mapped events, with what each question could read."""
+        """The tally of mapped events, with what each question could read.
+
+        An event that any of several questions takes is counted, once. What a question then drops,
+        by its own bound on contributions or because the event is late for it, is in counters of its
+        own.
+        """
         names = [question.name for question in self.layout.portfolio]
         told = dict(zip(names, events, strict=True))
+        taken = sum(one.first for one in events)
+        metrics.count(metrics.EVENTS_UNASKED, tally.read - tally.all_lost - taken)
+        if self._several:
+            tally = replace(tally, beyond_bound=0, counted=taken)
         return replace(
             tally,
             read_by={name: len(one.slots) for name, one in told.items()},

@@ -61,6 +61,8 @@ class QuestionEvents(Events):
 
     unread: Mapping[str, Lost]
     """What it asks about and cannot read, by reason, which names the question."""
+    first: int
+    """How many of the events no question before this one takes."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class QuestionsMapper:
                 if len(lost):
                     first = rejected_rows(batch, {int(lost[0]): named}, self._detail)
                     losses[named] = replace(losses_of(first)[named], events=len(lost))
+            first = int(np.count_nonzero(asked & ~counted))
             counted |= asked
             some: slice | Integers = slice(None)
             names = strangers
@@ -181,6 +184,7 @@ class QuestionsMapper:
                     members[some],
                     names,
                     losses,
+                    first,
                 )
             )
         for row, reason in unread_by.items():

@@ -133,10 +133,23 @@ def test_questions_of_different_slots_are_counted_in_one_pass(run):
     assert counted[2:4] == [("hourly", 2, 2), ("speed", 0, 2)]
     assert counted[-2:] == [("daily", 24, 47), ("speed", 45, 47)]
     assert all(one.spent_in_window <= 4096 for one in ran.ledger)
-    assert (
-        sum(ran.counters[f"events_counted of question {name}"] for name in found)
-        == (ran.counters["events_counted"])
-    )
+    assert ran.counters["events_counted"] == 1500
+    assert "events_bounded_away" not in ran.counters
+    assert "events_unasked" not in ran.counters
+
+
+# Each event once: rejected, or taken by any question, or of no question's kind.
+def test_what_became_of_events_adds_up_over_questions(run):
+    rows = random_rows(300, 6)
+    cars = Condition("kind", ("car",))
+    some = [Question(name, where=(cars,), mechanism="ba") for name in ("one", "other")]
+    for asked in (some, some[:1]):
+        ran = run(answers(*asked, first_slot=0, last_slot=3), [batch(rows)])
+        inside = [kind == "car" for _, _, at, kind, *_ in rows if at <= 3]
+        assert ran.counters["events_unasked"] == len(inside) - sum(inside)
+        dropped = ran.counters.get("events_bounded_away", 0)
+        assert ran.counters["events_counted"] + dropped == sum(inside)
+        assert ran.counters["events_read"] == 300
 
 
 # 40 users with one number each, so that nothing is drawn.
@@ -447,7 +460,7 @@ def test_questions_are_answered_as_their_slots_close(live):
             == 6
         )
     assert counted["events_counted of question shift"] == 5
-    assert counted["events_counted"] == 9
+    assert counted["events_counted"] == 6
 
 
 def test_a_stream_answers_as_a_run_over_a_file_does(live, run):
