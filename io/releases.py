@@ -265,8 +265,8 @@ class WriteReleases(beam.PTransform):
     published_slot int64 or null, epsilon double, stderr list<double or null>, mechanism string,
     alarm bool, diagnostics map<string, double or null>; with `shares` also shares list<double>. In
     the layout `tidy`, with a row for each bin: slot int64, start timestamp[us, UTC], bin string,
-    count int64, low and high double or null (see :func:`tidy_batch`), status string; a CSV file has
-    a quote before a bin that a spreadsheet would run as a formula.
+    count double (not rounded), low and high double or null (see :func:`tidy_batch`), status string;
+    a CSV file has a quote before a bin that a spreadsheet would run as a formula.
     """
 
     path: str

@@ -20,7 +20,7 @@ TIDY_SCHEMA = pa.schema(
         pa.field("slot", pa.int64(), nullable=False),
         pa.field("start", UTC_MICROSECONDS, nullable=False),
         pa.field("bin", pa.string(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
+        pa.field("count", pa.float64(), nullable=False),
         pa.field("low", pa.float64()),
         pa.field("high", pa.float64()),
         pa.field("status", pa.string(), nullable=False),

@@ -23,7 +23,7 @@ _FIELDS = (
     ("slot", int),
     ("start", MillisInstant),
     ("bin", str),
-    ("count", int),
+    ("count", float),
     ("low", _KNOWN),
     ("high", _KNOWN),
     ("status", str),
@@ -36,7 +36,7 @@ class ReleaseRows(beam.PTransform):
     """Makes a row for each release and bin: the columns of a tidy file of results.
 
     Output: beam.Row with the schema slot int64, start timestamp (a Timestamp), bin text, count
-    int64, low and high double or null, status text; `low` and `high` are those of `interval`.
+    double, low and high double or null, status text; `low` and `high` are those of `interval`.
     """
 
     labels: Sequence[str]
@@ -56,8 +56,8 @@ class ReleaseRows(beam.PTransform):
 
 def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
     start = Timestamp(micros=release.start)
-    lows, highs = interval(release.counts, release.stderr)
-    figures = (some.tolist() for some in (release.counts, lows, highs))
+    lows, highs = interval(release.values, release.stderr)
+    figures = (some.tolist() for some in (release.values, lows, highs))
     for label, count, low, high in zip(labels, *figures, strict=True):
         yield beam.Row(
             slot=release.slot,

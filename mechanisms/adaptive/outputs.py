@@ -58,7 +58,7 @@ def told(
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
     quantum = terms.crowd.quantum
-    counts, stderr = _in_counts(mean, variance, quantum, most)
+    counts, stderr, estimates = _in_counts(mean, variance, quantum, most)
     return SlotRelease(
         counts,
         status,
@@ -73,6 +73,7 @@ def told(
             for one in seen
         ),
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
+        estimates=estimates,
     )
 
 
@@ -141,12 +142,15 @@ def revised(
 
 def _in_counts(
     mean: Floats, variance: Floats, quantum: int, most: int
-) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Whole counts from 0 to `most`, and their standard errors, of estimates in quanta."""
+) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+    """Whole counts from 0 to `most`, their standard errors and the same not rounded.
+
+    Of estimates in quanta.
+    """
     if quantum > 1:
         mean, variance = mean * quantum, variance * quantum**2
-    counts = np.rint(np.minimum(np.maximum(mean, 0.0), most)).astype(np.int64)
-    return counts, np.sqrt(variance + ROUNDING)
+    estimates = np.minimum(np.maximum(mean, 0.0), most)
+    return np.rint(estimates).astype(np.int64), np.sqrt(variance + ROUNDING), estimates
 
 
 def _every(state: AdaptiveState) -> bool:

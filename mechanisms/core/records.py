@@ -407,6 +407,14 @@ class Estimate:
     """Whether the mechanism saw a jump in this slot."""
     shares: npt.NDArray[np.float64] | None = None
     """The released distribution over bins, shape (bins,), of a mechanism that releases one."""
+    estimates: npt.NDArray[np.float64] | None = None
+    """`counts` before they were rounded, shape (bins,); None where they never were anything but
+    whole numbers."""
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """The unrounded count of each bin, shape (bins,): what sums and intervals are made of."""
+        return self.counts.astype(np.float64) if self.estimates is None else self.estimates
 
 
 _ESTIMATE = tuple(one.name for one in fields(Estimate))
@@ -440,6 +448,13 @@ class Revised:
     """Of each bin, shape (bins,)."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error of each count, shape (bins,); NaN before the first publication."""
+    estimates: npt.NDArray[np.float64] | None = None
+    """As of :class:`Estimate`."""
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """As of :class:`Estimate`."""
+        return self.counts.astype(np.float64) if self.estimates is None else self.estimates
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -466,6 +481,7 @@ class Revision(Revised):
             revised.slot,
             revised.counts,
             revised.stderr,
+            revised.estimates,
             start=slots.start(revised.slot),
             end=slots.end(revised.slot),
             revised_slot=revised_slot,

@@ -16,19 +16,21 @@ Floats = npt.NDArray[np.float64]
 NINETY_PERCENT = 1.645
 
 
-def interval(counts: npt.NDArray[np.int64], stderr: Floats) -> tuple[Floats, Floats]:
+def interval(counts: npt.ArrayLike, stderr: Floats) -> tuple[Floats, Floats]:
     """The lower and the upper end of each count's interval, nominally of 90 %.
 
+    No count is below 0, so neither end is, even where noise made the released count negative.
+
     Args:
-        counts: as released, shape (bins,).
+        counts: as released, whole or not, shape (bins,).
         stderr: expected standard errors, shape (bins,).
 
     Returns:
         Two arrays of shape (bins,), NaN where the standard error is not finite: nothing is known.
     """
     half: Floats = np.where(np.isfinite(stderr), NINETY_PERCENT * stderr, np.nan)
-    middle = counts.astype(np.float64)
-    return middle - half, middle + half
+    middle = np.asarray(counts, np.float64)
+    return np.maximum(middle - half, 0.0), np.maximum(middle + half, 0.0)
 
 
 def tidy_columns(releases: Sequence[Release], labels: Sequence[str]) -> dict[str, Any]:
@@ -40,8 +42,8 @@ def tidy_columns(releases: Sequence[Release], labels: Sequence[str]) -> dict[str
 
     Returns:
         `slot` int64; `start` int64, microseconds since 1970-01-01T00:00Z; `bin`, a list of text;
-        `count` int64; `low` and `high` float64, those of :func:`interval`, NaN where the standard
-        error is not finite; `status`, a list of text.
+        `count` float64, not rounded; `low` and `high` float64, those of :func:`interval`, NaN where
+        the standard error is not finite; `status`, a list of text.
     """
     status = [release.status for release in releases for _ in labels]
     return {**_figures(releases, labels), "status": status}
@@ -57,12 +59,12 @@ def _figures(
     results: Sequence[Release] | Sequence[Revision], labels: Sequence[str]
 ) -> dict[str, Any]:
     bins = len(labels)
-    ends = [interval(result.counts, result.stderr) for result in results]
+    ends = [interval(result.values, result.stderr) for result in results]
     return {
         "slot": np.repeat([result.slot for result in results], bins),
         "start": np.repeat([result.start for result in results], bins),
         "bin": list(labels) * len(results),
-        "count": np.concatenate([result.counts for result in results]),
+        "count": np.concatenate([result.values for result in results]),
         "low": np.concatenate([low for low, _ in ends]),
         "high": np.concatenate([high for _, high in ends]),
     }

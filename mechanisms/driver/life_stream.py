@@ -69,7 +69,7 @@ class LifeStream(PresentStream):
     def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         age = state.stream.filter.slots
         for k, (query, rates) in self.queries.items():
-            share = state.shares[k].released(float(release.counts.sum()))
+            share = state.shares[k].released(float(release.values.sum()))
             asked = due(age, query.in_life)
             if asked.any():
                 sums = state.sums[k]
@@ -89,7 +89,7 @@ class LifeStream(PresentStream):
     def _made_up(self, estimate: E, left_out: Any) -> E:
         """With what chance does: whoever is left out might have been another, in another bin."""
         made = super()._made_up(estimate, left_out)
-        chance = np.maximum(made.counts - estimate.counts, 0) * self._each
+        chance = np.maximum(made.values - estimate.values, 0) * self._each
         return replace(made, stderr=np.sqrt(np.square(made.stderr) + chance))
 
     def _known(self, state: PresentState, left_out: Any) -> dict[str, float]:

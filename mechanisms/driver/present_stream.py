@@ -157,7 +157,7 @@ class PresentStream:
             k: state.sums[k] + query.sums(counts[k], beyond, beyond.classes == k)
             for k, (query, _) in self.queries.items()
         }
-        kept = self._fading * state.kept + release.counts
+        kept = self._fading * state.kept + release.values
         after = PresentState(stream, sums, dict(state.shares), kept)
         self._learn(after, slot, release)
         return after, self._scaled(after, release)
@@ -198,8 +198,9 @@ class PresentStream:
 
     def _made_up(self, estimate: E, left_out: Any) -> E:
         """An estimate of what counts as one of all there was."""
-        counts, variances = left_out.made_up(estimate.counts, np.square(estimate.stderr))
-        return replace(estimate, counts=np.rint(counts).astype(np.int64), stderr=np.sqrt(variances))
+        counts, variances = left_out.made_up(estimate.values, np.square(estimate.stderr))
+        whole = np.rint(counts).astype(np.int64)
+        return replace(estimate, counts=whole, stderr=np.sqrt(variances), estimates=counts)
 
     def rest(self, state: PresentState) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""

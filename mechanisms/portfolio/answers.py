@@ -236,8 +236,9 @@ def _within(share: Floats) -> tuple[Floats, Floats]:
 
 
 def of_counts(output: str, counts: Floats, variances: Floats) -> Answer:
-    """The counts themselves, of shape (nodes, 1)."""
-    return _answer(output, counts[:, 0], variances[:, 0])
+    """The counts themselves, of shape (nodes, 1); neither end of their intervals is below 0."""
+    found = _answer(output, counts[:, 0], variances[:, 0])
+    return replace(found, low=np.maximum(found.low, 0.0), high=np.maximum(found.high, 0.0))
 
 
 def of_sum(output: str, counts: Floats, variances: Floats, ends: Floats, bounds: Bounds) -> Answer:

@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float64]
 
 def agreed(
     counts: npt.ArrayLike, stderr: npt.ArrayLike, tree: Tree, bins: int
-) -> tuple[Integers, Floats]:
+) -> tuple[Floats, Floats]:
     """What is told of all nodes of a question's tree, from what was released of a slot.
 
     Args:
@@ -57,11 +57,11 @@ def agreed(
         bins: of the domain.
 
     Returns:
-        (counts, variances), int64 and float64, each of shape (nodes, parts). Without a tree they
-        are as they were released. With one no count is negative, and children add up to their
-        parents exactly. A variance is NaN where nothing is known.
+        (counts, variances), each of shape (nodes, parts). Without a tree they are as they were
+        released. With one counts are whole and not negative, and children add up to their parents
+        exactly. A variance is NaN where nothing is known.
     """
-    released, errors = np.asarray(counts, np.int64), np.asarray(stderr, np.float64)
+    released, errors = np.asarray(counts, np.float64), np.asarray(stderr, np.float64)
     if not tree.levels:
         return released, errors**2
     parents = parents_of(tree.above(bins))
@@ -70,7 +70,9 @@ def agreed(
     measured = _measured(parents, bins, len(released))
     own[measured], variances[measured] = released, errors**2
     found, left = fuse_alike(own, variances, parents)
-    return whole_counts(found, parents), np.where(np.isfinite(left), left, np.nan)
+    return whole_counts(found, parents).astype(np.float64), np.where(
+        np.isfinite(left), left, np.nan
+    )
 
 
 def parts_of(
@@ -80,16 +82,15 @@ def parts_of(
 
     Args:
         question: what was asked.
-        counts: released cells, whole numbers, shape (cells,).
+        counts: released cells, shape (cells,).
         stderr: of them, NaN where nothing is known, shape (cells,).
 
     Returns arrays of shape (nodes, parts), as :func:`agreed` has them.
     """
     shape = (-1, question.statistic.weights.shape[1])
-    told, variances = agreed(
+    return agreed(
         np.reshape(counts, shape), np.reshape(stderr, shape), question.tree, question.domain.bins
     )
-    return told.astype(np.float64), variances
 
 
 def observed_parts(question: Question, release: SlotRelease) -> Iterator[Observed]:
@@ -100,7 +101,7 @@ def observed_parts(question: Question, release: SlotRelease) -> Iterator[Observe
     parts, bins = question.statistic.weights.shape[1], question.domain.bins
     seen = release.observed or ()
     if release.observed is None and release.status == PUBLISHED:
-        seen = (Observed(release.counts.astype(np.float64), release.stderr**2),)
+        seen = (Observed(release.values, release.stderr**2),)
     for one in seen:
         counts, variances = (
             _of_groups(each.reshape(-1, parts), question.tree, bins)

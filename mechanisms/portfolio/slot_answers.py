@@ -88,7 +88,7 @@ class SlotAnswer:
         """What the estimated cells of a question's histogram answer, with what is usual of it."""
         return cls._of(
             *(question, portfolio.slots_of(question), slot),
-            answer_of(question, estimate.counts, estimate.stderr, usual),
+            answer_of(question, estimate.values, estimate.stderr, usual),
             estimate.status,
             estimate.published_slot,
             estimate.epsilon,
@@ -147,10 +147,9 @@ def figures_of(
     told: TimeSum, question: Question, portfolio: Portfolio, usual: Usual | None = None
 ) -> Answer:
     """The figures of a longer time alone: see :meth:`SlotAnswer.of_time`."""
-    counts = told.counts.astype(np.float64)
     # What was observed lately is of its slots, whichever of them.
     found = question.statistic.answer(
-        counts, told.variances, usual and replace(usual.settled(), own=1.0)
+        told.counts, told.variances, usual and replace(usual.settled(), own=1.0)
     )
     words = about(question, portfolio, told)
     if not words:
@@ -169,7 +168,7 @@ def answer_of(
 
     Args:
         question: what was asked.
-        counts: released cells, whole numbers, shape (cells,).
+        counts: released cells, shape (cells,).
         stderr: of them, NaN where nothing is known, shape (cells,).
         usual: what is usual of ratios; None in the first slot, and for other statistics.
     """

@@ -1,8 +1,8 @@
 """Longer times of a question, such as the days of hours: what its slots in them add up to.
 
 The figures of a longer time are a function of what was told of the slots inside, and cost nothing.
-Whole numbers are added up as they were told, so all tables agree, over times and groups alike, and
-no sum errs more than its slots together. A sum of distinct users counts a user once in each slot.
+Counts are added up as they were told, so all tables agree, over times and groups alike, and no sum
+errs more than its slots together. A sum of distinct users counts a user once in each slot.
 
 Errors of slots in a row are alike where a mechanism goes on with what it published: the sum of n
 slots may then err n times as much as one, and not the root of n times. So a release says how much
@@ -32,9 +32,7 @@ Streams of `evaluate` and of `benchmarks/_visits.py`, 400 slots, two noise keys 
 
 Where the slots' own intervals are too wide, as those of hours of flights, so are those of sums.
 
-Counts are rounded slot by slot. Sums of 24 rounded counts err as much as those of counts that are
-not (city: 376.8 and 376.8; sparse: 146.8 both), but for counts below 1: those of hours of flights,
-0.35 each, err by 13.8 and not 12.7. It never is more than the sum of what was rounded away.
+Counts are not rounded: sums of many small ones would be too low.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.trees import ROOT, parents_of
 from streamveil.mechanisms.protocol import Lasting, SlotRelease
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _HEAD = struct.Struct("<5q")
@@ -63,7 +60,7 @@ class TimeSum:
 
     slots: int
     """Slots of the question in a time."""
-    counts: Integers
+    counts: Floats
     variances: Floats
     """Of the counts; NaN where nothing is known of a slot."""
     alike: Floats
@@ -78,7 +75,7 @@ class TimeSum:
     @classmethod
     def start(cls, slots: int, nodes: int, parts: int) -> TimeSum:
         """Before any slot."""
-        return cls(slots, np.zeros((nodes, parts), np.int64), *np.zeros((2, nodes, parts)))
+        return cls(slots, *np.zeros((3, nodes, parts)))
 
     @property
     def number(self) -> int:
@@ -102,7 +99,7 @@ class TimeSum:
 
         Args:
             slot: its number.
-            counts: told of it, whole numbers, shape (nodes, parts).
+            counts: told of it, shape (nodes, parts).
             variances: of them.
             lasting: of them, arrays of the same shape.
             status: of its release.
@@ -115,7 +112,7 @@ class TimeSum:
         kept = np.minimum(lasting.kept * so_far.alike, most)
         return TimeSum(
             self.slots,
-            so_far.counts + counts.astype(np.int64),
+            so_far.counts + counts,
             so_far.variances + variances + 2 * kept,
             kept + lasting.part * variances,
             slot,
@@ -126,17 +123,19 @@ class TimeSum:
     def encode(self) -> bytes:
         """Bytes of the sums."""
         status, parts = STATUSES.index(self.status), self.counts.shape[1]
-        head = _HEAD.pack(self.slots, self.last, self.added, status, parts)
-        sums = np.stack([self.variances, self.alike]).astype("<f8").tobytes()
-        return head + self.counts.astype("<i8").tobytes() + sums
+        # Below 0 where counts are floats: versions before that wrote whole ones.
+        head = _HEAD.pack(self.slots, self.last, self.added, status, -parts)
+        return head + np.stack([self.counts, self.variances, self.alike]).astype("<f8").tobytes()
 
     @classmethod
     def decode(cls, data: bytes) -> TimeSum:
         """Sums of bytes."""
         slots, last, added, status, parts = _HEAD.unpack_from(data)
-        counts, *floats = np.frombuffer(data[_HEAD.size :], "<i8").reshape(3, -1, parts)
-        variances, alike = (one.copy().view("<f8").astype(np.float64) for one in floats)
-        return cls(slots, counts.astype(np.int64), variances, alike, last, added, STATUSES[status])
+        sums = np.frombuffer(data[_HEAD.size :], "<f8").reshape(3, -1, abs(parts))
+        counts, variances, alike = sums.astype(np.float64)
+        if parts > 0:
+            counts = sums[0].view("<i8").astype(np.float64)
+        return cls(slots, counts, variances, alike, last, added, STATUSES[status])
 
 
 def sums_at_start(question: Question) -> tuple[TimeSum, ...]:
@@ -157,7 +156,7 @@ def sums_after(
     """Those of a question with one more slot, the next one."""
     if not sums:
         return sums
-    parts = parts_of(question, release.counts, release.stderr)
+    parts = parts_of(question, release.values, release.stderr)
     lasting = lasting_of(question, release)
     return tuple(one.after(slot, *parts, lasting, release.status) for one in sums)
 

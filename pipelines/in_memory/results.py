@@ -125,7 +125,7 @@ class Releases(Result, Sequence[Release]):
         return draw(self.to_arrow(), self._largest() if bins is None else self._known(bins), ax)
 
     def _largest(self) -> list[str]:
-        totals = np.sum([release.counts for release in self.releases], axis=0)
+        totals = np.sum([release.values for release in self.releases], axis=0)
         largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_LINES]
         return [self.labels[i] for i in sorted(largest)]
 

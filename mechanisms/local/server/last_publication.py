@@ -103,8 +103,9 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
         users: how many there are.
         spent: what the slot cost each class, shape (K,).
     """
+    estimates = users * release.frequencies[:-1]
     return SlotRelease(
-        np.rint(users * release.frequencies[:-1]).astype(np.int64),
+        np.rint(estimates).astype(np.int64),
         release.status,
         release.published_slot,
         release.epsilon,
@@ -112,10 +113,12 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
         release.diagnostics,
         spent=spent,
         revisions=tuple(map(revised_counts, release.revisions)),
+        estimates=estimates,
     )
 
 
 def revised_counts(revised: LocalRevised) -> Revised:
     """What is published of a revision: as :func:`as_counts`, of those who took part then."""
-    counts = np.rint(revised.users * revised.frequencies[:-1]).astype(np.int64)
-    return Revised(revised.slot, counts, revised.users * revised.stderr[:-1])
+    estimates = revised.users * revised.frequencies[:-1]
+    stderr = revised.users * revised.stderr[:-1]
+    return Revised(revised.slot, np.rint(estimates).astype(np.int64), stderr, estimates)

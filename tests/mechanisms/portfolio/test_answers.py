@@ -79,6 +79,13 @@ def test_figures_by_hand(statistic, numbers, value):
     assert found.low[0, 0] <= value <= found.high[0, 0]
 
 
+def test_intervals_of_counts_begin_at_0():
+    for statistic in (Count(), DistinctUsers()):
+        found = statistic.answer(np.array([[1.5], [-20.0]]), np.array([[4.0], [9.0]]))
+        assert found.low[:, 0].tolist() == [0, 0]
+        assert found.high[:, 0] == pytest.approx([1.5 + 2 * NINETY_PERCENT, 0])
+
+
 def test_counts_are_told_as_they_are():
     for statistic in (Count(), DistinctUsers()):
         found = statistic.answer(np.array([[5.0], [-1.0]]), np.array([[4.0], [9.0]]))

@@ -1,5 +1,6 @@
 """Longer times: what slots add up to, by hand and whatever is released; how far sums may err."""
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,13 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import Categories, ConfigurationError, Slots
 from streamveil.mechanisms.core.budgets import Requirements
-from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.records import (
+    PREDICTED,
+    PUBLISHED,
+    SKIPPED,
+    STATUSES,
+    Requirement,
+)
 from streamveil.mechanisms.portfolio.answers import UNKNOWN
 from streamveil.mechanisms.portfolio.fusing import parts_of
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
@@ -225,6 +232,19 @@ def test_sums_of_a_state_are_found_by_length():
     twelve = replace(TimeSum.start(6, 6, 1), last=4, added=2)
     (found,) = sums_of([six.encode(), twelve.encode()], asked)
     assert (found.last, found.added) == (4, 2)
+
+
+# Before counts were kept as floats they were written as whole numbers: such states go on.
+def test_sums_of_whole_numbers_are_still_read():
+    head = struct.pack("<5q", 3, 4, 2, STATUSES.index(PUBLISHED), 1)
+    counts = np.array([5, -2, 70], "<i8").tobytes()
+    floats = np.array([1.5, 2.5, 3.5, 0.25, 0.5, 0.75], "<f8").tobytes()
+    told = TimeSum.decode(head + counts + floats)
+    assert told.counts.ravel().tolist() == [5, -2, 70]
+    assert told.variances.ravel().tolist() == [1.5, 2.5, 3.5]
+    assert (told.slots, told.last, told.added, told.status) == (3, 4, 2, PUBLISHED)
+    later = replace(told, counts=told.counts + 0.25)
+    assert TimeSum.decode(later.encode()).counts.ravel().tolist() == [5.25, -1.75, 70.25]
 
 
 # A stream with a tree, of noise that the mechanism smooths: sums of 24 slots hold what they should.
