@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         sink_of,
         source_of,
     )
-    from streamveil.io.memory import ReadTable, is_table, table_of
+    from streamveil.io.memory import ReadTable, event_table, is_table, table_of
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
     from streamveil.io.public import read_public
@@ -135,6 +135,7 @@ __all__ = [
     "check_outputs",
     "check_place",
     "ends_of",
+    "event_table",
     "is_stream",
     "is_table",
     "list_files",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sys
 import weakref
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,12 +20,15 @@ from streamveil.io.cells import sound_batch
 from streamveil.io.events import REJECTED_TAG, Events, outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.cell_text import cell_text, wrong_cell
+from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError
 
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
 _WORTH_A_BATCH = 1 << 14
 _MOST_ROWS = 1 << 20
+# Types of the cells of most columns of text: a float among them may be NaN, which is a missing one.
+_TEXT_OR_MISSING = {"str", "NoneType", "float", "NaTType", "NAType"}
 
 
 def is_table(data: Any) -> bool:
@@ -37,6 +42,9 @@ def is_table(data: Any) -> bool:
 def table_of(data: Any, name: str) -> pa.Table:
     """A table as Arrow's; values are shared where they can be.
 
+    A column of objects of pandas is read cell by cell, as text, by :func:`cell_text`: how one cell
+    is read never depends on others. One that holds something else goes to Arrow as it is.
+
     Args:
         data: what gives itself by the Arrow PyCapsule interface, as tables of pandas, Polars and
             Arrow and relations of DuckDB do, or a list of record batches of one schema.
@@ -45,17 +53,97 @@ def table_of(data: Any, name: str) -> pa.Table:
     Raises:
         ConfigurationError: for what is no table, or has a column that Arrow cannot hold.
     """
+    with _refusing(name):
+        if not _is_frame(data):
+            return _arrow_table(data)
+        frame = _with_index(data)
+        arrays = []
+        for at in range(frame.shape[1]):
+            faults: dict[int, str] = {}
+            array = _column_of_frame(frame, at, faults)
+            arrays.append(pa.array(frame.iloc[:, at], from_pandas=True) if faults else array)
+        return pa.Table.from_arrays(arrays, names=_names(frame))
+
+
+def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[int, str]]:
+    """The table of events, and what is wrong with each row of which a cell cannot be read.
+
+    Args:
+        data: as of :func:`table_of`.
+        name: of the argument, for errors.
+        columns: those that are read; a table of pandas may have others of any kind.
+
+    Raises:
+        ConfigurationError: as :func:`table_of`, and for a column that is missing or there twice.
+    """
+    if not _is_frame(data):
+        return table_of(data, name), {}
+    faults: dict[int, str] = {}
+    with _refusing(name):
+        frame = _with_index(data)
+        names = _names(frame)
+        require_columns(name, columns, names, what="the table")
+        arrays = [_column_of_frame(frame, names.index(each), faults) for each in columns]
+        return pa.Table.from_arrays(arrays, names=list(columns)), faults
+
+
+@contextlib.contextmanager
+def _refusing(name: str) -> Iterator[None]:
     try:
-        if hasattr(data, _STREAM):
-            return pa.RecordBatchReader.from_stream(data).read_all()
-        batches = [data] if hasattr(data, _ARRAY) else data
-        return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+        yield
+    except ConfigurationError:
+        raise
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigurationError(
             f"{name} cannot be read as a table of Arrow: {why}: give a table, of the columns that "
             "are used"
         ) from error
+
+
+def _arrow_table(data: Any) -> pa.Table:
+    if hasattr(data, _STREAM):
+        return pa.RecordBatchReader.from_stream(data).read_all()
+    batches = [data] if hasattr(data, _ARRAY) else data
+    return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+
+
+def _is_frame(data: Any) -> bool:
+    """Whether it is a table of pandas, which is not imported here."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _with_index(frame: Any) -> Any:
+    """The table with its index as columns, where that has names of its own."""
+    names = [name for name in frame.index.names if name is not None]
+    free = names and not set(names) & set(frame.columns)
+    return frame.reset_index() if free and len(names) == frame.index.nlevels else frame
+
+
+def _names(frame: Any) -> list[str]:
+    return list(map(str, frame.columns))
+
+
+def _column_of_frame(frame: Any, at: int, faults: dict[int, str]) -> pa.Array | pa.ChunkedArray:
+    """A column of pandas; of a cell that cannot be read a null, and in `faults` why."""
+    column = frame.iloc[:, at]
+    values = getattr(column.dtype, "categories", column)
+    few = values is not column and set(map(type, values)) <= {str}
+    if values.dtype != object or few:
+        return pa.array(column, from_pandas=True)
+    cells = column.to_numpy(dtype=object)
+    if {type(cell).__name__ for cell in cells} <= _TEXT_OR_MISSING:
+        with contextlib.suppress(ValueError, pa.ArrowException):
+            return pa.array(cells, pa.string(), from_pandas=True)
+    texts: list[str | None] = []
+    for row, cell in enumerate(cells):
+        try:
+            texts.append(cell_text(cell))
+        except Exception:  # whatever a cell is, it stops no other
+            texts.append(None)
+            faults.setdefault(row, wrong_cell(str(frame.columns[at]), cell))
+    return pa.array(texts, pa.string())
 
 
 @dataclass(eq=False)
@@ -75,6 +163,8 @@ class ReadTable(beam.PTransform):
     """The columns to read, in the order wanted."""
     silent: bool = False
     """As of ReadEvents."""
+    faults: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with each row of which a cell could not be read."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -84,7 +174,11 @@ class ReadTable(beam.PTransform):
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the step."""
-        read = _ReadTableFn(self.table.select(self.columns), self.name, self.silent)
+        table = self.table.select(self.columns)
+        if self.faults:
+            told = pa.array(map(self.faults.get, range(table.num_rows)), pa.string())
+            table = table.append_column(FAULT_COLUMN, told)
+        read = _ReadTableFn(table, self.name, self.silent)
         return Events.of(
             pbegin
             | "Impulse" >> beam.Impulse()

@@ -10,8 +10,6 @@ be read is null, and the batch says of its row what is wrong.
 from __future__ import annotations
 
 import datetime as dt
-import math
-import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
@@ -27,11 +25,9 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.mechanisms.core.boolean_text import boolean_text
-from streamveil.mechanisms.core.number_text import number_text
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.cell_text import WANTED, cell_text, wrong_cell
+from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.columns.dead_letters import FAULT_COLUMN
 
 # More would only cost memory: from here on the fixed costs of a batch vanish.
 BATCH_ROWS = 10_000
@@ -263,24 +259,9 @@ def _taken(kind: pa.DataType) -> set[type]:
 
 def _text(value: Any) -> str | None:
     """A cell as JSON objects have it. Raises ValueError for what is none, TypeError for a type."""
-    if value is None:
-        return None
-    if isinstance(value, str) and not isinstance(value, _Missing):
-        value.encode()  # half of a surrogate pair is no text
-        return value
-    if isinstance(value, (bool, np.bool_)):
-        return boolean_text(bool(value))
-    if isinstance(value, (int, np.integer)):
-        return str(value)
-    if isinstance(value, (float, np.floating)) and math.isfinite(value):
-        return number_text(repr(float(value)))
-    if isinstance(value, Decimal) and value.is_finite():
-        return number_text(str(value))
-    if isinstance(value, Timestamp):
-        return value.to_rfc3339()
-    if isinstance(value, dt.date):  # a datetime is one
-        return value.isoformat()
-    raise TypeError
+    if isinstance(value, _Missing) or (isinstance(value, (float, np.floating)) and value != value):
+        raise TypeError
+    return cell_text(value)
 
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
@@ -305,9 +286,4 @@ def _fault(name: str, value: Any, kind: pa.DataType | None) -> str:
     """What is wrong with a cell."""
     if isinstance(value, _Missing):
         return f"{name} is missing: {value}"
-    try:
-        shown = reprlib.repr(value).encode(errors="replace").decode()
-    except Exception:
-        shown = "something that cannot be shown"
-    wanted = "text, a number, a boolean or a time" if kind is None else f"{kind} as is declared"
-    return f"{name} is {shown}, of type {type(value).__name__}, not {wanted}"
+    return wrong_cell(name, value, WANTED if kind is None else f"{kind} as is declared")

@@ -92,6 +92,9 @@ SOURCE_METADATA = b"streamveil.source"
 ROW_COLUMN = "__row__"
 # This one says how many events were lost on the way to the batch, as an `EventTally`.
 LOST_METADATA = b"streamveil.lost"
+# A batch that was made of rows says in this column (string) what is wrong with those that could not
+# be read, null for all others; it is not there if all could.
+FAULT_COLUMN = "__fault__"
 
 
 # Which of more events of a user count than may: any, all as likely, or those in different bins.

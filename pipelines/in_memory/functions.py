@@ -23,6 +23,7 @@ from streamveil.io import (
     ReadTable,
     change_columns,
     check_events,
+    event_table,
     is_stream,
     is_table,
     table_of,
@@ -494,7 +495,8 @@ def _events(
                 f"--delimiter and --columns are about CSV files, and {name} is a table: leave them "
                 "out"
             )
-        return ReadTable(table_of(data, name), name, columns=names, silent=silent)
+        table, faults = event_table(data, name, names)
+        return ReadTable(table, name, columns=names, silent=silent, faults=faults)
     path = _path(data, name)
     check_events(path, names, silent=silent, dialect=dialect)
     return ReadEvents(path, columns=names, silent=silent, dialect=dialect)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost
 from streamveil.mechanisms.core.records import (
+    FAULT_COLUMN,
     LOST_METADATA,
     REJECTED_COLUMNS,
     ROW_COLUMN,
@@ -24,9 +25,6 @@ from streamveil.mechanisms.core.records import (
 _SCHEMA = pa.schema(REJECTED_COLUMNS)
 _NONE = pa.RecordBatch.from_pylist([], _SCHEMA)
 
-# A batch that was made of rows says in this column (string) what is wrong with those that could not
-# be read, null for all others; it is not there if all could.
-FAULT_COLUMN = "__fault__"
 WRONG_TYPE = "wrong type"
 _HIDDEN = (ROW_COLUMN, FAULT_COLUMN)
 

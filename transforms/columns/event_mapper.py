@@ -31,7 +31,14 @@ from streamveil.transforms.columns.dead_letters import (
     unread_rows,
 )
 from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users, user_texts
+from streamveil.transforms.columns.text import (
+    NULL_USER,
+    TextIndex,
+    as_text,
+    find_users,
+    if_of_pandas,
+    user_texts,
+)
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
@@ -141,7 +148,8 @@ class DomainMap:
             if text is None:
                 raise ConfigurationError(
                     f"column {self.columns[0]!r} holds {arrays[0].type}; a list of categories "
-                    "matches text, whole numbers or booleans: convert it, or use numeric edges"
+                    "matches text, whole numbers or booleans: convert it"
+                    f"{if_of_pandas(arrays[0])}, or use numeric edges"
                 )
             bins = self._index.find(text)
             if self._bin_of_text is not None:

@@ -207,9 +207,15 @@ def user_texts(array: pa.Array, name: str) -> pa.Array:
     if text is None:
         raise ConfigurationError(
             f"column {name!r} holds {array.type}; user ids must be text or whole numbers: "
-            "convert the column"
+            f"convert the column{if_of_pandas(array)}"
         )
     return text
+
+
+def if_of_pandas(array: pa.Array) -> str:
+    """How to convert whole numbers that pandas makes fractions where one is missing."""
+    floats = pa.types.is_floating(array.type)
+    return " (whole numbers of pandas, one of them missing, by .astype('Int64'))" if floats else ""
 
 
 def find_users(
