@@ -12,8 +12,9 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
-# Where more than this share of what a question asks about does not count, it is said what may help.
-_MUCH = 0.5
+# Where more than this share of what a question asks about cannot be read, or of that is dropped by
+# its bound on contributions, it is said what may help.
+_MUCH_UNREAD, _SOME_BEYOND = 0.5, 0.05
 
 
 @dataclass(frozen=True)
@@ -142,15 +143,17 @@ class QuestionsSummary:
         if not counted + beyond + unread + told.get("late", 0):
             wanted = " that meet its conditions (where)" if question.where else ""
             return f"there are no events{wanted}, and every figure is of noise alone"
-        if unread > _MUCH * (counted + beyond + unread):
+        if unread > _MUCH_UNREAD * (counted + beyond + unread):
             return (
                 f"{unread / (counted + beyond + unread):.0%} of its events could not be counted: "
                 "see that value, domain and column are meant so; other: NAME gives all values "
                 "outside the domain a bin"
             )
-        if beyond > _MUCH * (counted + beyond):
+        # Of one user several events make no more users: a larger bound would only add noise.
+        if not question.statistic.once and beyond > _SOME_BEYOND * (counted + beyond):
             return (
-                f"{beyond / (counted + beyond):.0%} of its events were beyond max_contributions: "
-                "give it a larger one, which makes noise grow in proportion, or shorter slots"
+                f"{beyond / (counted + beyond):.0%} of its events were beyond max_contributions "
+                f"({question.max_contributions}), and its figures are without them: give it a "
+                "larger one, which makes noise grow in proportion, or shorter slots"
             )
         return None

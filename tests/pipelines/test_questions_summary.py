@@ -3,6 +3,7 @@
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.statistics import DistinctUsers
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 
@@ -43,6 +44,23 @@ def test_most_events_beyond_the_bound_are_warned_of():
     told = summary(**counters, events_bounded_away_of_all=70)
     assert "70% of its events were beyond max_contributions" in told.text()
     assert told.figures()["questions"]["all"]["beyond_bound"] == 70
+
+
+def test_some_events_beyond_the_bound_are_warned_of():
+    told = summary(slots_published_of_all=1, events_counted_of_all=93, events_bounded_away_of_all=7)
+    assert "7% of its events were beyond max_contributions (1), and its figures" in told.text()
+    told = summary(slots_published_of_all=1, events_counted_of_all=97, events_bounded_away_of_all=3)
+    assert [one.partition(":")[0] for one in told.warnings()] == []
+
+
+# A larger bound would count no user more, and add noise.
+def test_distinct_users_have_no_use_for_a_larger_bound():
+    users = Question("users", statistic=DistinctUsers())
+    counters = {f"{name} of question users": 50 for name in ("events_counted", "slots_published")}
+    counters |= {"events_read": 500, "events_bounded_away of question users": 450}
+    told = QuestionsSummary(Summary(counters), Portfolio(Slots.of("1h"), (users,)))
+    assert told.warnings() == []
+    assert "450 beyond the users' contribution bound" in told.text()
 
 
 # Of a stream: an event that is late for its hour may count for its day.
