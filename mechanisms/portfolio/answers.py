@@ -43,10 +43,13 @@ UNKNOWN = "nothing is known yet"
 EMPTY = "no events to speak of"
 FEW = "so few events that the noise may be as large as their number"
 BEYOND = "beyond the edges"
-TAILS = "much depends on numbers beyond the bounds: wrong if they are far beyond"
+TAILS = "about {} of the numbers are beyond the bounds: wrong if they are far beyond"
+MAYBE = "up to {} of the numbers may be beyond the bounds: wrong if they are far beyond"
 
 # Where parts of a variance are: down, between, up, below and above.
 HALVES = np.array([0, 0.5, 1, 0, 1])
+# Where as large a share of numbers may be beyond the bounds, it is said: nobody knows how far.
+NEGLIGIBLE = 0.005
 # With fewer events than so many there is nothing to divide by.
 LEAST_EVENTS = 0.5
 # Standard deviation of how far beyond a bound numbers are, in parts of what is extrapolated: tails
@@ -168,6 +171,18 @@ class _Tails:
         return moved
 
     @property
+    def notes(self) -> npt.NDArray[np.str_]:
+        """What is to be said of numbers beyond the bounds, or nothing: shape (nodes,)."""
+        share, error = self.share.sum(axis=1), np.sqrt((self.error**2).sum(axis=1))
+        least, most = share - NINETY_PERCENT * error, share + NINETY_PERCENT * error
+        words = [
+            [text.format(_percent(part)) for part in parts.tolist()]
+            for text, parts in ((TAILS, share), (MAYBE, most))
+        ]
+        sure, may_be = (least > 0) & (share >= NEGLIGIBLE), most >= NEGLIGIBLE
+        return np.select([sure, may_be], [np.array(one, str) for one in words], "")
+
+    @property
     def doubt_of_mean(self) -> Floats:
         """Variance of `shift`."""
         model = (DOUBT * self.share * self.excess) ** 2
@@ -215,6 +230,11 @@ class _Tails:
         return likely / likely.sum(axis=-1, keepdims=True), begins
 
 
+def _percent(share: float) -> str:
+    """Of one digit, such as 4 % or 0.5 %."""
+    return f"{float(f'{100 * min(share, 1.0):.1g}'):g} %"
+
+
 def _some(share: Floats) -> Floats:
     """Of events beyond a bound, where a tail is begun there."""
     return np.clip(share, _TINY, np.exp(-1 - LEAST_STEEP))
@@ -257,7 +277,7 @@ def of_sum(output: str, counts: Floats, variances: Floats, ends: Floats, bounds:
     place = value / np.maximum(events, LEAST_EVENTS)
     tails = _tails(counts, variances, np.clip(place, bounds.lower, bounds.upper), bounds)
     bias, doubt = tails.shift * events, tails.doubt_of_mean * events**2
-    return _answer(output, value, variance, clipping=bias, doubt=doubt)
+    return _answer(output, value, variance, clipping=bias, doubt=doubt, more=tails.notes)
 
 
 def of_mean(
@@ -283,6 +303,7 @@ def of_mean(
         width**2 * variance + bounds.quantum**2 / 12,
         clipping=tails.shift,
         doubt=tails.doubt_of_mean,
+        more=tails.notes,
         possible=(bounds.lower, bounds.upper),
         marks=_marks(counts, variances, bounds.whole),
     )
@@ -320,6 +341,7 @@ def of_variance(
         noise,
         clipping=hidden,
         doubt=doubt,
+        more=tails.notes,
         possible=(0.0, most),
         marks=_marks(counts, variances, bounds.whole),
     )
@@ -405,6 +427,7 @@ def _answer(
     *,
     clipping: Floats | None = None,
     doubt: Floats | float = 0.0,
+    more: npt.NDArray[np.str_] | str = "",
     possible: tuple[float, float] = (-np.inf, np.inf),
     marks: _Marks | None = None,
 ) -> Answer:
@@ -416,6 +439,7 @@ def _answer(
         variance: of it.
         clipping: what is missing to the figure without bounds.
         doubt: variance of that.
+        more: what else is to be said of the figures.
         possible: the least and the most that clipped numbers can have.
         marks: where nothing is known, and there are no or few events; never for what is 0 then,
             which is told even where its error is not known.
@@ -426,11 +450,10 @@ def _answer(
     said = marks or _Marks(unknown, nowhere, nowhere)
     half = NINETY_PERCENT * np.sqrt(variance)
     down, up = (np.minimum(half, np.abs(end - value)) for end in possible)
-    more = NINETY_PERCENT**2 * doubt
-    low, high = _interval(value, np.sqrt(down**2 + more), np.sqrt(up**2 + more), clipping)
+    beyond = NINETY_PERCENT**2 * doubt
+    low, high = _interval(value, np.sqrt(down**2 + beyond), np.sqrt(up**2 + beyond), clipping)
     stderr = np.sqrt(variance + clipping**2 + doubt)
-    tails = doubt + clipping**2 > variance
-    notes = np.select([*said, tails], [UNKNOWN, EMPTY, FEW, TAILS], "")
+    notes = np.select([*said], [UNKNOWN, EMPTY, FEW], np.broadcast_to(more, value.shape))
     missing = said.empty | said.unknown if marks else nowhere
     return _told(output, (value, stderr, low, high, clipping), missing, notes)
 

@@ -11,7 +11,7 @@ from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requir
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 from streamveil.mechanisms.portfolio import answers
-from streamveil.mechanisms.portfolio.answers import BEYOND, EMPTY, FEW, TAILS, UNKNOWN
+from streamveil.mechanisms.portfolio.answers import BEYOND, EMPTY, FEW, MAYBE, TAILS, UNKNOWN
 from streamveil.mechanisms.portfolio.measures import Measure
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
@@ -74,8 +74,10 @@ def test_figures_by_hand(statistic, numbers, value):
     found = answered(statistic, numbers)
     assert found.values == pytest.approx(value)
     assert found.outputs == statistic.outputs
-    beyond = parts_of(statistic, numbers)[0, -2:].any() and not isinstance(statistic, Quantiles)
-    assert found.notes.tolist() == [[TAILS if beyond else ""]]
+    parts = parts_of(statistic, numbers)
+    beyond = 0 if isinstance(statistic, Quantiles) else parts[0, -2:].sum() / max(parts.sum(), 1)
+    about = TAILS.format(f"{float(f'{100 * beyond:.1g}'):g} %")
+    assert found.notes.tolist() == [[about if beyond else ""]]
     assert found.low[0, 0] <= value <= found.high[0, 0]
 
 
@@ -84,6 +86,21 @@ def test_intervals_of_counts_begin_at_0():
         found = statistic.answer(np.array([[1.5], [-20.0]]), np.array([[4.0], [9.0]]))
         assert found.low[:, 0].tolist() == [0, 0]
         assert found.high[:, 0] == pytest.approx([1.5 + 2 * NINETY_PERCENT, 0])
+
+
+# Nobody knows how far numbers beyond the bounds are: not even noise that would hide that there are
+# any lets it go unsaid.
+@pytest.mark.parametrize("kind", [Sum, Mean, Variance, StandardDeviation])
+@pytest.mark.parametrize("noise", [1e-6, 3, 10, 30])
+def test_numbers_that_are_or_may_be_beyond_the_bounds_are_told(kind, noise):
+    statistic = kind("x", 0, 2000)
+    inside, some = [100.0] * 500, [100.0] * 480 + [5000.0] * 20
+    for numbers in (inside, some):
+        parts = parts_of(statistic, numbers)
+        one = parts.sum() / len(numbers)
+        (note,) = statistic.answer(parts, np.full(parts.shape, (noise * one) ** 2)).notes[0]
+        beyond = "of the numbers are beyond", "of the numbers may be beyond"
+        assert any(text in note for text in beyond) == (numbers is some or noise > 1), note
 
 
 def test_counts_are_told_as_they_are():
@@ -229,7 +246,7 @@ def test_where_events_may_be_none_that_is_said(statistic):
     found = statistic.answer(parts, np.full(parts.shape, one**2))
     assert set(found.notes[0]) == {FEW}
     assert set(found.notes[1]) == {FEW}
-    assert set(found.notes[2]) == {""}
+    assert all(note in ("", MAYBE.format("2 %")) for note in found.notes[2])
     assert (found.stderr[1] > found.stderr[2]).all()
     sure = statistic.answer(parts, np.zeros(parts.shape))
     assert set(sure.notes[0]) == {EMPTY}
