@@ -32,6 +32,7 @@ from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
+from streamveil.io.partitions import partitions_of, with_partitions
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.records import (
@@ -122,7 +123,7 @@ def _check_keys(paths: Sequence[str], names: Columns, remedy: str) -> None:
     refusal: ConfigurationError | None = None
     for path in paths:
         try:
-            present = json_columns(path, names)
+            present = columns_of(path, names)
             found.update(present)
             require_columns(path, names, present, remedy)
         except ConfigurationError as error:
@@ -134,18 +135,37 @@ def _check_keys(paths: Sequence[str], names: Columns, remedy: str) -> None:
 def columns_of(path: str, wanted: Columns = (), dialect: CsvDialect | None = None) -> list[str]:
     """Columns of a file; raises ConfigurationError for one that cannot be read.
 
-    JSON Lines have no header: those of the first lines, and of `wanted` those of any line.
+    JSON Lines have no header: those of the first lines, and of `wanted` those of any line. After
+    those of the file come those that its folders say.
     """
+    said = partitions_of(path)
+    found = _own_columns(path, [name for name in wanted if name not in said], dialect)
+    return [*found, *(name for name in said if name not in found)]
+
+
+def _own_columns(path: str, wanted: Columns, dialect: CsvDialect | None) -> list[str]:
     kind = format_of(path, dialect)
     if kind == CSV:
         return csv_columns(path, dialect)
     return json_columns(path, wanted) if kind == JSON_LINES else _COLUMNS[kind](path)
 
 
+def _said(
+    path: str, columns: Columns, dialect: CsvDialect | None
+) -> tuple[dict[str, str | None], Columns]:
+    """What the folders of a file say of the columns that it lacks, and those to read in it."""
+    said = {name: value for name, value in partitions_of(path).items() if name in columns}
+    if not said:
+        return said, columns
+    found = _own_columns(path, (), dialect)
+    said = {name: value for name, value in said.items() if name not in found}
+    return said, [name for name in columns if name not in said] or found[:1]
+
+
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
     """Parts of a file that can be read independently of each other."""
     if format_of(path, dialect) == PARQUET:
-        return split_parquet(path, columns)
+        return split_parquet(path, _said(path, columns, dialect)[1])
     return [Part(path, dialect=dialect)]
 
 
@@ -156,6 +176,12 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
     always before the batch of its neighbours, which may be empty.
     Raises ConfigurationError when the file cannot be read to its end.
     """
+    said, own = _said(part.path, columns, part.dialect)
+    batches = _read(part, own, reject)
+    return (with_partitions(batch, columns, said) for batch in batches) if said else batches
+
+
+def _read(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     kind = format_of(part.path, part.dialect)
     if kind == PARQUET:
         return read_parquet(part, columns, reject)
@@ -223,8 +249,9 @@ def tell_read(events: int) -> None:
 class ReadEvents(beam.PTransform):
     """Reads the named columns of all files that match, in parallel.
 
-    Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz after a text
-    format. Columns keep the type that they have in the file; those of CSV and JSON Lines are
+    Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz, .bz2, .xz or
+    .zst after a text format. A column that a file lacks may be in the names of its folders, as in
+    `country=DE/`. Columns keep the type that they have in the file; those of CSV and JSON Lines are
     strings, and a string column of Parquet whose values repeat is a dictionary. `__row__` is the
     index of the row, from 0, in Parquet and Avro, and the number of the line, from 1, in text
     files. Raises ConfigurationError at construction for a column `__row__`, and while it runs for
@@ -232,7 +259,7 @@ class ReadEvents(beam.PTransform):
     """
 
     file_pattern: Patterns
-    """A path or glob on any filesystem of Beam, or several."""
+    """A path, a folder or a glob on any filesystem of Beam, or several."""
     _: KW_ONLY
     columns: Columns
     """The columns to read, in the order wanted."""

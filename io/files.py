@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import glob
 import gzip
 import importlib
-from collections.abc import Iterator, Sequence
+import lzma
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -16,7 +21,14 @@ from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
-from streamveil.io.formats import CsvDialect, format_of, row_word
+from streamveil.io.formats import (
+    EXTENSIONS,
+    CsvDialect,
+    format_of,
+    row_word,
+    says_format,
+    typed_format_of,
+)
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
@@ -32,6 +44,22 @@ _FILESYSTEMS = {
 }
 
 
+def _zstd(raw: Any) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+
+# How compressed files begin, by the ending of their names, and what reads them. All of these notice
+# where one is cut off.
+_COMPRESSED: Mapping[str, tuple[re.Pattern[bytes], Callable[[Any], Any]]] = {
+    ".gz": (re.compile(rb"\x1f\x8b"), lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".bz2": (re.compile(rb"BZh[1-9]1AY&SY"), bz2.BZ2File),
+    ".xz": (re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
+    ".zst": (re.compile(rb"\x28\xb5\x2f\xfd"), _zstd),
+}
+_ZIP = b"PK\x03\x04"
+_LONGEST_MAGIC = 10
+
+
 def match_files(pattern: Patterns) -> list[FileMetadata]:
     """Files that match a glob, or any of several: path and size in bytes, by path, each once.
 
@@ -41,34 +69,61 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
     if not patterns:
         raise ConfigurationError("no file pattern was given: name at least one file")
     found: dict[str, FileMetadata] = {}
-    for glob in patterns:
-        matched = list_files(glob)
+    for each in patterns:
+        matched = list_files(each)
         if not matched:
             raise ConfigurationError(
-                f"no file matches {glob!r}: check the path, and that this machine may read it"
+                f"the folder {each!r} holds no file whose name says a format "
+                f"({', '.join(EXTENSIONS)}): name its files by a glob, such as {each}/*.txt"
+                if os.path.isdir(each)
+                else f"no file matches {each!r}: check the path, and that this machine may read it"
             )
         found.update((metadata.path, metadata) for metadata in matched)
     return [found[path] for path in sorted(found)]
 
 
-def list_files(glob: str) -> list[FileMetadata]:
+def list_files(pattern: str) -> list[FileMetadata]:
     """Files that match a glob now, perhaps none: path and size in bytes.
 
-    Raises ConfigurationError when its filesystem is not known.
+    A local path that is there is that file, whatever characters are in its name; of a folder, and
+    of folders where no file matches, the files in it and below whose names say a format, and that
+    are not hidden. Raises ConfigurationError when its filesystem is not known.
     """
-    require_filesystem(glob)
+    require_filesystem(pattern)
+    # Beam takes a local glob without a folder for one of the root.
+    bare = "/" not in pattern and "\\" not in pattern
+    place = f"./{pattern}" if bare else pattern
     try:
-        # Beam takes a local glob without a folder for one of the root.
-        bare = "/" not in glob and "\\" not in glob
-        found: list[FileMetadata] = FileSystems.match([f"./{glob}" if bare else glob])[
-            0
-        ].metadata_list
+        if os.path.isfile(place):
+            return [_metadata(place)]
+        if os.path.isdir(place):
+            return _in_folder(place)
+        found: list[FileMetadata] = FileSystems.match([place])[0].metadata_list
+        if not found and "://" not in place:  # folders of partitions, such as day=*
+            folders = sorted(each for each in glob.glob(place) if os.path.isdir(each))
+            found = [file for folder in folders for file in _in_folder(folder)]
         return found
     except Exception as error:
         raise ConfigurationError(
-            f"files {glob!r} cannot be listed: {error}: check the scheme of the path and that "
+            f"files {pattern!r} cannot be listed: {error}: check the scheme of the path and that "
             "Beam's package for that filesystem is installed"
         ) from error
+
+
+def _metadata(path: str) -> FileMetadata:
+    return FileMetadata(path, os.path.getsize(path), os.path.getmtime(path))
+
+
+def _in_folder(folder: str) -> list[FileMetadata]:
+    """Files below a folder that say a format; others leave marks there, such as `_SUCCESS`."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        for name in sorted(names):
+            if not name.startswith((".", "_")) and says_format(name):
+                with contextlib.suppress(OSError):  # it went away
+                    found.append(_metadata(os.path.join(base, name)))
+    return found
 
 
 def input_files(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]:
@@ -105,12 +160,29 @@ def require_filesystem(path: str) -> None:
 
 @contextlib.contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
-    """Open for reading; the bytes of a `.gz` file come decompressed."""
+    """Open for reading; the bytes of compressed text come decompressed, whatever its name is.
+
+    Raises ConfigurationError for an archive, and for a compressed file of Parquet or Avro.
+    """
     raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     with contextlib.closing(raw):
+        begin = raw.read(_LONGEST_MAGIC)
+        raw.seek(0)
+        if begin.startswith(_ZIP):
+            raise ConfigurationError(
+                f"{path}: this is a ZIP archive or a workbook of a spreadsheet: unpack it, or save "
+                "the sheet as CSV, and name the files that come of it"
+            )
         # Beam's own decompression takes a truncated file for a complete one.
-        gz = path.lower().endswith(".gz")
-        yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if gz else raw)
+        named = (read for ending, (_, read) in _COMPRESSED.items() if path.lower().endswith(ending))
+        found = (read for magic, read in _COMPRESSED.values() if magic.match(begin))
+        decompress = next(named, None) or next(found, None)
+        if decompress is not None and typed_format_of(path) is not None:
+            raise ConfigurationError(
+                f"{path}: this file is compressed as a whole, and files of {typed_format_of(path)} "
+                "are compressed inside: decompress it, and name the file that comes of it"
+            )
+        yield cast(BinaryIO, raw if decompress is None else decompress(raw))
 
 
 @dataclass

@@ -16,6 +16,16 @@ EXTENSIONS = {
     ".ndjson": JSON_LINES,
 }
 TEXT_FORMATS = (CSV, JSON_LINES)
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+"""Endings of compressed files of text; those of Parquet and Avro are compressed inside."""
+# What else people try, and what helps there.
+_REMEDIES = {
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "save the sheet as CSV"),
+    **dict.fromkeys((".zip", ".7z", ".tar", ".tgz"), "unpack it, and name the files in it"),
+    **dict.fromkeys((".tsv", ".tab"), "say --delimiter=tab"),
+    ".psv": "say --delimiter='|'",
+    **dict.fromkeys((".orc", ".feather", ".arrow", ".ipc"), "write it as Parquet"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,23 +60,37 @@ class CsvDialect:
 
 
 def format_of(path: str, dialect: CsvDialect | None = None) -> str:
-    """Format of an input file by its name; a text format may end in `.gz`.
+    """Format of an input file by its name; a text format may end in one of `COMPRESSIONS`.
 
     Raises ConfigurationError for an extension that is not known, but where `dialect` takes any.
     """
-    known = _extension_format(path)
-    if known is None and path.lower().endswith(".gz"):
-        known = _extension_format(path[:-3])
-        known = known if known in TEXT_FORMATS else None
+    plain = _uncompressed(path)
+    known = _extension_format(plain)
+    if known not in TEXT_FORMATS and plain != path:
+        if known is not None:
+            raise ConfigurationError(
+                f"{path}: files of {plain[plain.rindex('.') :]} are compressed inside: decompress "
+                "this one, and name the file that comes of it"
+            )
+        known = None
     if known is None and dialect is not None and dialect.any_name:
         return CSV
     if known is None:
+        remedy = next((_REMEDIES[e] for e in _REMEDIES if plain.lower().endswith(e)), None)
         raise ConfigurationError(
-            f"{path}: the format of this file is not known by its name: use one of "
-            f"{', '.join(EXTENSIONS)}, or a text format with .gz; or say --delimiter, if it is "
-            "text of separated fields"
+            f"{path}: the format of this file is not known by its name: {remedy}"
+            if remedy
+            else f"{path}: the format of this file is not known by its name: use one of "
+            f"{', '.join(EXTENSIONS)}, a text format also with {', '.join(COMPRESSIONS)}; or say "
+            "--delimiter, if it is text of separated fields"
         )
     return known
+
+
+def says_format(path: str) -> bool:
+    """Whether the name of a file says a format of events."""
+    plain = _uncompressed(path)
+    return _extension_format(plain) is not None
 
 
 def output_format_of(path: str) -> str:
@@ -80,10 +104,22 @@ def output_format_of(path: str) -> str:
     return known
 
 
+def _uncompressed(path: str) -> str:
+    """The name without the ending of a compressed file."""
+    ending = next((e for e in COMPRESSIONS if path.lower().endswith(e)), "")
+    return path[: len(path) - len(ending)]
+
+
 def _extension_format(path: str) -> str | None:
     return next((EXTENSIONS[e] for e in EXTENSIONS if path.lower().endswith(e)), None)
 
 
+def typed_format_of(path: str) -> str | None:
+    """Parquet or Avro, by the name of a file; None for text."""
+    known = _extension_format(path)
+    return None if known in TEXT_FORMATS else known
+
+
 def row_word(path: str) -> str:
     """What the rows of a file are called: `line` (from 1) in text files, `row` (from 0) else."""
-    return "row" if _extension_format(path) in (PARQUET, AVRO) else "line"
+    return "line" if typed_format_of(path) is None else "row"

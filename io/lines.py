@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,13 @@ from streamveil.mechanisms.core.records import ConfigurationError
 
 BLOCK_BYTES = 1 << 24  # large enough that a block's fixed costs vanish, small in memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# By how a file begins: no text of CSV or JSON in UTF-8 has a zero byte there. The longer first.
+_WIDE = {
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 
 # Called with the number of a line or row, what is wrong with it and its bytes.
 Reject = Callable[[int, str, bytes], None]
@@ -106,13 +114,15 @@ class Lines:
 def read_lines(path: str) -> Iterator[Lines]:
     """Read a text file in blocks of about BLOCK_BYTES that end at the end of a line.
 
-    A UTF-8 byte order mark is dropped. Raises ConfigurationError when the file cannot be read.
+    A UTF-8 byte order mark is dropped; UTF-16 and UTF-32 become UTF-8. Raises ConfigurationError
+    when the file cannot be read.
     """
     first, rest = 1, b""
     with reading(path, row=first) as place, open_file(path) as handle:
-        data = handle.read(BLOCK_BYTES)
+        blocks = _utf8_blocks(handle)
+        data = next(blocks, b"")
         while data:
-            following = handle.read(BLOCK_BYTES)
+            following = next(blocks, b"")
             # The last line may lack its end.
             cut = data.rfind(b"\n") + 1 if following else len(data)
             block = b"".join((rest, memoryview(data)[: cut or None]))
@@ -123,6 +133,31 @@ def read_lines(path: str) -> Iterator[Lines]:
                 lines = Lines(first, block)
                 yield lines
                 place.row = first = first + lines.spans.breaks
+
+
+def _utf8_blocks(handle: BinaryIO) -> Iterator[bytes]:
+    """What is read of a file, none of it empty, in UTF-8. Raises UnicodeDecodeError."""
+    data = handle.read(BLOCK_BYTES)
+    encoding = _encoding(data[:4])
+    if encoding is None:
+        while data:
+            yield data
+            data = handle.read(BLOCK_BYTES)
+        return
+    decoder = codecs.getincrementaldecoder(encoding)()
+    while data:
+        if text := decoder.decode(data):
+            yield text.encode()
+        data = handle.read(BLOCK_BYTES)
+    decoder.decode(b"", final=True)
+
+
+def _encoding(begin: bytes) -> str | None:
+    """The encoding of a text that begins so; None for UTF-8."""
+    marked = next((_WIDE[mark] for mark in _WIDE if begin.startswith(mark)), None)
+    if marked or len(begin) < 2 or 0 not in begin[:2] or begin[:2] == b"\0\0":
+        return marked
+    return "utf-16-be" if begin[0] == 0 else "utf-16-le"
 
 
 def is_utf8(data: bytes) -> bool:

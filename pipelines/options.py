@@ -86,8 +86,8 @@ PER_RECORD_NAMES = "; ".join(
 )
 
 EVENT_FILES = (
-    "events: a file or glob of .parquet, .avro, .csv or .jsonl (text also .gz), on any filesystem "
-    "of Beam"
+    "events: a file, folder or glob of .parquet, .avro, .csv or .jsonl (text also compressed), on "
+    "any filesystem of Beam"
 )
 
 Parser = argparse.ArgumentParser

@@ -499,7 +499,8 @@ def check_formats(given: Any, outputs: Sequence[str]) -> None:
         given: the options.
         outputs: the names of those for outputs.
     """
-    if not (is_stream(given.input) or _NOT_A_PLAIN_PATH.match(given.input)):
+    named = not (is_stream(given.input) or _NOT_A_PLAIN_PATH.match(given.input))
+    if named and not os.path.isdir(given.input):
         format_of(given.input, dialect_of(given))
     for name in outputs:
         path = getattr(given, name)

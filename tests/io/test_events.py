@@ -475,7 +475,7 @@ def test_names_that_cannot_be_read(tmp_path):
         match_files("nowhere://bucket/x.csv")
     with pytest.raises(ConfigurationError, match="no file pattern"):
         match_files([])
-    for name in ("events.txt", "events.parquet.gz", "events"):
+    for name in ("events.txt", "events.txt.gz", "events"):
         (tmp_path / name).write_text("x")
         with pytest.raises(ConfigurationError, match=r"\.parquet, \.avro, \.csv, \.jsonl"):
             check_events(str(tmp_path / name), COLUMNS)

@@ -55,7 +55,7 @@ def test_column_twice(job):
         ("user", [b"u1", b"u2", b"u3"], ["binary", "text or whole numbers"]),
         ("time", [[1], [2], [3]], ["list<", "timestamps", "ISO 8601", "--time_unit"]),
         ("time", [1704067200] * 3, ["int64", "--time_unit=s, ms, us or ns"]),
-        ("value", [{"a": 1}] * 3, ["struct<", "text or whole numbers", "convert"]),
+        ("value", [{"a": 1}] * 3, ["struct<", "text, whole numbers or booleans", "convert"]),
         ("value", [1.0, 2.0, 3.0], ["double", "numeric edges"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -90,8 +90,9 @@ def test_no_file_matches(job, pattern):
     job.refused(path, "no file matches", "check the path", input=path)
 
 
-def test_folder_is_no_file(job):
-    job.refused(str(job.folder), ".parquet, .avro, .csv", input=str(job.folder))
+def test_folder_without_files_of_events(job):
+    os.makedirs(job.path("in"))
+    job.refused("holds no file whose name says a format", input=job.path("in"))
 
 
 def test_unknown_format(job):

@@ -1,7 +1,11 @@
 """`streamveil release` on files of every format: the same events give the same counts."""
 
+import bz2
 import datetime as dt
+import gzip
 import json
+import lzma
+import os
 
 import fastavro
 import pandas as pd
@@ -10,6 +14,7 @@ import pytest
 
 FORMATS = ("csv", "jsonl", "parquet", "avro")
 START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
+DAY = dt.timedelta(days=1)
 AVRO_TYPES = {bool: "boolean", str: "string", int: "long", float: "double"}
 
 
@@ -78,3 +83,91 @@ def test_conditions_on_booleans_in_every_format(job, kind, where):
     job.done(input=path, questions=asked, output=job.path("out"), **(crowd(9) | flags))
     assert answered(job, "people") == 6
     assert answered(job, "all") == 9
+
+
+# ---- how files are stored -------------------------------------------------------------------
+
+TEXT = "user,value,time\nu1,A,2024-01-01T08:00:00Z\nu2,Bé,2024-01-01T09:00:00Z\n"
+STORED = {
+    "in.csv": TEXT.encode("utf-8-sig"),
+    "wide.csv": TEXT.encode("utf-16"),
+    "unmarked.csv": TEXT.encode("utf-16-be"),
+    "in.csv.gz": gzip.compress(TEXT.encode()),
+    "gzip.csv": gzip.compress(TEXT.encode()),
+    "in.csv.bz2": bz2.compress(TEXT.encode()),
+    "in.csv.XZ": lzma.compress(TEXT.encode("utf-16-le")),
+    "in.csv.zst": pa.compress(TEXT.encode(), codec="zstd", asbytes=True) * 2,
+    "a b [1].csv": TEXT.encode(),
+    "[!x]*?.csv": TEXT.encode(),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), STORED.items(), ids=STORED.keys())
+def test_text_is_read_however_it_is_stored(job, name, content):
+    job.done(input=job.write(name, content), domain="A,Bé", max_rejected="1")
+    assert job.counts() == {START: [1, 1]}
+
+
+REFUSED = {
+    "in.csv": (b"PK\x03\x04rest", ["ZIP archive", "unpack it"]),
+    "in.xlsx": (b"PK\x03\x04rest", ["save the sheet as CSV"]),
+    "in.tsv": (TEXT.encode(), ["--delimiter=tab"]),
+    "in.parquet.gz": (b"\x1f\x8b", ["compressed inside", "decompress this one"]),
+    "in.parquet": (gzip.compress(b"PAR1"), ["compressed as a whole", "decompress it"]),
+    "cut.csv.zst": (
+        pa.compress(TEXT.encode(), codec="zstd", asbytes=True)[:-3],
+        ["cannot be read from line 1 on", "Truncated"],
+    ),
+    "cut.csv.bz2": (bz2.compress(TEXT.encode())[:-3], ["cannot be read from line 1 on"]),
+    "cut.csv": (TEXT.encode("utf-16")[:-1], ["cannot be read from line 1 on", "truncated"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_read_is_refused_with_what_helps(job, name):
+    content, words = REFUSED[name]
+    job.refused(name, *words, input=job.write(name, content))
+
+
+@pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "lz4", "bzip2", "xz"])
+def test_codecs_of_avro(job, codec):
+    rows = visits(5, value=lambda row: "A")
+    fields = [{"name": name, "type": "string"} for name in rows[0]]
+    with open(job.path("in.avro"), "wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, rows, codec)
+    job.done(input=job.path("in.avro"), **crowd(5))
+    assert job.counts() == {START: [5, 0, 0]}
+
+
+def test_a_folder_is_all_files_in_it_that_say_a_format(job):
+    for place in ("in/old", "in/.hidden", "in/_temporary"):
+        os.makedirs(job.path(place))
+    job.lines("u1,A,2024-01-01T08:00:00Z", name="in/a.csv")
+    job.write("in/old/b.jsonl", '{"user":"u2","value":"B","time":"2024-01-01T08:00:00Z"}\n')
+    for other in ("_SUCCESS", "readme.txt", ".c.csv", ".hidden/d.csv", "_temporary/e.csv"):
+        job.write(f"in/{other}", "no events")
+    for number, place in enumerate(("in", "in/")):
+        out = job.path(f"out-{number}.jsonl")
+        job.done(input=job.path(place), output=out)
+        assert job.counts(f"out-{number}.jsonl") == {START: [1, 1, 0]}
+    os.makedirs(job.path("none"))
+    job.write("none/a.txt", "no events")
+    job.refused("none", "no file whose name says a format", input=job.path("none"))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_folders_of_partitions_are_columns(job, kind):
+    """Of Hive and Spark: the names of folders say what the files leave out."""
+    for day, value, users in ((1, "A", 3), (1, "b c", 2), (2, "A", 1)):
+        folder = job.path(f"in/day=2024-01-0{day}/value={value.replace(' ', '%20')}")
+        os.makedirs(folder)
+        rows = [{"user": f"u{day}{value}{row}"} for row in range(users)]
+        written(job, rows, kind, os.path.relpath(f"{folder}/part", job.path("")))
+    os.makedirs(job.path("in/day=2024-01-02/value=__HIVE_DEFAULT_PARTITION__"))
+    written(job, [{"user": "n"}], kind, "in/day=2024-01-02/value=__HIVE_DEFAULT_PARTITION__/part")
+    flags = {"time_column": "day", "domain": "A,b c", "max_rejected": "0.5"}
+    for number, place in enumerate(("in", "in/day=*")):
+        out = job.path(f"out-{number}.jsonl")
+        done = job.done(input=job.path(place), output=out, **(crowd(9) | flags))
+        assert "null value 1" in done.out
+        assert job.counts(f"out-{number}.jsonl") == {START: [3, 2], START + DAY: [1, 0]}
