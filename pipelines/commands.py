@@ -64,7 +64,7 @@ from streamveil.pipelines.options import (
     add_shared_options,
 )
 from streamveil.pipelines.sections import CommandHelp
-from streamveil.pipelines.statistics import check_statistic
+from streamveil.pipelines.statistics import check_statistic, needed_of
 from streamveil.pipelines.values import (
     budget_for_ever,
     check_apart,
@@ -82,6 +82,8 @@ from streamveil.pipelines.values import (
     dialect_of,
     key_places,
     life_limit_of,
+    missing_of,
+    needs_table,
     range_of,
     requirement_columns_of,
 )
@@ -192,8 +194,13 @@ def _check_release(given: Any) -> None:
         raise ConfigurationError(
             f"--page={given.page} is of the answers to --questions: give these, or leave it out"
         )
+    needed = ["input", "output", *REQUIRED]
+    if given.guarantee in (None, WINDOWS):
+        check_required("release", given, (*needed, *needs_table(given)))
+    elif missing_of(given, needed):  # alone they have messages of their own
+        needed += ["epsilon"] if given.guarantee == INFINITE else ["epsilon", "max_slots"]
+        check_required("release", given, needed)
     promise = promise_of(given)
-    check_required("release", given)
     infinite = promise == INFINITE
     if promise != WINDOWS:
         budget_for_ever(given, given)
@@ -211,7 +218,8 @@ def _check_release(given: Any) -> None:
 def _check_questions(given: Any) -> None:
     usual = COMMANDS["release"].strict().parse_args([])
     refuse_foreign(given, usual, NOT_QUESTIONS, QUESTIONS_SAYING)
-    check_required("release", given, ("input", "output", "user_column", "time_column"))
+    needed = ("input", "output", "user_column", "time_column", *needs_table(given))
+    check_required("release", given, needed)
     whole("shards", given.shards)
     share("max_rejected", given.max_rejected)
     default_requirement_of(given.default_requirement)
@@ -228,7 +236,7 @@ def _check_questions(given: Any) -> None:
 
 
 def _check_collect(given: Any) -> None:
-    check_required("collect", given)
+    check_required("collect", given, ("input", "output", *REQUIRED, "requirements"))
     mechanism = given.mechanism or LOCAL_DEFAULT
     parse(mechanism, LOCAL_MECHANISMS)
     check_revisions(given, mechanism, local=True)
@@ -275,7 +283,9 @@ def _check_times(given: Any) -> None:
 
 
 def _check_per_record(given: Any) -> None:
-    check_required("per-record", given, ("input", "output", "statistic", "budget"))
+    needed = ("input", "output", "statistic", "budget")
+    if missing_of(given, needed):
+        check_required("per-record", given, (*needed, *needed_of(given)))
     check_statistic(given)
     _check_times(given)
     check_files(given, ("input",), ("output",))
@@ -314,7 +324,8 @@ def _check_audit(given: Any) -> None:
 
 
 def _check_plan(given: Any) -> None:
-    check_required("plan", given, ("questions",))
+    if not given.questions:
+        check_required("plan", given, ("questions", *needs_table(given)))
     if not (given.requirements or given.default_requirement):
         raise ConfigurationError(
             "nobody's requirements are known: give --requirements=FILE, or "

@@ -384,9 +384,7 @@ def _data(given: argparse.Namespace) -> Data | None:
     for name, value in known.items():
         if getattr(given, name) is None:
             setattr(given, name, value)
-    for name in REQUIRED:
-        if not getattr(given, name):
-            raise ConfigurationError(f"--{name} is missing: see streamveil evaluate --help")
+    check_required("evaluate", given, REQUIRED)
     from streamveil.io import check_events
     from streamveil.pipelines.evaluation.data import Data
     from streamveil.pipelines.inputs import Inputs, registry_of

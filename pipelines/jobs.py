@@ -47,7 +47,12 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import check_going_on, check_required, check_summary
+from streamveil.pipelines.values import (
+    check_going_on,
+    check_required,
+    check_summary,
+    needs_table,
+)
 from streamveil.transforms.counting.loss_limit import tally_in
 
 if TYPE_CHECKING:
@@ -117,11 +122,9 @@ def required_registry(command: str, given: Any, required: Sequence[str] = REQUIR
 
     Raises ConfigurationError.
     """
-    check_required(command, given, required)
+    check_required(command, given, (*required, *needs_table(given)))
     registry = registry_of(given)
-    if registry is None:
-        instead = ", or --default_requirement" if command == "release" else ""
-        raise ConfigurationError(f"--requirements is missing: give the table of users{instead}")
+    assert registry is not None
     return registry
 
 

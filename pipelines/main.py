@@ -26,7 +26,7 @@ commands:
   card        what was promised, in words; or checked against ledger and releases
   demo        a year of real flights, released and shown on a page
 
-streamveil COMMAND --help lists a command's options.
+streamveil COMMAND --help lists a command's options, as does streamveil help COMMAND.
 """
 
 
@@ -36,10 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done, 3 nothing released
     because most of the input was lost, 4 an audit found a violation.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
+    arguments = [_underscored(each) for each in (sys.argv[1:] if argv is None else argv)]
+    if arguments[:1] in (["-h"], ["--help"], ["help"]):
+        if arguments[1:]:
+            arguments = [arguments[1], "--help"]
+        else:
+            print(USAGE)
+            return 0
+    if not arguments:
         print(USAGE)
-        return 0 if arguments else 2
+        return 2
     if arguments[0] == "--version":
         print(__version__)
         return 0
@@ -57,6 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # it has not come so far as to log
         print(f"streamveil {command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _underscored(argument: str) -> str:
+    """A flag with underscores in its name, as all of them are declared; Beam's have both."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def _run(command: str, rest: Sequence[str]) -> int:

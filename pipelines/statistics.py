@@ -50,6 +50,20 @@ def check_statistic(given: Any) -> None:
     _check_budget(given)
 
 
+def needed_of(given: Any) -> list[str]:
+    """Options that the given ones need, which :func:`check_statistic` refuses one by one."""
+    needed = []
+    if given.statistic in STATISTICS and given.statistic not in WITHOUT_VALUE:
+        needed.append("value_column")
+    if given.budget and not given.budget.startswith(TABLE):
+        needed += ["value_max", "epsilon_max"]
+        needed += [] if given.value_column or needed[0] == "value_column" else ["budget_column"]
+    if given.slot:
+        needed.append("time_column")
+        needed += [] if given.input and is_stream(given.input) else ["start", "end"]
+    return needed
+
+
 def _check_budget(given: Any) -> None:
     if given.budget.startswith(TABLE):
         if not given.budget_column:

@@ -77,10 +77,34 @@ _NOT_A_PLAIN_PATH = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|.*[*?\[{]", re.DOTALL)
 def check_required(
     command: str, given: Any, names: Sequence[str] = ("input", "output", *REQUIRED)
 ) -> None:
-    """Raise ConfigurationError where an option is missing that has no default."""
-    for name in names:
-        if not getattr(given, name):
-            raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
+    """Raise ConfigurationError where options are missing that have no default: it names all."""
+    missing = missing_of(given, names)
+    if not missing:
+        return
+    instead = "" if command == "collect" else "--default_requirement"
+    if missing == ["requirements"]:
+        remedy = f"give the table of users{instead and ', or '}{instead}"
+        raise ConfigurationError(f"--requirements is missing: {remedy}")
+    first, *others = (f"--{name}" for name in missing)
+    told = f"{first} is missing"
+    if others:
+        if others[-1] == "--requirements" and instead:
+            others[-1] += f" (or {instead})"
+        *some, last = others
+        told += (
+            f", and so {'are' if some else 'is'} {', '.join(some)}{' and ' if some else ''}{last}"
+        )
+    raise ConfigurationError(f"{told}: see streamveil {command} --help")
+
+
+def missing_of(given: Any, names: Sequence[str]) -> list[str]:
+    """The names of those options that are not given, or empty."""
+    return [name for name in names if (value := getattr(given, name)) is None or value == ""]
+
+
+def needs_table(given: Any) -> tuple[str, ...]:
+    """The option for the table of users, where nothing else says what users require."""
+    return () if given.default_requirement else ("requirements",)
 
 
 def range_of(given: Any) -> tuple[Slots, int | None, int | None]:

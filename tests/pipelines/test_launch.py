@@ -322,7 +322,6 @@ def test_what_is_wrong_is_told_without_waiting_for_beam(job):
     [
         ("--ouput=x", "did you mean --output?"),
         ("--mechansim=ba", "did you mean --mechanism?"),
-        ("--user-column=x", "did you mean --user_column?"),
         ("--max_contribution=2", "did you mean --max_contributions?"),
         ("--runnr=x", "did you mean --runner?"),
         ("--mech=bd", "did you mean --mechanism?"),
