@@ -15,11 +15,13 @@ from streamveil.io.files import require_filesystem
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.public import read_public
 from streamveil.mechanisms.core.domains import (
+    FILE,
     Categories,
     Edges,
     Grid,
     domain_of_list,
     domain_of_numbers,
+    is_list,
 )
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -36,7 +38,9 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
 
     Args:
         text: `edges:0,10,20` for numbers; `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS` for map cells;
-            the name of a file; or else the values themselves, separated by commas. A file lists
+            the values themselves, separated by commas, whatever they look like; or the name of a
+            file, after `file:` if there is a comma in it. A text without a comma that names no file
+            is one value, but for one with a slash or the suffix of such a file. A file lists
             one value a line (.txt, or .csv), is a JSON list (.json), or is a table with a
             column `value` (.csv, .parquet, .avro, .jsonl). Values are text as it is written.
         column: the column of the events that the values are of; a table may name its column so.
@@ -48,14 +52,19 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
     numbers = domain_of_numbers(text)
     if numbers is not None:
         return numbers
-    require_filesystem(text)
-    if FileSystems.exists(text):
+    if is_list(text):
+        return domain_of_list(text)
+    path = text.removeprefix(FILE)
+    require_filesystem(path)
+    if FileSystems.exists(path):
         try:
-            return Categories(tuple(_file_values(text, column)))
+            return Categories(tuple(_file_values(path, column)))
         except ConfigurationError as error:
-            raise ConfigurationError(f"domain file {text}: {error}") from None
-    if "/" in text or text.endswith((*_LISTS, ".json", *_TABLES)):
-        raise ConfigurationError(f"domain file {text} does not exist: check its name")
+            raise ConfigurationError(f"domain file {path}: {error}") from None
+    if "/" in path or path != text or path.endswith((*_LISTS, ".json", *_TABLES)):
+        raise ConfigurationError(
+            f"domain file {path} does not exist: check its name; values are listed with commas"
+        )
     return domain_of_list(text)
 
 

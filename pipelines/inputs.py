@@ -150,7 +150,7 @@ def registry_of(given: Any) -> Registry | None:
     """
     default = default_requirement_of(given.default_requirement)
     table = given.requirements
-    if table is None or table == "":
+    if table is None or (isinstance(table, str) and not table):
         return Registry.of(default=default) if default else None
     columns = requirement_columns_of(given.requirement_columns)
     if isinstance(table, str):

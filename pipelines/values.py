@@ -18,6 +18,7 @@ from streamveil.mechanisms.core.domains import (
     check_value_columns,
     domain_of_list,
     domain_of_numbers,
+    is_list,
     with_other,
 )
 from streamveil.mechanisms.core.extras import install_line
@@ -68,8 +69,6 @@ _DELIMITERS = {
     "space": " ",
 }
 
-_LIKE_A_FILE = re.compile(r"[/.:]")
-
 # Beam may know such a place, or find files by such a pattern: it is asked later.
 _NOT_A_PLAIN_PATH = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|.*[*?\[{]", re.DOTALL)
 
@@ -99,7 +98,12 @@ def check_required(
 
 def missing_of(given: Any, names: Sequence[str]) -> list[str]:
     """The names of those options that are not given, or empty."""
-    return [name for name in names if (value := getattr(given, name)) is None or value == ""]
+    values = {name: getattr(given, name) for name in names}  # some are tables, given in Python
+    return [
+        name
+        for name, value in values.items()
+        if value is None or (isinstance(value, str) and not value)
+    ]
 
 
 def needs_table(given: Any) -> tuple[str, ...]:
@@ -188,7 +192,7 @@ def check_bins(given: Any) -> None:
     What may be the name of a file is asked later. Raises ConfigurationError.
     """
     domain: Categories | Edges | Grid | None = domain_of_numbers(given.domain)
-    if domain is None and "," in given.domain and not _LIKE_A_FILE.search(given.domain):
+    if domain is None and is_list(given.domain):
         domain = domain_of_list(given.domain)
     if domain is not None:
         check_value_columns(with_other(domain, given.other), tuple(given.value_column.split(",")))

@@ -59,7 +59,7 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
         return value
     if isinstance(value, Mapping):
         return Registry.of({user: _asked(name, user, asked) for user, asked in value.items()})
-    if (columns := _columns_in(value)) is not None:
+    if (columns := columns_in(value)) is not None:
         return _registry_of_table(value, columns, name)
     if isinstance(value, (str, os.PathLike)):
         remedy = f"read the file with streamveil.io.read_requirements({os.fspath(value)!r})"
@@ -76,20 +76,40 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
     refuse(name, value, remedy)
 
 
-def domain_of(value: Any, name: str = "domain") -> Domain:
+def domain_of(value: Any, name: str = "domain", column: str | None = None) -> Domain:
     """The public bins.
 
     Args:
         value: Categories, Edges, Grid or WithOther; or the values of the bins in order, as text or
-            whole numbers: a sequence, or a column of numpy, pandas, Polars or Arrow.
+            whole numbers: a sequence, a column of numpy, pandas, Polars or Arrow, or a table as of
+            :func:`column_of_table`.
         name: of the argument.
+        column: the column of the events that the values are of.
 
     Raises:
         ConfigurationError: for anything else, and for what Categories refuses.
     """
     if isinstance(value, (Categories, Edges, Grid, WithOther)):
         return value
-    return Categories(texts_of(value, name))
+    return Categories(texts_of(column_of_table(value, name, column), name))
+
+
+def column_of_table(value: Any, name: str, column: str | None = None) -> Any:
+    """Of a table the column `value`, or that of this name, or the only one; all else as it is.
+
+    Raises ConfigurationError for a table that has none of these, or has it twice.
+    """
+    columns = None if isinstance(value, Mapping) else columns_in(value)
+    if columns is None:
+        return value
+    listed = [one for one in ("value", column) if columns.count(str(one)) == 1]
+    if not listed and len(columns) != 1:
+        or_so = f" or {column!r}" if column else ""
+        raise ConfigurationError(
+            f"{name} is a table of the columns {', '.join(columns) or 'none'}: give a list of "
+            f"values, or a table with a column 'value'{or_so}"
+        )
+    return value[listed[0] if listed else _labels_in(value)[0]]
 
 
 def texts_of(value: Any, name: str) -> tuple[str, ...]:
@@ -178,12 +198,18 @@ def _asked(name: str, user: Any, asked: Any) -> Requirement:
         raise ConfigurationError(f"{name}, user {user!r}: {error}") from None
 
 
-def _columns_in(table: Any) -> list[str] | None:
+def columns_in(table: Any) -> list[str] | None:
     """Names of the columns of a table of pandas, Polars or Arrow; None for anything else."""
+    names = _labels_in(table)
+    return None if names is None else list(map(str, names))
+
+
+def _labels_in(table: Any) -> list[Any] | None:
+    """The same as the table has them: those of pandas may be numbers."""
     names = getattr(table, "column_names", None)  # Arrow; others have `columns`
     if names is None and hasattr(table, "__getitem__"):
         names = getattr(table, "columns", None)
-    return list(map(str, names)) if isinstance(names, Iterable) else None
+    return list(names) if isinstance(names, Iterable) else None
 
 
 def _registry_of_table(table: Any, columns: list[str], name: str) -> Registry:

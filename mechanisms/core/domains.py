@@ -189,6 +189,8 @@ class WithOther(Identified):
 Domain = Categories | Edges | Grid | WithOther
 
 _EDGES, _GRID = "edges:", "grid:"
+FILE = "file:"
+"""Before the name of a file of values."""
 
 
 def domain_of_numbers(text: str) -> Edges | Grid | None:
@@ -219,6 +221,11 @@ def _numbers(text: str, prefix: str) -> list[float]:
             f"domain {text!r} holds something that is no number: write numbers, separated by "
             f"commas, after {prefix!r}"
         ) from None
+
+
+def is_list(text: str) -> bool:
+    """Whether a text lists values: it has a comma, and does not say that it names a file."""
+    return "," in text and not text.startswith(FILE)
 
 
 def domain_of_list(text: str) -> Categories:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from streamveil.mechanisms.core.records import (
     MAX_SLOT,
@@ -18,6 +22,20 @@ from streamveil.mechanisms.core.user_table import Registry
 LONGEST_RANGE = 10_000_000  # slots
 MAX_REJECTED = 0.5
 """Share of the events of an input that may be lost, unless another is asked for."""
+
+
+def finite_number(value: Any) -> float | None:
+    """A number of Python or numpy, also a Decimal or a Fraction; None for anything else.
+
+    None as well for one that is not finite, or too large for a float.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, Decimal)):
+        return None
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def whole(name: str, value: Any) -> int:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.arguments import column_name, texts_of
 from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.parameter_checks import finite_number
 from streamveil.mechanisms.core.records import ConfigurationError
 
 
@@ -93,7 +92,7 @@ class Condition(Identified):
 
 
 def _finite(name: str, bound: Any) -> float:
-    number = isinstance(bound, Real) and not isinstance(bound, bool)
-    if not (number and abs(bound) <= sys.float_info.max):
+    number = finite_number(bound)
+    if number is None:
         raise ConfigurationError(f"{name}: the bound {bound!r} is no finite number: give one")
-    return float(bound)
+    return number

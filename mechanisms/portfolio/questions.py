@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from numbers import Real
 from typing import Any
 
 from streamveil.mechanisms.core.arguments import column_names, domain_of, refuse, slots_of, text_of
 from streamveil.mechanisms.core.domains import Categories, Domain, check_value_columns
 from streamveil.mechanisms.core.identity import Form, Identified
-from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import (
     DISTINCT,
     KEEPS,
@@ -290,6 +289,6 @@ def check_name(name: Any) -> None:
 
 
 def _positive(name: str, value: Any, least: float, most: float, wanted: str) -> None:
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (number and value > 0 and least <= value <= most):
+    number = finite_number(value)
+    if number is None or not (number > 0 and least <= number <= most):
         raise ConfigurationError(f"{name} is {value!r}: give {wanted}")

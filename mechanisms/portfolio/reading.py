@@ -16,12 +16,12 @@ as nobody can tell any more what was written.
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+from streamveil.mechanisms.core.arguments import column_of_table, columns_in
 from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -32,7 +32,7 @@ from streamveil.mechanisms.core.domains import (
     domain_of_numbers,
     with_other,
 )
-from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import (
     MONDAY,
     ConfigurationError,
@@ -142,7 +142,7 @@ def _told(found: Mapping[str, Any], base: int, read_domain: TextDomain) -> dict[
     _check_keys(found, _KEYS)
     found = {key: _plain(value) for key, value in found.items()}
     for key, value in found.items():
-        if value is None or value in ("", [], {}):
+        if value is None or (isinstance(value, (str, list, dict)) and not value):
             raise ConfigurationError(f"{key} is empty: write a value, or leave {key} out")
     told = {key: found[key] for key in _AS_GIVEN if key in found}
     if "value" in found:
@@ -166,7 +166,18 @@ def _plain(value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
-    return value.tolist() if callable(getattr(value, "tolist", None)) else value
+    listed_by = _listed_by(value)
+    return getattr(value, listed_by)() if listed_by else value
+
+
+def _listed_by(value: Any) -> str | None:
+    """The method by which an array, a column or a number of a library becomes one of Python."""
+    if columns_in(value) is not None:
+        return None
+    for name in ("to_pylist", "to_list", "tolist"):  # of Arrow; pandas and Polars; numpy
+        if callable(getattr(value, name, None)):
+            return name
+    return None
 
 
 def _base_slots(text: Any, base: int) -> int:
@@ -184,7 +195,7 @@ def _base_slots(text: Any, base: int) -> int:
 
 def _times(found: Mapping[str, Any]) -> Sequence[Any]:
     """Longer times as they are written: a list of lengths, or one."""
-    value = found.get("times", [])
+    value = _unpacked(found.get("times", []))
     return [value] if isinstance(value, str) else _list("times", value) if value else []
 
 
@@ -236,8 +247,10 @@ def _domain(found: Mapping[str, Any], read_domain: TextDomain, columns: Sequence
 def _bins(value: Any, read_domain: TextDomain, column: str | None) -> Categories | Edges | Grid:
     if isinstance(value, str):
         return read_domain(value, column)
+    if isinstance(value, (Categories, Edges, Grid)):
+        return value
     if not isinstance(value, Mapping):
-        return Categories(_texts("domain", value))
+        return Categories(_texts("domain", _unpacked(column_of_table(value, "domain", column))))
     _check_keys(value, ("edges", "grid"))
     if len(value) > 1:
         raise ConfigurationError("it has both edges and a grid: leave one out")
@@ -402,10 +415,10 @@ def _list(key: str, value: Any, remedy: str = "write a list, such as [1, 2]") ->
 def _number(key: str, value: Any) -> float:
     if isinstance(value, str):
         _refuse(key, value, "write a number without quotes; YAML reads 1.0e+3 as one, not 1e3")
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (number and abs(value) <= sys.float_info.max):  # also of a whole number, however long
+    number = finite_number(_unpacked(value))
+    if number is None:
         _refuse(key, value, "write a finite number")
-    return float(value)
+    return number
 
 
 def _numbers(key: str, value: Any) -> tuple[float, ...]:
@@ -430,9 +443,10 @@ def _nearest(given: Any, known: Collection[str]) -> str:
 
 
 def _refuse(key: str, value: Any, remedy: str) -> NoReturn:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-    raise ConfigurationError(f"{key} is {shown}: {remedy}")
+    kind = f", of type {type(value).__name__}" if columns_in(value) or _listed_by(value) else ""
+    raise ConfigurationError(f"{key} is {shown}{kind}: {remedy}")
 
 
 # Keys of a question that its own checks are for.

@@ -18,11 +18,12 @@ parts together tell how many events there are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from itertools import pairwise
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.domains import Edges
 from streamveil.mechanisms.core.identity import Form, Identified
-from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio import answers
 from streamveil.mechanisms.portfolio.answers import Answer, Bounds
@@ -581,14 +582,11 @@ def check_column(column: Any) -> None:
 
 def finite(name: str, value: Any) -> float:
     """A finite number. Raises ConfigurationError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise ConfigurationError(f"{name} is {value!r}: give a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ConfigurationError(f"{name} is {value!r}: give a finite number")
+    number = finite_number(value)
+    if number is None:
+        number_like = isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+        kind = "finite number" if number_like else "number"
+        raise ConfigurationError(f"{name} is {value!r}: give a {kind}")
     return number
 
 

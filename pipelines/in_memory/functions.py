@@ -392,7 +392,8 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
         if isinstance(value, os.PathLike):
             kept[name] = os.fspath(value)
         elif name == "domain" and not isinstance(value, (str, NoneType)):
-            kept[name] = domain_of(value)
+            column = given["value"] if isinstance(given["value"], str) else None
+            kept[name] = domain_of(value, name, column)
         elif name == "requirements" and is_table(value):
             kept[name] = table_of(value, name)
     if not isinstance(kept["noise_key"], (str, bytes, NoneType)):  # which is not shown

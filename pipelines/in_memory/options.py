@@ -8,6 +8,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -61,7 +63,9 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, dt.timedelta):
         micros = value // dt.timedelta(microseconds=1)
         return format_duration(micros) if micros > 0 and micros % 1000 == 0 else str(value)
-    if isinstance(value, (str, int, float, np.number, np.datetime64)):
+    if isinstance(value, Fraction):
+        value = float(value)
+    if isinstance(value, (str, int, float, Decimal, np.number, np.datetime64)):
         return str(value)
     raise TypeError(
         f"{name} is {value!r}, of type {type(value).__name__}: write it as on the command line"

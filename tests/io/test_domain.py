@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import read_domain
+from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.budgets import lookup_of
 
@@ -121,3 +122,31 @@ def test_a_column_of_another_type_is_refused(tmp_path, values):
     pq.write_table(pa.table({"value": values}), tmp_path / "d.parquet")
     with pytest.raises(ConfigurationError, match="write it as text or an integer"):
         read_domain(str(tmp_path / "d.parquet"))
+
+
+# ---- lists and files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["/home,/cart", "a.csv,b.csv", "s3://a,gs://b", "a/b, c/d.json", "C:,D:", "x,y.parquet"]
+)
+def test_text_with_a_comma_is_a_list(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    values = tuple(value.strip() for value in text.split(","))
+    assert read_domain(text) == Categories(values)
+    for value in values:  # also where there are such files
+        if "/" not in value:
+            (tmp_path / value).write_text("wrong\n")
+    assert read_domain(text) == Categories(values)
+
+
+def test_a_file_is_named_by_its_prefix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b.txt", "plain"):
+        (tmp_path / name).write_text("x\ny\n")
+        for text in (f"file:{name}", f"file:{tmp_path}/{name}"):
+            assert read_domain(text) == Categories(("x", "y"))
+    assert read_domain("plain") == Categories(("x", "y"))
+    for text in ("file:none", "/no/such", "none.csv"):
+        with pytest.raises(ConfigurationError, match="does not exist: check its name; values are"):
+            read_domain(text)

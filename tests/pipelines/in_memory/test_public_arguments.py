@@ -1,0 +1,142 @@
+"""Tables, columns and arrays as what is public: read, or refused in one line."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import streamveil as sv
+from streamveil.mechanisms.core.arguments import domain_of
+from streamveil.mechanisms.portfolio.reading import portfolio_of
+
+EVENTS = pd.DataFrame({"user": ["u0"], "place": ["cafe"], "time": ["2024-05-01"], "n": [1.0]})
+ASKED = {
+    **{"user": "user", "time": "time", "start": "2024-05-01", "end": "2024-05-02"},
+    "requirements": {"u0": (1, 50.0)},
+}
+CAFE = ["cafe", "park"]
+DOMAINS = [
+    pd.DataFrame({"value": CAFE}),
+    pd.DataFrame({"place": CAFE, "note": 1}),
+    pd.DataFrame({"value": CAFE, "place": 1}),
+    pd.DataFrame({0: CAFE}),
+    pa.table({"q": CAFE}),
+    pa.record_batch({"value": CAFE}),
+    pa.array(CAFE),
+    pa.chunked_array([CAFE[:1], CAFE[1:]]),
+    pd.Series(CAFE),
+    pd.Series(CAFE, dtype="category"),
+    np.array(CAFE),
+    sv.Categories(tuple(CAFE)),
+]
+NO_DOMAINS = [
+    (pd.DataFrame({"a": CAFE, "b": 1}), r"table of the columns a, b: .*'value' or 'place'"),
+    (pd.DataFrame(), "table of the columns none"),
+    (pd.DataFrame({"value": ["cafe", None]}), "None"),
+    (pd.Series([1.5]), "1.5"),
+]
+
+
+def question(**keys):
+    return {"base_slot": "1d", "questions": [{"name": "n", **keys}]}
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=lambda value: type(value).__name__)
+def test_a_domain_of_any_kind(domain):
+    expected = sv.Categories(tuple(CAFE))
+    assert domain_of(domain, "domain", "place") == expected
+    assert portfolio_of(question(value="place", domain=domain)).questions[0].domain == expected
+
+
+@pytest.mark.parametrize(("domain", "words"), NO_DOMAINS)
+def test_a_domain_that_is_none(domain, words):
+    with pytest.raises(sv.ConfigurationError, match=f"domain.*{words}") as release:
+        sv.release(EVENTS, value="place", slot="1d", domain=domain, **ASKED)
+    with pytest.raises(sv.ConfigurationError, match=f"domain.*{words}") as answers:
+        sv.answers(EVENTS, questions=question(value="place", domain=domain), **ASKED)
+    for error in (release, answers):
+        assert "\n" not in str(error.value)
+
+
+def test_a_table_is_the_domain_of_a_release():
+    found = sv.release(
+        EVENTS, value="place", slot="1d", domain=DOMAINS[1], mechanism="uniform", **ASKED
+    )
+    assert found.to_pandas()["bin"].tolist() == CAFE
+
+
+@pytest.mark.parametrize(
+    "requirements",
+    [
+        pd.Series({"u0": 1.0}),
+        pd.DataFrame({"user": ["u0"]}),
+        pd.DataFrame(),
+        np.ones((2, 2)),
+        [("u0", 1, 1.0)],
+        pa.array([1]),
+        3,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_requirements_that_are_none(requirements):
+    for run in (
+        lambda **asked: sv.release(EVENTS, value="place", slot="1d", domain=CAFE, **asked),
+        lambda **asked: sv.answers(EVENTS, questions=question(), **asked),
+    ):
+        with pytest.raises(sv.ConfigurationError, match=r"^requirements") as error:
+            run(**{**ASKED, "requirements": requirements})
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("questions", "words"),
+    [
+        (pd.DataFrame({"a": [1]}), "of type DataFrame"),
+        (pd.Series([1]), "of type Series"),
+        (np.array([1]), "of type ndarray"),
+        (pa.table({"a": [1]}), "of type Table"),
+        ({"base_slot": "1d", "questions": pd.DataFrame({"name": ["n"]})}, "of type DataFrame"),
+        ({"base_slot": "1d", "questions": [pd.Series({"name": "n"})]}, "question 1 of the list"),
+        ({"base_slot": pd.Series(["1d"]), "questions": [{"name": "n"}]}, "base_slot is"),
+        (question(value=pd.DataFrame({"a": [1]})), "'n': value is"),
+        (question(where=pd.DataFrame({"a": [1]})), "'n': where is"),
+        (question(where={"place": pd.DataFrame({"a": [1]})}), "column 'place' is"),
+    ],
+)
+def test_questions_that_are_none(questions, words):
+    with pytest.raises(sv.ConfigurationError, match=words) as error:
+        sv.answers(EVENTS, questions=questions, **ASKED)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_and_arrays_inside_questions():
+    asked = question(times=np.array(["2d", "4d"]), where={"place": pd.Series(["cafe"])})
+    same = question(times=["2d", "4d"], where={"place": ["cafe"]})
+    assert portfolio_of(asked).questions == portfolio_of(same).questions
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [
+        (Decimal("0"), Decimal("2.5")),
+        (Fraction(0), Fraction(5, 2)),
+        (np.float32(0), np.float64(2.5)),
+        (np.int8(0), np.array(2.5)),
+    ],
+)
+def test_bounds_of_any_kind_of_number(lower, upper):
+    asked = question(statistic="sum", column="n", lower=lower, upper=upper)
+    same = question(statistic="sum", column="n", lower=0, upper=2.5)
+    assert portfolio_of(asked).questions == portfolio_of(same).questions
+    asked = question(where={"n": {"from": lower, "to": upper}})
+    same = question(where={"n": {"from": 0, "to": 2.5}})
+    assert portfolio_of(asked).questions == portfolio_of(same).questions
+
+
+@pytest.mark.parametrize("bound", [Decimal("nan"), Decimal("sNaN"), True, np.True_, 10**400, "0"])
+def test_bounds_that_are_none(bound):
+    with pytest.raises(sv.ConfigurationError, match="upper is"):
+        portfolio_of(question(statistic="sum", column="n", lower=0, upper=bound))
