@@ -1,18 +1,21 @@
 """The CSV format (RFC 4180): columns come as strings, every row knows its line.
 
-A quote that nobody closes could swallow the rows after it. So a row may go over several lines only
-where it is written strictly by RFC 4180, and a line that is by itself a whole row, so written, is
-always a row of its own, whatever quote stands open before it.
+A quoted field ends at its closing quote, whatever is in it: lines of a note that look like events
+are part of that note. A quote that nobody closes could swallow the rows after it. So a row may go
+over several lines only where it is written strictly by RFC 4180; else the quote was not meant, its
+line is rejected, and the next line begins a row. Where lines inside a field look like rows, that is
+told.
 """
 
 from __future__ import annotations
 
 import csv
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +45,7 @@ _CARRIAGE_RETURN = "a carriage return inside a row"
 # A quoted field; no other quote follows the last one, which would make them an escaped quote.
 _QUOTED = rb'"[^"]*(?:""[^"]*)*"(?!")'
 _BARE_RETURN = re.compile(rb"\r(?![\r\n]|\Z)")
+_LOGGER = logging.getLogger("streamveil")
 _OTHER_DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -90,7 +94,7 @@ def read_csv(
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}{csv_remedy(dialect, header)}") from None
     wanted = tuple(header.index(name) for name in columns)
-    parser = _Parser(known.delimiter, len(header), wanted, reject)
+    parser = _Parser(path, known.delimiter, len(header), wanted, reject)
     for block in blocks:
         arrays, numbers, rest = parser.parse(rest, whole=False)
         yield event_batch(path, columns, arrays, numbers)
@@ -103,7 +107,7 @@ def _header(path: str, dialect: CsvDialect, block: Lines) -> tuple[list[str], Li
     """Names of the columns, and the lines after them."""
     if dialect.columns is not None:
         return list(dialect.columns), block
-    line, _, rest = block.block.partition(b"\n")
+    line, rest, number = _first_row(block.block)
     try:
         text = line.decode().rstrip("\r")
         header = next(csv.reader([text], delimiter=dialect.delimiter), [])
@@ -113,16 +117,43 @@ def _header(path: str, dialect: CsvDialect, block: Lines) -> tuple[list[str], Li
         ) from error
     if not header:
         raise ConfigurationError(f"{path}: line 1 is blank: the first line must name the columns")
-    return header, Lines(block.first + 1, rest)
+    return header, Lines(block.first + number, rest)
+
+
+def _first_row(block: bytes) -> tuple[bytes, bytes, int]:
+    """The first row without its end, what follows it, and over how many lines it goes."""
+    end = block.find(b"\n")
+    number = 1
+    while end >= 0 and block.count(b'"', 0, end) % 2:
+        end = block.find(b"\n", end + 1)
+        number += 1
+    if end < 0:  # it is not closed, or there is no other line
+        line, _, rest = block.partition(b"\n")
+        return line, rest, 1
+    return block[:end], block[end + 1 :], number
+
+
+class _Rows(NamedTuple):
+    """Rows of a block, by the index of their first line: those of one line, and those of more."""
+
+    alone: _Numbers
+    long: _Numbers
+    after: _Numbers
+    """Index after the last line of each of the long ones."""
+    rest: int
+    """Index of the first line that may be the begin of a row which goes on."""
 
 
 @dataclass(frozen=True)
 class _Parser:
+    path: str
     delimiter: str
     fields: int
     """Number of fields that every row must have."""
     wanted: tuple[int, ...]
     reject: Reject
+    _told: list[int] = field(default_factory=list)
+    """The line for which it was told that lines inside a field look like rows."""
 
     def parse(self, lines: Lines, *, whole: bool) -> tuple[list[pa.Array], _Numbers, Lines]:
         """Wanted columns of the good rows of a block, and the number of the line of each.
@@ -132,15 +163,81 @@ class _Parser:
         """
         block = lines.block
         bare = b"\r" in block and _BARE_RETURN.search(block)
-        if not bare and is_utf8(block) and not (len(lines) and self._is_open(lines[-1])):
-            parsed = self._arrow(block, len(lines))
-            if parsed:
-                arrays, bad = parsed
-                for row, detail in bad:
-                    self.reject(int(lines.numbers[row]), detail, lines[row])
-                numbers = np.delete(lines.numbers, [row for row, _ in bad])
-                return arrays, numbers, Lines(lines.first, b"")
+        if not bare and is_utf8(block):
+            every = np.arange(len(lines))
+            parsed = self._at_once(lines, _Rows(every, every[:0], every[:0], len(lines)))
+            if parsed is None:
+                rows = self._rows_of(lines, whole)
+                parsed = rows and self._at_once(lines, rows)
+            if parsed is not None:
+                return parsed
         return self._tell_apart(lines, whole)
+
+    def _rows_of(self, lines: Lines, whole: bool) -> _Rows | None:
+        """Rows by their quotes alone: every second one closes. None where they cannot be so."""
+        quotes = np.flatnonzero(np.frombuffer(lines.block, np.uint8) == ord('"'))
+        open_after = np.searchsorted(quotes, lines.ends) % 2 == 1
+        first = np.flatnonzero(~np.append(False, open_after)[: len(lines)])
+        after = np.append(first[1:], len(lines))[: len(first)]
+        rest = len(lines)
+        if len(lines) and open_after[-1]:
+            rest = int(first[-1])
+            if whole or len(lines.block) - int(lines.starts[rest]) > MAX_BYTES_OVER_LINES:
+                return None
+            first, after = first[:-1], after[:-1]
+        over_lines = after - first > 1
+        return _Rows(first[~over_lines], first[over_lines], after[over_lines], rest)
+
+    def _at_once(self, lines: Lines, rows: _Rows) -> tuple[list[pa.Array], _Numbers, Lines] | None:
+        """As :meth:`parse`; None where not all rows that go over lines are strictly written."""
+        starts, ends, numbers = lines.starts, lines.ends, lines.numbers
+        block, rest = lines.block, Lines(lines.first, b"")
+        if rows.rest < len(lines):
+            rest = Lines(int(numbers[rows.rest]), block[starts[rows.rest] :])
+            block = block[: starts[rows.rest]]
+        spans = list(zip(starts[rows.long].tolist(), ends[rows.after - 1].tolist(), strict=True))
+        long = [block[start:end] for start, end in spans]
+        if not all(len(r) <= MAX_BYTES_OVER_LINES and self._row.match(r) for r in long):
+            return None
+        if len(rows.alone) and self._is_open(lines[int(rows.alone[-1])]):
+            return None
+        borders = [0, *(at for span in spans for at in span), len(block)]
+        pieces = zip(borders[::2], borders[1::2], strict=True)
+        alone = b"".join(block[start:end] for start, end in pieces) if long else block
+        parsed = self._arrow(alone, len(rows.alone))
+        more = self._arrow(b"".join(long), len(long)) if long else None
+        if parsed is None or (long and more is None):
+            return None
+        arrays, bad = parsed
+        for row, detail in bad:
+            index = int(rows.alone[row])
+            self.reject(int(numbers[index]), detail, lines[index])
+        kept = numbers[np.delete(rows.alone, [row for row, _ in bad])]
+        if more is None:
+            return arrays, kept, rest
+        for begin, after in zip(rows.long.tolist(), rows.after.tolist(), strict=True):
+            self._tell_of_rows_inside(lines, begin, after)
+        kept = np.concatenate([kept, numbers[rows.long]])
+        order = np.argsort(kept)
+        joined = [pa.concat_arrays(pair) for pair in zip(arrays, more[0], strict=True)]
+        return [each.take(pa.array(order)) for each in joined], kept[order], rest
+
+    def _tell_of_rows_inside(self, lines: Lines, first: int, after: int) -> None:
+        """Say once for a file that lines inside a quoted field look like rows of their own."""
+        if self._told:
+            return
+        inside = sum(bool(self._row.match(lines[at])) for at in range(first + 1, after - 1))
+        if inside:
+            self._told.append(int(lines.numbers[first]))
+            _LOGGER.warning(
+                "%s: line %d begins a quoted field that goes on to line %d; %d of the lines in it "
+                "look like rows, and are read as part of that field: if the quote was not meant, "
+                "correct the file",
+                self.path,
+                lines.numbers[first],
+                lines.numbers[after - 1],
+                inside,
+            )
 
     def _arrow(self, data: bytes, rows: int) -> tuple[list[pa.Array], list[tuple[int, str]]] | None:
         """Parse at once; None unless there are exactly so many rows, good and bad."""
@@ -192,6 +289,8 @@ class _Parser:
                     break
                 fault = _OPEN_QUOTE if end == index else None
                 after = max(end, index + 1)
+                if fault is None:
+                    self._tell_of_rows_inside(lines, index, after)
             elif _BARE_RETURN.search(lines[index]) and not self._row.match(lines[index]):
                 fault = _CARRIAGE_RETURN
             ends[index] = ends[after - 1]
@@ -235,10 +334,9 @@ class _Parser:
                 return after if self._row.match(row) else index
             if after == len(lines):
                 break
-            line = lines[after]
-            if int(lines.ends[after]) - start > MAX_BYTES_OVER_LINES or self._row.match(line):
+            if int(lines.ends[after]) - start > MAX_BYTES_OVER_LINES:
                 return index
-            quotes += line.count(b'"')
+            quotes += lines[after].count(b'"')
         too_long = len(lines.block) - start > MAX_BYTES_OVER_LINES
         return index if whole or too_long else None
 

@@ -267,18 +267,46 @@ def test_csv_with_an_open_quote_loses_one_line(tmp_path):
 
 
 def test_csv_quotes_that_do_not_close_swallow_nobody(tmp_path):
-    """Two of them made one row of all lines between, whosever they were."""
     rows = [f"u{i},A{i}" for i in range(2000)]
-    stray = ['u,"A', 'v,A"', 'w,"', 'x,"A', '"y,B', 'z,"",', '","', 'u,"A']
+    stray = ['u,"A', 'x,"A', '"y,B', 'z,"A']
     for index, line in enumerate(stray):
         rows.insert(200 * index + 7, line)
+    rows.insert(950, 'q,"p\nu,A"')
     found, _, rejected = csv(tmp_path, "\n".join(["user,value", *rows]) + "\n")
-    kept = [row for row in rows if row not in stray]
-    assert [f"{user},{value}" for _, user, value in found if user[1:].isdigit()] == kept
-    assert {(line[2].decode().rstrip("\n"), line[1]) for line in rejected} >= {
-        ('u,"A', "a quoted field does not end"),
-        ('x,"A', "a quoted field does not end"),
-    }
+    assert [user for _, user, _ in found if user != "q"] == [f"u{i}" for i in range(2000)]
+    assert [value for _, user, value in found if user == "q"] == ["p\nu,A"]
+    assert [line[1:] for line in rejected] == [
+        ("a quoted field does not end", f"{line}\n".encode()) for line in stray
+    ]
+
+
+@pytest.mark.parametrize("block", [1 << 20, 64, 9])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("broken", ["", 'x,"stray', "only one"])
+def test_csv_lines_of_a_quoted_field_are_no_rows(tmp_path, monkeypatch, caplog, block, end, broken):
+    """A note forged events of other people, by lines that look like theirs."""
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    note = end.join(['dear ""all""', "u2,B", "u3,B", "", "u4,C", 'u5,""D""', ""])
+    text = end.join(["user,value", "u0,A", f'u1,"{note}"', "u6,A", broken, '"u7","A"', "u8,"])
+    rows, _, rejected = csv(tmp_path, text)
+    assert [row[1:] for row in rows] == [
+        ("u0", "A"),
+        ("u1", note.replace('""', '"')),
+        ("u6", "A"),
+        ("u7", "A"),
+        ("u8", None),
+    ]
+    assert [row[0] for row in rows] == [2, 3, 10, 12, 13]
+    assert [line[0] for line in rejected] == ([11] if broken else [])
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "line 3 begins a quoted field that goes on to line 9; 3 of the lines in it" in told[0]
+
+
+def test_csv_names_of_columns_may_go_over_lines(tmp_path):
+    rows, _, rejected = csv(tmp_path, '"a\nnote",user,value\nx,u1,A\n"y\nz",u2,B\n')
+    assert rows == [(3, "u1", "A"), (4, "u2", "B")]
+    assert rejected == []
 
 
 @pytest.mark.parametrize("other", ["c,3", '"c",3', '"c","3"', '"c\nd",3', '"c,"",",3'])
