@@ -24,8 +24,8 @@ second, so they are per core.
 NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
-    *("infinite", "for_ever", "presence", "portfolio", "delays", "coverage", "portfolio_pass"),
-    *("scaling", "readers", "messages", "following", "startup", "mutants"),
+    *("infinite", "for_ever", "presence", "portfolio", "delays", "coverage", "real"),
+    *("portfolio_pass", "scaling", "readers", "messages", "following", "startup", "mutants"),
 )
 
 
