@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         read_part,
         split_file,
     )
-    from streamveil.io.files import list_files, match_files
+    from streamveil.io.files import Stamp, is_in_folder, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
@@ -105,6 +105,7 @@ __all__ = [
     "ReadTable",
     "RecordBatchCoder",
     "Snapshot",
+    "Stamp",
     "StateFolder",
     "TableChanges",
     "UserTable",
@@ -136,6 +137,7 @@ __all__ = [
     "check_place",
     "ends_of",
     "event_table",
+    "is_in_folder",
     "is_stream",
     "is_table",
     "list_files",

@@ -21,6 +21,7 @@ from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
 from streamveil.io.files import (
     Columns,
     Patterns,
+    Stamp,
     check_file,
     distinct,
     input_files,
@@ -52,6 +53,8 @@ _NUMBER_TAG = "number"
 _NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
+
+_AGAIN = "run again"
 
 _COLUMNS = {
     PARQUET: parquet_columns,
@@ -164,9 +167,12 @@ def _said(
 
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
     """Parts of a file that can be read independently of each other."""
+    stamp = Stamp.now(path)
     if format_of(path, dialect) == PARQUET:
-        return split_parquet(path, _said(path, columns, dialect)[1])
-    return [Part(path, dialect=dialect)]
+        parts = split_parquet(path, _said(path, columns, dialect)[1])
+    else:
+        parts = [Part(path, dialect=dialect)]
+    return [part._replace(stamp=stamp) for part in parts]
 
 
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
@@ -174,11 +180,13 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
 
     `reject` is called with (line or row number, what is wrong, bytes) for what cannot be parsed,
     always before the batch of its neighbours, which may be empty.
-    Raises ConfigurationError when the file cannot be read to its end.
+    Raises ConfigurationError when the file cannot be read to its end, or is another one by then.
     """
     said, own = _said(part.path, columns, part.dialect)
-    batches = _read(part, own, reject)
-    return (with_partitions(batch, columns, said) for batch in batches) if said else batches
+    for batch in _read(part, own, reject):
+        yield with_partitions(batch, columns, said) if said else batch
+    if part.stamp is not None:
+        part.stamp.refuse_other(part.path, Stamp.now(part.path), _AGAIN)
 
 
 def _read(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
@@ -220,8 +228,9 @@ def read_events(
                 yield from _with_rejected(path, partial(read_part, part, names))
         return
     for metadata in match_files(pattern):
-        read = partial(DATASETS[dataset], metadata.path, names)
+        read, stamp = partial(DATASETS[dataset], metadata.path, names), Stamp.now(metadata.path)
         yield from _with_rejected(metadata.path, read)
+        stamp.refuse_other(metadata.path, Stamp.now(metadata.path), _AGAIN)
 
 
 def _with_rejected(

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,51 @@ def list_files(pattern: str) -> list[FileMetadata]:
 
 def _metadata(path: str) -> FileMetadata:
     return FileMetadata(path, os.path.getsize(path), os.path.getmtime(path))
+
+
+class Stamp(NamedTuple):
+    """By what a file is known to be as it was."""
+
+    size: int
+    """In bytes."""
+    modified: float
+    """When it was last written, in seconds since the epoch; 0 where its filesystem does not say."""
+
+    @classmethod
+    def of(cls, file: FileMetadata) -> Stamp:
+        """Of a file as it was found."""
+        return cls(file.size_in_bytes, file.last_updated_in_seconds)
+
+    @classmethod
+    def now(cls, path: str) -> Stamp:
+        """Of a file as it is. Raises ConfigurationError for one that is not there."""
+        try:
+            file = FileSystems.get_filesystem(path).metadata(path)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{path} went away while it was read: bring it back"
+            ) from error
+        return cls.of(file)
+
+    def refuse_other(self, path: str, now: Stamp, then: str) -> None:
+        """Refuse a file that is not as it was any more. Raises ConfigurationError.
+
+        `then` is what to do when the file is whole.
+        """
+        if now != self:
+            raise ConfigurationError(
+                f"{path} was written to while it was read, so nothing is released: put new events "
+                f"into files of their own, renamed into place when they are whole, and {then}"
+            )
+
+
+def is_in_folder(path: str, folder: str) -> bool:
+    """Whether :func:`list_files` would find a file there in a folder; both paths are absolute."""
+    top = os.path.join(folder, "")
+    if not path.startswith(top):
+        return False
+    parts = path.removeprefix(top).split("/")
+    return says_format(path) and not any(part.startswith((".", "_")) for part in parts)
 
 
 def _in_folder(folder: str) -> list[FileMetadata]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamveil.io.cells import sound_batch
-from streamveil.io.files import Columns, open_file, reading, require_columns
+from streamveil.io.files import Columns, Stamp, open_file, reading, require_columns
 from streamveil.io.formats import CsvDialect
 from streamveil.io.lines import Reject
 
@@ -33,6 +33,8 @@ class Part(NamedTuple):
     """Columns worth reading as Arrow dictionaries."""
     dialect: CsvDialect | None = None
     """How a CSV file is written, where that is said."""
+    stamp: Stamp | None = None
+    """What the file was when it was cut into parts; None where nobody looks whether it still is."""
 
 
 def parquet_columns(path: str) -> list[str]:

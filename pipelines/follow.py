@@ -66,6 +66,7 @@ from streamveil.pipelines.live.warnings import Warnings
 from streamveil.pipelines.logs import heard_by, tell
 from streamveil.pipelines.monitor import Monitor, monitored
 from streamveil.pipelines.options import SLOTS_PER_PASS
+from streamveil.pipelines.overlaps import files_of_folder, refuse_in_input
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.signals import ending, stopping
@@ -290,6 +291,7 @@ class Follow:
             refuse_witness(self._witness, self.folder.path)
         self._refuse_results_beyond(passes)
         check_outputs(list(self._targets(1 + passes).values()))
+        self._refuse_in_input()
         if snapshot is None and self.transform.first_slot is None:
             raise ConfigurationError("--start is missing: a stream with --state needs it")
         key = SameKey.of(
@@ -363,6 +365,15 @@ class Follow:
                 "(--noise_key); another key can only take their place from slot "
                 f"{snapshot.next_slot}, of {when}, on"
             )
+
+    def _refuse_in_input(self) -> None:
+        """Refuse results of passes that the next pass would read."""
+        written = [
+            *(path for number in (1, 2) for path in self._targets(number).values()),
+            *files_of_folder(str(self.folder.path)),
+            *(self.summary, self._card),
+        ]
+        refuse_in_input([self.input, self.changes], written)
 
     def _refuse_streams(self) -> None:
         inputs = {"input": self.input, "requirement_changes": self.changes or ""}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from apache_beam.io.filesystem import FileMetadata
 
-from streamveil.io import InputFile, Snapshot, ends_of, list_files
+from streamveil.io import InputFile, Snapshot, Stamp, ends_of, list_files
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
 
@@ -102,12 +102,7 @@ class Incoming:
                 raise InputMissing(
                     f"the input is missing: {path} went away while it was read: bring it back"
                 )
-            if _stamp(now[path]) != _stamp(before[path]):
-                raise ConfigurationError(
-                    f"{path} was written to while it was read, so nothing of this pass is "
-                    "released: put new events into files of their own, renamed into place when "
-                    "they are whole, and go on with --resume"
-                )
+            Stamp.of(before[path]).refuse_other(path, Stamp.of(now[path]), "go on with --resume")
 
     def _there(self) -> tuple[dict[str, FileMetadata], dict[str, FileMetadata]]:
         """Files of events and of changes, by path."""
@@ -198,10 +193,6 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
         path,
     )
     return dataclasses.replace(known, modified=modified)
-
-
-def _stamp(file: FileMetadata) -> tuple[int, float]:
-    return file.size_in_bytes, file.last_updated_in_seconds
 
 
 def _ends(file: FileMetadata) -> str | None:

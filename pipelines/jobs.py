@@ -45,6 +45,7 @@ from streamveil.pipelines.inputs import registry_of
 from streamveil.pipelines.launch import FlinkOptions, run
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
+from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import (
@@ -218,8 +219,14 @@ class Job(Generic[Transform]):
         check_summary(self.summary)
         check_card_apart(self.card.path, [*self.files, self.summary])
         self.card.check()
+        refuse_in_input(self._inputs, [self.output, *self.files, self.summary, self.card.path])
         if not is_stream(self.input):
             check_events(self.input, self.transform.columns.names, dialect=self.dialect)
+
+    @property
+    def _inputs(self) -> list[str | None]:
+        """Patterns of all files that are read as they are there."""
+        return [self.input]
 
     def _source(self) -> beam.PTransform:
         return source_of(self.input, self.transform.columns.names, dialect=self.dialect)

@@ -50,6 +50,7 @@ from streamveil.pipelines.options import (
     TABLE,
     add_per_record_options,
 )
+from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.pipelines.statistics import WITHOUT_VALUE, WITHOUT_WINDOW, check_statistic
 from streamveil.pipelines.values import check_required, dialect_of, range_of
@@ -113,6 +114,7 @@ class PerRecordJob:
             )
         check_card_apart(self.card.path, self._files)
         self.card.check()
+        refuse_in_input([self.input], [self.output, self.card.path])
 
     @property
     def _files(self) -> list[str]:

@@ -37,6 +37,7 @@ from streamveil.pipelines.jobs import (
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
+from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import answers_kind
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
@@ -119,6 +120,7 @@ class QuestionsJob(Job[Any]):
                     f"{self.output} is a stream: name a folder, or leave the page out"
                 )
             check_place(self.page)
+            refuse_in_input(self._inputs, [self.page])
 
     def told(self, summary: Summary) -> QuestionsSummary:
         """What is said of a run."""

@@ -32,6 +32,7 @@ from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.follow import Follow, Following, held
 from streamveil.pipelines.live.history import History, of_answers
 from streamveil.pipelines.logs import tell
+from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import AnswersPass, PassJob, answers_kind
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
@@ -68,6 +69,10 @@ class FollowQuestions(Follow):
     @property
     def _slots_as_given(self) -> str:
         return f"base_slot: {format_duration(self.transform.slots.length)}"
+
+    def _refuse_in_input(self) -> None:
+        super()._refuse_in_input()
+        refuse_in_input([self.input], [self.page])
 
     def _resumed(self) -> Snapshot | None:
         """The same, unless a look was paid in vain: whoever starts it again must not pay again."""

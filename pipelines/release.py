@@ -103,6 +103,10 @@ class ReleaseJob(Job[PrivateHistograms]):
                 "give both from files or both from streams"
             )
 
+    @property
+    def _inputs(self) -> list[str | None]:
+        return [self.input, self.requirement_changes]
+
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
         if not self.requirement_changes:

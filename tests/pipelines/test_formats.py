@@ -12,6 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from streamveil.io import events
+
 FORMATS = ("csv", "jsonl", "parquet", "avro")
 START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 DAY = dt.timedelta(days=1)
@@ -171,3 +173,43 @@ def test_folders_of_partitions_are_columns(job, kind):
         done = job.done(input=job.path(place), output=out, **(crowd(9) | flags))
         assert "null value 1" in done.out
         assert job.counts(f"out-{number}.jsonl") == {START: [3, 2], START + DAY: [1, 0]}
+
+
+# ---- files that change while they are read --------------------------------------------------
+
+
+def grown(path):
+    with open(path, "ab") as file:
+        file.write(b"\n")
+
+
+def truncated(path):
+    os.truncate(path, os.path.getsize(path) - 1)
+
+
+def swapped(path):
+    """Another file of the same size takes its place, with the time of an older one."""
+    with open(path, "rb") as file:
+        content = file.read()
+    with open(f"{path}.new", "wb") as file:
+        file.write(content)
+    os.utime(f"{path}.new", (1_700_000_000, 1_700_000_000))
+    os.replace(f"{path}.new", path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("change", [grown, truncated, swapped, os.unlink])
+def test_a_file_that_changes_while_it_is_read_releases_nothing(job, monkeypatch, kind, change):
+    path = written(job, visits(9, value=lambda row: "A"), kind)
+    read = events._read
+
+    def changing(part, *given):
+        yield from read(part, *given)
+        change(part.path)
+
+    monkeypatch.setattr(events, "_read", changing)
+    outcome = job(input=path, rejected=job.path("bad.csv"), **crowd(9))
+    assert outcome.code == 2
+    assert "went away" in outcome.err or "was written to while it was read" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not os.path.exists(job.path("out.jsonl"))
