@@ -265,6 +265,8 @@ def require_columns(
         count = list(present).count(column)
         if count != 1:
             found = "has no column" if count == 0 else f"has {count} columns named"
+            if count == 0 and set(parts := column.split(",")) <= set(present):
+                remedy = f", after you have joined {' and '.join(map(repr, parts))} into one column"
             raise ConfigurationError(
                 f"{path}: {what} {found} {column!r}; its columns are "
                 f"{', '.join(map(repr, present)) or 'none'}: name one of them{remedy}"

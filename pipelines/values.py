@@ -93,6 +93,11 @@ def check_required(
         told += (
             f", and so {'are' if some else 'is'} {', '.join(some)}{' and ' if some else ''}{last}"
         )
+    if command == "release" and missing == ["value_column", "domain"]:
+        raise ConfigurationError(
+            f"{told}: name the bins, or count all events in one with a query that has no value "
+            "(--questions)"
+        )
     raise ConfigurationError(f"{told}: see streamveil {command} --help")
 
 

@@ -49,6 +49,7 @@ _UNITS_BY_DIGITS = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18:
 # As a detail has it: alone, or followed by what is missing for it.
 _NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?(?:, a number: .*)?")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
+_OTHER_FIELDS = re.compile(r"[\d,]+ fields where the header has \d+")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
 
@@ -158,6 +159,11 @@ class LossLimit:
             return f"the column {column} is empty: perhaps another one was meant"
         if why in (NO_REQUIREMENT, OUTSIDE_DOMAIN):
             return self._unknown_cause(why, column, value)
+        if _OTHER_FIELDS.fullmatch(some.detail):
+            return (
+                "--delimiter is not what separates the fields, stands in a text without quotes, or "
+                "several spaces separate them: make these one first (tr -s ' ')"
+            )
         return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
 
     def _time_cause(self, why: str, column: str, value: str) -> str:
