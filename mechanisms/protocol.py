@@ -47,6 +47,10 @@ class Crowd(Protocol):
     def summed(self) -> bool:
         """Whether counts of slots are added up, and releases say how errors last."""
 
+    @property
+    def totals(self) -> int:
+        """How many of the last bins are sums of others."""
+
 
 @dataclass(frozen=True)
 class Population:
@@ -75,6 +79,8 @@ class Population:
     graded: tuple[bool, ...] = (False,)
     """Of the parts of an event, which are bins in a row: whether it adds more or less to that part,
     up to a quantum, rather than all or nothing."""
+    totals: int = 0
+    """How many of the last bins are sums of others: what is thought of bins is not of these."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -110,6 +116,7 @@ class Members:
     joined: ClassVar[bool] = False
     """Sizes are those of the slot: see :class:`Crowd`."""
     summed: ClassVar[bool] = False
+    totals: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,9 @@ class SlotRelease(Estimate):
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
     revisions: tuple[Revised, ...] = ()
     """Of earlier slots, each of which is revised once."""
+    unshrunk: Observed | None = None
+    """The estimates before they were shrunk, which may be negative: sums of many bins are made of
+    these. None where nothing was shrunk."""
     lasting: Lasting | None = None
     """None of a mechanism that does not say, and where counts are not added up: see
     `portfolio/times.py`."""

@@ -58,6 +58,8 @@ class AdaptiveRelease:
     """How many slots later a slot is revised; 0 for never."""
     quantum = 1
     """The most that one event adds to a bin: estimates are in these until they leave."""
+    totals = 0
+    """As in :class:`Population`."""
     ratio = 0
     """As in :class:`Population`."""
 
@@ -126,7 +128,7 @@ class AdaptiveRelease:
             for one in seen:
                 if one.taken:
                     state.misfit.learn(one)
-                    state.shrinkage.learn(one)
+                    state.shrinkage.learn(one, self.totals)
         if seen:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
@@ -141,7 +143,9 @@ class AdaptiveRelease:
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped)
         if state.ring:
-            revised = outputs.revised(state, self.cycle, slot - self.revise, self.quantum)
+            revised = outputs.revised(
+                state, self.cycle, slot - self.revise, self.quantum, self.totals
+            )
             told = replace(told, revisions=tuple(revised))
         return state, told
 
@@ -257,4 +261,6 @@ class AdaptiveRelease:
         """The slots that are still to be revised, with what there is: the stream ends."""
         if state.ring is None:
             return ()
-        return tuple(outputs.revised(state, self.cycle, state.ring.last_slot, self.quantum))
+        return tuple(
+            outputs.revised(state, self.cycle, state.ring.last_slot, self.quantum, self.totals)
+        )

@@ -94,6 +94,7 @@ class Adaptive(AdaptiveRelease):
         self.population = population
         self.quantum = population.quantum
         self.ratio = population.ratio
+        self.totals = population.totals
         self.assume_independent = assume_independent
         self.windows = population.requirements.windows
         self.longest = population.requirements.longest

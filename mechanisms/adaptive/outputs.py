@@ -55,8 +55,9 @@ def told(
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
+    plain = Told(mean * terms.crowd.quantum, variance * terms.crowd.quantum**2)
     if status != SKIPPED:
-        mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
+        mean, variance, share = state.shrinkage.shrunk(mean, variance, error, terms.crowd.totals)
     quantum = terms.crowd.quantum
     counts, stderr, estimates = _in_counts(mean, variance, quantum, most)
     return SlotRelease(
@@ -72,6 +73,7 @@ def told(
             Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
             for one in seen
         ),
+        unshrunk=plain if share < 1 else None,
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
         estimates=estimates,
     )
@@ -121,7 +123,7 @@ def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tupl
 
 
 def revised(
-    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int
+    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int, totals: int
 ) -> Iterator[Revised]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
@@ -136,7 +138,7 @@ def revised(
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
         else:
             error = known.variance + ring.doubt
-            mean, variance, _ = state.shrinkage.shrunk(mean, variance, error)
+            mean, variance, _ = state.shrinkage.shrunk(mean, variance, error, totals)
         yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
 
 

@@ -4,7 +4,8 @@ Estimates that are mostly noise err more than zeros do. So they are multiplied b
 1, the one that would have brought earlier forecasts nearest to the releases that came after them:
 their noise is new, so the comparison is fair. Nothing is known of it before there are forecasts;
 until then the share is that of James and Stein, from the estimates and their variances. Where
-counts stand out from the noise both are 1 or nearly so.
+counts stand out from the noise both are 1 or nearly so. Totals of bins, which are released beside
+them, are no estimates of this kind: they are told as they are, and nothing is learnt from them.
 
 Everything here is post-processing of releases.
 Source: C. Stein, "Inadmissibility of the usual estimator for the mean of a multivariate normal
@@ -59,12 +60,16 @@ class Shrinkage:
         """Avro record, under `SCHEMA`."""
         return dict(vars(self))
 
-    def learn(self, seen: Observed) -> None:
-        """Learn from a release that was foreseen."""
-        share = max(self.share(seen.expected, seen.foreseen), LEAST_LEARNT)
-        forecast = self._plausible(share, seen.expected, seen.foreseen)
-        weighed = forecast / (seen.noise + seen.error + seen.foreseen)
-        self.product = MEMORY * self.product + float(weighed @ seen.observed)
+    def learn(self, seen: Observed, totals: int = 0) -> None:
+        """Learn from a release that was foreseen, of which the last bins are totals."""
+        bins = len(seen.observed) - totals
+        expected, foreseen = seen.expected[:bins], seen.foreseen[:bins]
+        share = max(self.share(expected, foreseen), LEAST_LEARNT)
+        forecast = self._plausible(share, expected, foreseen)
+        weighed = forecast / (
+            np.broadcast_to(seen.noise + seen.error, seen.foreseen.shape)[:bins] + foreseen
+        )
+        self.product = MEMORY * self.product + float(weighed @ seen.observed[:bins])
         self.square = MEMORY * self.square + float(weighed @ forecast)
 
     def share(self, mean: Floats, variance: Floats) -> float:
@@ -78,17 +83,24 @@ class Shrinkage:
         learnt = (self.product - self.square**0.5 / 2 + PRIOR * sure) / (self.square + PRIOR)
         return 1.0 if learnt >= CLEAR else min(max(learnt, 0.0), 1.0)
 
-    def shrunk(self, mean: Floats, variance: Floats, error: Floats) -> tuple[Floats, Floats, float]:
+    def shrunk(
+        self, mean: Floats, variance: Floats, error: Floats, totals: int = 0
+    ) -> tuple[Floats, Floats, float]:
         """Estimates as they are to be told, all arrays of shape (d,).
 
         Args:
             mean: estimates.
             variance: of the counts about them.
             error: variance of the estimates alone, without that of what cannot be foreseen.
+            totals: how many of the last bins are totals.
 
         Returns:
             (counts, their variances, the share that was believed).
         """
+        if totals:
+            bins = len(mean) - totals
+            counts, variances, share = self.shrunk(mean[:bins], variance[:bins], error[:bins])
+            return np.append(counts, mean[bins:]), np.append(variances, variance[bins:]), share
         share = self.share(mean, error)
         counts = self._plausible(share, mean, variance)
         if share == 1.0:

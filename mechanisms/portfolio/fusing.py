@@ -20,6 +20,12 @@ root mean squared error of a cell, a district and the city, of three streams tog
     adaptive, without             20, 48 and 62    19, 46 and 76    19, 47 and 62   15, 39 and 57
     uniform: fresh noise          102, 104 and 105 96, 93 and 98    96, 99 and 105  55, 178 and 67
 
+Where noise hides bins, a mechanism may shrink them, which errs less bin by bin and takes from every
+sum. So groups are estimated from the measured top and from what bins were before they were shrunk,
+and the shrunk bins are then brought to agree with their groups: 40 bins of popularity 1 / rank, 800
+users with epsilon .3 over 7 slots and 4 contributions have a total of .98 of the truth, and had .42
+of it when shrunk bins and a top that was shrunk with them were added up.
+
 All levels are measured but for `agreed`, which is what questions do: they measure bins and top.
 
 Everything here is a function of released numbers, and costs no privacy.
@@ -46,7 +52,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def agreed(
-    counts: npt.ArrayLike, stderr: npt.ArrayLike, tree: Tree, bins: int
+    counts: npt.ArrayLike,
+    stderr: npt.ArrayLike,
+    tree: Tree,
+    bins: int,
+    unshrunk: Observed | None = None,
 ) -> tuple[Floats, Floats]:
     """What is told of all nodes of a question's tree, from what was released of a slot.
 
@@ -55,6 +65,7 @@ def agreed(
         stderr: of them, shape as `counts`; NaN before the first publication.
         tree: above the bins.
         bins: of the domain.
+        unshrunk: the same before it was shrunk, shapes as `counts`, if it was.
 
     Returns:
         (counts, variances), each of shape (nodes, parts). Without a tree they are as they were
@@ -68,15 +79,28 @@ def agreed(
     own = np.full((len(parents), released.shape[1]), np.nan)
     variances = own.copy()
     measured = _measured(parents, bins, len(released))
-    own[measured], variances[measured] = released, errors**2
-    found, left = fuse_alike(own, variances, parents)
+    if unshrunk is None:
+        own[measured], variances[measured] = released, errors**2
+        found, left = fuse_alike(own, variances, parents)
+    else:
+        # What bins were shrunk by would be missing in every group of them. So groups are estimated
+        # without that, and the bins are brought to agree with these.
+        own[measured], variances[measured] = unshrunk.counts, unshrunk.variances
+        own, left = fuse_alike(own, variances, parents)
+        own[:bins], left[:bins] = released[:bins], errors[:bins] ** 2
+        certain = np.zeros_like(left)
+        certain[:bins] = left[:bins]
+        found, _ = fuse_alike(own, certain, parents)
     return whole_counts(found, parents).astype(np.float64), np.where(
         np.isfinite(left), left, np.nan
     )
 
 
 def parts_of(
-    question: Question, counts: npt.ArrayLike, stderr: npt.ArrayLike
+    question: Question,
+    counts: npt.ArrayLike,
+    stderr: npt.ArrayLike,
+    unshrunk: Observed | None = None,
 ) -> tuple[Floats, Floats]:
     """Parts of all nodes of a question, and their variances, from the cells of a slot.
 
@@ -84,13 +108,15 @@ def parts_of(
         question: what was asked.
         counts: released cells, shape (cells,).
         stderr: of them, NaN where nothing is known, shape (cells,).
+        unshrunk: the same before it was shrunk, if it was.
 
     Returns arrays of shape (nodes, parts), as :func:`agreed` has them.
     """
     shape = (-1, question.statistic.weights.shape[1])
-    return agreed(
-        np.reshape(counts, shape), np.reshape(stderr, shape), question.tree, question.domain.bins
-    )
+    if unshrunk is not None:
+        unshrunk = Observed(unshrunk.counts.reshape(shape), unshrunk.variances.reshape(shape))
+    told, errors = np.reshape(counts, shape), np.reshape(stderr, shape)
+    return agreed(told, errors, question.tree, question.domain.bins, unshrunk)
 
 
 def observed_parts(question: Question, release: SlotRelease) -> Iterator[Observed]:

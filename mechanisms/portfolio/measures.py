@@ -63,6 +63,11 @@ class Measure:
         return self.nodes * self.parts
 
     @property
+    def totals(self) -> int:
+        """How many of the last cells are of nodes above the bins."""
+        return (self.nodes - len(self.above)) * self.parts
+
+    @property
     def quantum(self) -> int:
         """The most that an event adds to a cell: a cell in these is like a count of events."""
         return int(self.weights.max())

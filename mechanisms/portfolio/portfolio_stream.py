@@ -225,6 +225,7 @@ class PortfolioStream:
                 question.measure.parts if question.statistic.ratios else 0,
                 summed=bool(question.times),
                 graded=question.measure.graded,
+                totals=question.measure.totals,
             )
             made = mechanism(question.mechanism, population, revise=revise)
         except ConfigurationError as error:

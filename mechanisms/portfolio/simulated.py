@@ -124,7 +124,7 @@ def answers_of(
     for slot, release in enumerate(releases):
         usual = usual and usual.after(observed_parts(question, release))
         if some is None or slot in some:
-            yield answer_of(question, release.values, release.stderr, usual)
+            yield answer_of(question, release.values, release.stderr, usual, release.unshrunk)
 
 
 def times_of(

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import Estimate, Slots, format_duration
+from streamveil.mechanisms.core.records import Slots, format_duration
 from streamveil.mechanisms.portfolio.answers import Answer
 from streamveil.mechanisms.portfolio.fusing import parts_of
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.times import TimeSum, about
 from streamveil.mechanisms.portfolio.trees import levels_of
 from streamveil.mechanisms.portfolio.usual import Usual
+from streamveil.mechanisms.protocol import Observed, SlotRelease
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,10 +39,10 @@ class SlotAnswer:
     figures: Answer
     """Arrays of shape (labels, outputs)."""
     status: str
-    """As in :class:`Estimate`; a longer time is published if one of its slots was, and else has
+    """As in :class:`SlotRelease`; a longer time is published if one of its slots was, and else has
     the status of the last one."""
     published_slot: int | None
-    """As in :class:`Estimate`, in slots of the question; None of a longer time."""
+    """As in :class:`SlotRelease`, in slots of the question; None of a longer time."""
     epsilon: float
     """Largest budget that it cost anybody: nothing for a longer time."""
     mechanism: str
@@ -79,19 +80,19 @@ class SlotAnswer:
     @classmethod
     def of(
         cls,
-        estimate: Estimate,
+        release: SlotRelease,
         slot: int,
         question: Question,
         portfolio: Portfolio,
         usual: Usual | None = None,
     ) -> SlotAnswer:
-        """What the estimated cells of a question's histogram answer, with what is usual of it."""
+        """What the released cells of a question's histogram answer, with what is usual of it."""
         return cls._of(
             *(question, portfolio.slots_of(question), slot),
-            answer_of(question, estimate.values, estimate.stderr, usual),
-            estimate.status,
-            estimate.published_slot,
-            estimate.epsilon,
+            answer_of(question, release.values, release.stderr, usual, release.unshrunk),
+            release.status,
+            release.published_slot,
+            release.epsilon,
         )
 
     @classmethod
@@ -163,6 +164,7 @@ def answer_of(
     counts: npt.ArrayLike,
     stderr: npt.ArrayLike,
     usual: Usual | None = None,
+    unshrunk: Observed | None = None,
 ) -> Answer:
     """The figures of one slot, of bins and groups that add up.
 
@@ -171,8 +173,9 @@ def answer_of(
         counts: released cells, shape (cells,).
         stderr: of them, NaN where nothing is known, shape (cells,).
         usual: what is usual of ratios; None in the first slot, and for other statistics.
+        unshrunk: the cells before they were shrunk, if they were.
     """
     if usual and question.tree.levels:
         # What groups tell of their bins is in these counts, and not in what was observed of each.
         usual = usual.settled()
-    return question.statistic.answer(*parts_of(question, counts, stderr), usual)
+    return question.statistic.answer(*parts_of(question, counts, stderr, unshrunk), usual)

@@ -156,7 +156,7 @@ def sums_after(
     """Those of a question with one more slot, the next one."""
     if not sums:
         return sums
-    parts = parts_of(question, release.values, release.stderr)
+    parts = parts_of(question, release.values, release.stderr, release.unshrunk)
     lasting = lasting_of(question, release)
     return tuple(one.after(slot, *parts, lasting, release.status) for one in sums)
 

@@ -12,12 +12,12 @@ from streamveil.io.answers import answer_json, answers_batch
 from streamveil.io.folder import answer_file
 from streamveil.io.kafka import answer_record
 from streamveil.mechanisms.core.domains import Categories
-from streamveil.mechanisms.core.records import Estimate, Slots
+from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.portfolio.statistics import Mean, TopK
 from streamveil.mechanisms.portfolio.times import sums_at_start
-from streamveil.mechanisms.protocol import Lasting
+from streamveil.mechanisms.protocol import Lasting, SlotRelease
 
 PLACES = Question("places", value=("place",), domain=Categories(("a", "b")))
 ALL = Question("all", slots=24)
@@ -26,7 +26,10 @@ PORTFOLIO = Portfolio(Slots.of("1h"), (PLACES, ALL))
 
 def answer(question, slot, counts, stderr):
     size = len(counts)
-    made = Estimate(np.array(counts), "published", slot, 0.5, np.full(size, float(stderr)))
+    made = SlotRelease(
+        *(np.array(counts), "published", slot, 0.5, np.full(size, float(stderr))),
+        spent=np.zeros(1, np.int64),
+    )
     return SlotAnswer.of(made, slot, question, PORTFOLIO)
 
 

@@ -93,6 +93,24 @@ def test_a_stream_that_grows_is_believed_again():
 
 
 # What cannot be foreseen of a slot says nothing against an estimate of what is usual.
+# A total beside bins is no bin: it is told as it is, and bins as if it were not there.
+def test_totals_are_not_shrunk_with_their_bins():
+    random = np.random.default_rng(1)
+    alone, beside = Shrinkage(), Shrinkage()
+    for _ in range(5):
+        bins, estimate = random.normal(2, 20, (2, BINS))
+        both, total = np.append(bins, bins.sum()), np.append(estimate, 200.0)
+        alone.learn(observed(bins, estimate, 400.0, 400.0))
+        beside.learn(observed(both, total, 400.0, 400.0), 1)
+        assert vars(alone) == vars(beside)
+        each = np.full(BINS + 1, 400.0)
+        counts, stated, share = beside.shrunk(total, each, each, 1)
+        apart = alone.shrunk(estimate, each[1:], each[1:])
+        assert (counts[-1], stated[-1], share) == (200.0, 400.0, apart[2])
+        assert share < 1
+        assert counts[:-1].tolist() == apart[0].tolist()
+
+
 def test_only_the_error_of_estimates_speaks_against_them():
     estimate = np.linspace(0.5, 2.0, BINS)
     shrinkage = Shrinkage()
