@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         read_part,
         split_file,
     )
-    from streamveil.io.files import Stamp, is_in_folder, list_files, match_files
+    from streamveil.io.files import Stamp, is_in_folder, label_of, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
@@ -140,6 +140,7 @@ __all__ = [
     "is_in_folder",
     "is_stream",
     "is_table",
+    "label_of",
     "list_files",
     "make_folder",
     "match_files",

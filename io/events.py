@@ -25,6 +25,7 @@ from streamveil.io.files import (
     check_file,
     distinct,
     input_files,
+    label_of,
     match_files,
     require_columns,
 )
@@ -455,10 +456,10 @@ def rejected_batch(
     count = len(records)
     return pa.RecordBatch.from_pydict(
         {
-            "source": [source] * count,
+            "source": [label_of(source)] * count,
             "row": rows,
             "reason": [reason] * count,
-            "detail": details,
+            "detail": map(label_of, details),
             "record": texts,
         },
         schema=REJECTED_SCHEMA,

@@ -273,6 +273,11 @@ def require_columns(
             )
 
 
+def label_of(path: str) -> str:
+    """A path as text for people and tables: of a name that is not UTF-8 some bytes are escaped."""
+    return path.encode(errors="backslashreplace").decode()
+
+
 def plain_values(column: pa.Array) -> list[Any]:
     """Python's own values of a column; a map becomes a dict."""
     values: list[Any] = column.to_pylist()
@@ -304,7 +309,7 @@ def event_batch(
     """Batch of the named columns and where each row stood in the source; null without `rows`."""
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     fields.append(pa.field(ROW_COLUMN, pa.int64(), nullable=rows is None))
-    metadata: dict[Any, Any] = {SOURCE_METADATA: source.encode()}
+    metadata: dict[Any, Any] = {SOURCE_METADATA: label_of(source).encode()}
     places = pa.nulls(len(arrays[0]), pa.int64()) if rows is None else pa.array(rows, pa.int64())
     schema = pa.schema(fields, metadata=metadata)
     return pa.RecordBatch.from_arrays([*arrays, places], schema=schema)

@@ -31,6 +31,7 @@ from streamveil.io import (
     check_events,
     check_outputs,
     is_stream,
+    label_of,
     refuse_witness,
     witness_of,
 )
@@ -625,7 +626,7 @@ class Follow:
             passes=number,
             results={job.results[kind]: target for kind, target in targets.items()},
             inputs={
-                path: found.read(path, waiting.get(path), path in broken)
+                path: found.read(path, waiting.get(label_of(path)), label_of(path) in broken)
                 if path in read
                 else found.known[path]
                 for path in (*found.events, *found.changes)

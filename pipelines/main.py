@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _not_utf8(argument: str) -> str | None:
+    """An argument in which a byte is no text, with that byte escaped; else None."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return argument.encode(errors="backslashreplace").decode()
+    return None
+
+
 def _underscored(argument: str) -> str:
     """A flag with underscores in its name, as all of them are declared; Beam's have both."""
     if not argument.startswith("--"):
@@ -85,6 +95,11 @@ def _run(command: str, rest: Sequence[str]) -> int:
         tell_aside(f"streamveil {command}: {why}", logging.ERROR)
         return code
 
+    if label := next(filter(None, map(_not_utf8, rest)), None):
+        remedy = "rename the file, or name one of the input by its folder or by a glob"
+        return refused(f"{label} is not UTF-8 text: {remedy}", 2)
+    if label := _not_utf8(os.getcwd()):
+        return refused(f"the working folder {label} is not UTF-8 text: work in another one", 2)
     try:
         return _COMMANDS[command](rest)
     except InputLost as error:

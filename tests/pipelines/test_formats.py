@@ -213,3 +213,52 @@ def test_a_file_that_changes_while_it_is_read_releases_nothing(job, monkeypatch,
     assert "went away" in outcome.err or "was written to while it was read" in outcome.err
     assert outcome.err.count("\n") == 1
     assert not os.path.exists(job.path("out.jsonl"))
+
+
+# ---- names that are not UTF-8 ---------------------------------------------------------------
+
+
+def test_names_that_are_not_text_are_read_in_a_folder(job):
+    """They were a traceback, and stopped every restart of a followed stream."""
+    os.makedirs(job.path("in"))
+    folder = os.fsencode(job.path("in"))
+    odd, cut = (folder + name for name in (b"/\xff\xfe.csv", b"/\xe9.parquet"))
+    with open(odd, "wb") as file:
+        lines = (
+            "user,value,time",
+            "u1,A,2024-01-01T08:00:00Z",
+            "u2,B,2024-01-02T09:00:00Z",
+            "u3,A",
+        )
+        file.write("\n".join(lines).encode())
+    flags = {"input": job.path("in"), "start": "2024-01-01", "max_rejected": "1"}
+    job.done(rejected=job.path("bad.parquet"), end="2024-01-03", **flags)
+    assert job.counts() == {START: [1, 0, 0], START + DAY: [0, 1, 0]}
+    (letter,) = job.rows("bad.parquet")
+    assert letter["source"].endswith("in/\\udcff\\udcfe.csv")
+    with open(cut, "wb") as file:
+        file.write(b"PAR1")
+    kept = {"state": job.path("state"), "output": job.path("kept.jsonl"), "noise_key": job.key()}
+    kept |= {"rejected": job.path("bad.jsonl"), "follow": "100ms"}
+    job.done(end="2024-01-02", **(flags | kept))
+    job.done("--resume", end="2024-01-03", **(flags | kept))
+    assert job.counts("kept-00000001.jsonl") == {START: [1, 0, 0]}
+    assert job.counts("kept-00000002.jsonl") == {START + DAY: [0, 1, 0]}
+    reasons = {(row["source"][-12:], row["reason"]) for row in job.rows("bad-00000001.jsonl")}
+    assert reasons == {
+        ("\\udcff\\udcfe.csv"[-12:], "unparsable"),
+        ("dce9.parquet", "unreadable file"),
+    }
+
+
+@pytest.mark.parametrize("name", ["input", "output", "domain", "ledger", "state", "card"])
+def test_an_option_that_is_not_text_is_refused_in_one_line(job, name):
+    outcome = job.refused(f"--{name}=", "\\udcff is not UTF-8 text", **{name: job.path("\udcff")})
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(job, monkeypatch):
+    os.makedirs(job.path("") + "/\udcff")
+    monkeypatch.chdir(job.path("") + "/\udcff")
+    outcome = job.refused("the working folder", "\\udcff is not UTF-8 text")
+    assert outcome.err.count("\n") == 1
