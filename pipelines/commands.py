@@ -267,9 +267,9 @@ def _check_times(given: Any) -> None:
     lateness(given.allowed_lateness)
     dialect_of(given)
     if given.time_format is not None:
-        from streamveil.transforms.columns.time_formats import pattern_of
+        from streamveil.transforms.columns.time_formats import forms_of
 
-        pattern_of(given.time_format)
+        forms_of(given.time_format)
     is_true("dry_run", given.dry_run)
     whole("processes", given.processes)
     if given.time_zone is not None:

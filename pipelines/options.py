@@ -93,6 +93,21 @@ EVENT_FILES = (
 Parser = argparse.ArgumentParser
 
 
+class _OneEachLine(argparse.Action):
+    """Keeps all values of an option that may be given several times: a text, one in each line."""
+
+    def __call__(
+        self,
+        parser: Parser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Add a value."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before}\n{values}")
+
+
 def add_event_options(parser: Parser) -> None:
     """Add the options that say where events come from and when they happened."""
     add = section(parser, EVENTS)
@@ -124,12 +139,17 @@ def add_event_options(parser: Parser) -> None:
         metavar="ZONE",
         help="zone of times without an offset (default UTC)",
     )
-    add("--time_unit", choices=UNITS, help="unit of times given as numbers")
+    add(
+        "--time_unit",
+        choices=UNITS,
+        help="unit of times given as numbers; excel for serial dates of spreadsheets",
+    )
     add(
         "--time_format",
         metavar="FORMAT",
-        help="how times are written as text, in codes of strptime such as %%d.%%m.%%Y %%H:%%M "
-        "(default: ISO 8601)",
+        action=_OneEachLine,
+        help="how times are written as text, in codes of strptime such as %%d.%%m.%%Y %%H:%%M; "
+        "several times for several forms, of which one may be iso (default: ISO 8601, RFC 2822)",
     )
     add = section(parser, TIME)
     add("--slot", metavar="LENGTH", help="length of a slot: 1w, 1d, 1h, 5m, 60s")

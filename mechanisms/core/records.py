@@ -32,7 +32,8 @@ MICROSECONDS = {
 MONDAY = 4 * MICROSECONDS["d"]
 """Start of 1970-01-05, where weeks begin unless something else is asked for."""
 # Units of times that are given as numbers.
-UNITS = ("s", "ms", "us", "ns")
+EXCEL = "excel"
+UNITS = ("s", "ms", "us", "ns", EXCEL)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 # Above this, an epsilon is a typing error: exp(MAX_EPSILON) is no protection at all. The bound

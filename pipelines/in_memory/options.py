@@ -57,6 +57,8 @@ def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argpa
 def _text(name: str, value: Any) -> str:
     """A value as it is written on a command line; several are parted by commas."""
     if isinstance(value, (list, tuple)):
+        if name == "time_format":  # in which there may be commas
+            return "\n".join(value)
         return ",".join(_text(name, each) for each in value)
     if isinstance(value, (dt.date, dt.datetime)):
         return value.isoformat()

@@ -55,7 +55,32 @@ CAUSES = {
     "days first": (
         ["u1,A,31/01/2024", "u2,B,30/01/2024 10:00"],
         {},
-        ["unparsable time", "31/01/2024", "come first", "ISO 8601"],
+        ["unparsable time", "31/01/2024", "come first", "ISO 8601", "--time_format=%d/%m/%Y"],
+    ),
+    "days or months first": (
+        ["u1,A,01/02/2024 10:00", "u2,B,01/02/2024 10:00"],
+        {},
+        ["--time_format='%d/%m/%Y %H:%M' or --time_format='%m/%d/%Y %H:%M', whichever is meant"],
+    ),
+    "times of a log": (
+        ["u1,A,01/Jan/2024:10:00:00 +0000", "u2,B,02/Jan/2024:10:00:00 +0000"],
+        {},
+        ["the times look like --time_format='%d/%b/%Y:%H:%M:%S %z'"],
+    ),
+    "dates of digits": (
+        ["u1,A,20240101", "u2,B,20240131"],
+        {},
+        ["the times look like --time_format=%Y%m%d"],
+    ),
+    "two forms, one of them said": (
+        ["u1,A,31.01.2024", "u2,B,30-Jan-2024"],
+        {"time_format": "%d/%m/%Y"},
+        ["not all of --time_format=%d/%m/%Y; this one looks like --time_format=%d"],
+    ),
+    "serial dates": (
+        ["u1,A,45292", "u2,B,45293.5"],
+        {},
+        ["unparsable time (2)", "the times look like --time_unit=excel"],
     ),
     "another form": (
         ["u1,A,31/01/2024", "u2,B,30/01/2024"],

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import streamveil as sv
 from streamveil.io import read_ledger, read_releases
 from streamveil.mechanisms.core.records import STATUSES
 
@@ -667,3 +668,21 @@ def test_a_tidy_file(job):
         (19723, "C", 0),
     ]
     assert all(row["low"] <= row["count"] <= row["high"] for row in rows)
+
+
+def test_times_in_several_forms(job):
+    """As flags, which are repeated, and as a list of Python, which is the same."""
+    job.lines("u1,A,31.01.2024", 'u2,B,"Jan 30, 2024"', "u3,C,2024-01-29T10:00Z")
+    forms = ["%d.%m.%Y", "%b %d, %Y", "iso"]
+    flags = (f"--time_format={form}" for form in forms)
+    outcome = job(*flags, start="2024-01-29", end="2024-02-01")
+    assert outcome.code == 0, outcome
+    assert [row["counts"] for row in job.rows()] == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    found = sv.release(
+        job.path("events.csv"),
+        **{"user": "user", "value": "value", "time": "time", "slot": "1d", "domain": "A,B,C"},
+        **{"start": "2024-01-29", "end": "2024-02-01", "mechanism": "uniform"},
+        requirements=job.path("users.csv"),
+        time_format=forms,
+    )
+    assert found.rejected.num_rows == 0

@@ -39,6 +39,7 @@ from streamveil.transforms.columns.text import (
     if_of_pandas,
     user_texts,
 )
+from streamveil.transforms.columns.time_formats import form_text
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
@@ -47,6 +48,9 @@ AHEAD = "ahead of time"
 NULL_VALUE = "null value"
 NOT_A_NUMBER = "not a number"
 OUTSIDE_DOMAIN = "outside the domain"
+
+A_NUMBER = ", a number: "
+"""What a detail says of a time that is a number without a unit."""
 
 _OUTSIDE, _NULL, _NAN = -1, -2, -3
 REASON_OF_CODE = {_OUTSIDE: OUTSIDE_DOMAIN, _NULL: NULL_VALUE, _NAN: NOT_A_NUMBER}
@@ -74,14 +78,16 @@ class Columns(Identified):
     time_zone: str = "UTC"
     """IANA zone of times without an offset."""
     time_unit: str | None = None
-    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`, or `excel` for serial dates."""
     time_format: str | None = None
-    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
+    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`, or a
+    list of them, which may have `iso`; kept as a text with one in each line."""
 
     def __post_init__(self) -> None:
         """Check the names, and how times are read."""
         for name, read in (("user", column_name), ("value", column_names), ("time", column_name)):
             object.__setattr__(self, name, read(getattr(self, name), name))
+        object.__setattr__(self, "time_format", form_text(self.time_format))
         check_reading(self.time_zone, self.time_unit, self.time_format)
 
     @classmethod
@@ -353,7 +359,7 @@ class EventMapper:
             names = (columns.time,)
             time = record[columns.time]
             if columns.time_unit is None and isinstance(time, str) and is_number(time):
-                return f"{columns.time} is {time}, a number: say its unit (--time_unit)"
+                return f"{columns.time} is {time}{A_NUMBER}say its unit (--time_unit)"
         return ", ".join(
             f"{name} is {'null' if record[name] is None else record[name]}" for name in names
         )

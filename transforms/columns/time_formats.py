@@ -1,13 +1,18 @@
 """Times written otherwise than ISO 8601: strptime codes, read by column, row by row or not at all.
 
 The C library's strptime takes what is no date (31 February) and skips what it does not know (an
-offset), so a column is taken apart by a pattern here, and put together as ISO 8601.
+offset), so a column is taken apart by a pattern here, and put together as ISO 8601. Several forms
+are a text with one in each line.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
+import itertools
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +24,9 @@ _MONTHS = (
     *("october", "november", "december"),
 )
 _SHORT = tuple(name[:3] for name in _MONTHS)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_SHORT_DAYS = tuple(name[:3] for name in _WEEKDAYS)
+_UTC = "utc|gmt|ut|z"
 # Pattern of what each code stands for; names are English, whatever the machine speaks.
 _CODES = {
     "Y": r"\d{4}",
@@ -32,13 +40,41 @@ _CODES = {
     "p": "am|pm",
     "M": r"\d{1,2}",
     "S": r"\d{1,2}",
-    "f": r"\d{1,6}",
-    "z": r"z|[+-]\d{2}:?\d{2}",
+    "f": r"\d{1,9}",
+    "z": rf"{_UTC}|[+-]\d{{2}}:?\d{{2}}",
+    "a": "|".join(_SHORT_DAYS),
+    "A": "|".join(_WEEKDAYS),
 }
-_SHORTHANDS = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d", "%R": "%H:%M"}
+_SHORTHANDS = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d", "%R": "%H:%M", "%Z": "%z", "%e": "%d"}
+ISO = "iso"
+"""As one of several forms: what is read where there is none."""
 _TOKEN = re.compile(r"%.?|[^%]+", re.DOTALL)
 _DATES = ({"Y", "m", "d"}, {"y", "m", "d"}, {"Y", "b", "d"}, {"y", "b", "d"}, {"Y", "B", "d"})
 _CLOCKS: tuple[set[str], ...] = (set(), {"H"}, {"I", "p"})
+
+
+def form_text(value: Any) -> str | None:
+    """One or several forms, as a text or a list of texts, as one text with a form in each line.
+
+    Raises ConfigurationError for anything else.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
+        return "\n".join(value)
+    raise ConfigurationError(
+        f"time format {value!r} (--time_format): give codes of strptime, or a list of them"
+    )
+
+
+@functools.lru_cache
+def forms_of(text: str) -> tuple[str, ...]:
+    """The forms of a text, each once. Raises ConfigurationError as :func:`pattern_of`."""
+    forms = tuple(dict.fromkeys(text.split("\n")))
+    for form in forms:
+        if form != ISO:
+            pattern_of(form)
+    return forms
 
 
 @functools.lru_cache
@@ -55,15 +91,18 @@ def pattern_of(form: str) -> str:
             continue
         code = token[1:]
         if code not in _CODES:
-            known = " ".join(f"%{name}" for name in (*_CODES, "F", "R", "T", "%"))
+            known = " ".join(f"%{name}" for name in (*_CODES, "e", "Z", "F", "R", "T", "%"))
             raise ConfigurationError(
                 f"time format {form!r} (--time_format) has {token!r}: the codes are {known}"
             )
         if code in codes:
             raise ConfigurationError(f"time format {form!r} (--time_format) has {token} twice")
         codes.add(code)
-        parts.append(f"(?P<{code}>{_CODES[code]})")
-    date, clock = codes - set("HIpMSfz"), codes & set("HIp")
+        field = f"(?P<{code}>{_CODES[code]})"
+        if code == "f" and parts and parts[-1] in (re.escape("."), ","):
+            field = f"(?:{parts.pop()}{field})?"  # where there is no fraction, there is no point
+        parts.append(f" ?{field}" if code == "d" and "%e" in form else field)
+    date, clock = codes - set("HIpMSfzaA"), codes & set("HIp")
     if date not in (*_DATES, {"y", "B", "d"}) or clock not in _CLOCKS:
         raise ConfigurationError(
             f"time format {form!r} (--time_format) tells no time: write a year (%Y), a month (%m, "
@@ -92,16 +131,42 @@ def as_iso(column: pa.Array, form: str) -> pa.Array:
         hour = at["H"] if "H" in at else _hour(at["I"], at["p"])
         texts += ["T", _padded(hour), ":", _padded(at["M"]) if "M" in at else "00"]
         texts += [":", _padded(at["S"])] if "S" in at else []
-        texts += [".", at["f"]] if "f" in at else []
-        texts += [pc.utf8_upper(at["z"])] if "z" in at else []
-    iso = pc.binary_join_element_wise(
-        *(
-            text if isinstance(text, pa.Array) else pa.scalar(text, pa.large_string())
-            for text in texts
-        ),
-        pa.scalar("", pa.large_string()),
+        if "f" in at:
+            point = pa.scalar(".", pa.large_string())
+            whole = pc.equal(at["f"], pa.scalar("", pa.large_string()))
+            texts.append(pc.if_else(whole, at["f"], _joined(point, at["f"])))
+        texts += [pc.replace_substring_regex(at["z"], f"(?i)^({_UTC})$", "Z")] if "z" in at else []
+    iso = _joined(*texts)
+    good = found.is_valid()
+    if "a" in at or "A" in at:
+        good = pc.and_(good, _of_its_day(iso, at.get("a", at.get("A"))))
+    return pc.if_else(good, iso, pa.scalar(None, pa.large_string()))
+
+
+def _joined(*texts: Any) -> pa.Array:
+    parts = (
+        text if isinstance(text, (pa.Array, pa.Scalar)) else pa.scalar(text, pa.large_string())
+        for text in (*texts, "")
     )
-    return pc.if_else(found.is_valid(), iso, pa.scalar(None, pa.large_string()))
+    return pc.binary_join_element_wise(*parts)
+
+
+def _of_its_day(iso: pa.Array, names: pa.Array) -> pa.Array:
+    """Whether each time is of the day of the week that is written; False where there is none."""
+    days = pc.index_in(
+        pc.utf8_slice_codeunits(pc.utf8_lower(names), 0, 3),
+        pa.array(_SHORT_DAYS, pa.large_string()),
+    )
+    dates = pc.utf8_slice_codeunits(iso, 0, 10).dictionary_encode()
+    found = pa.array(map(_weekday, dates.dictionary.to_pylist()), pa.int32()).take(dates.indices)
+    return pc.fill_null(pc.equal(days, found), False)
+
+
+def _weekday(date: str) -> int | None:
+    try:
+        return dt.date.fromisoformat(date).weekday()
+    except ValueError:
+        return None
 
 
 def _padded(digits: pa.Array) -> pa.Array:
@@ -133,3 +198,86 @@ def _hour(hours: pa.Array, halves: pa.Array) -> pa.Array:
     whole = pc.if_else(pc.equal(given, 12), 0, given)
     shown = pc.add(whole, pc.if_else(afternoon, 12, 0))
     return pc.if_else(real, shown, 99).cast(pa.large_string())
+
+
+# What a guess is made of: how days, dates and clock times may begin a text, and what parts them.
+_DAY_PREFIXES = ("", "%a, ", "%A, ", "%a ", "%A ")
+_YEARS, _NAMES = ("%Y", "%y"), ("%b", "%B")
+_DATE_FORMS = (
+    *(f"%Y{apart}%m{apart}%d" for apart in "-/. "),
+    *(f"%d{apart}%m{apart}{year}|%m{apart}%d{apart}{year}" for year in _YEARS for apart in "/.- "),
+    *(f"%d{apart}{name}{apart}{year}" for year in _YEARS for name in _NAMES for apart in "- /."),
+    *(f"{name} %d{comma} %Y" for name in _NAMES for comma in ("", ",")),
+    *(f"%Y{apart}{name}{apart}%d" for name in _NAMES for apart in "- "),
+    "%Y%m%d",
+)
+_BETWEEN = (" ", "T", ", ", ":", "_", "-", " at ")
+_CLOCK_FORMS = (
+    *("%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S.%f %p", "%I:%M:%S %p", "%I:%M:%S%p", "%H:%M:%S"),
+    *("%I:%M %p", "%I:%M%p", "%H:%M", "%H.%M.%S", "%H.%M", "%H%M%S", "%H%M", "%I %p", "%I%p"),
+)
+_ZONES = ("", " %z", "%z")
+_WHOLE_FORMS = (
+    *("%a %b %e %H:%M:%S %Y", "%a %b %e %H:%M:%S %z %Y", "%Y%m%d%H%M%S", "%Y%m%d%H%M"),
+    *("%Y%m%d %H%M%S", "%y%m%d"),
+)
+_MOST = 3
+
+
+def guesses(text: str) -> list[str]:
+    """Forms in which a text is a time, at most a few: more than one where it is ambiguous."""
+    found: list[str] = []
+    column = pa.array([text], pa.large_string())
+    for form in _candidates(text.strip()):
+        again = form.replace("%B", "%b") in found  # May
+        if not again and len(found) < _MOST and _is_time(as_iso(column, form)[0].as_py()):
+            found.append(form)
+    return found
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Forms that a text may have; the longest match of a part is the one."""
+    for form in _WHOLE_FORMS:
+        if re.search(pattern_of(form), text):
+            yield form
+    dates = [date for forms in _DATE_FORMS for date in forms.split("|")]
+    for prefix, date in itertools.product(_DAY_PREFIXES, dates):
+        rest = _rest(prefix + date, text)
+        if rest == "":
+            yield prefix + date
+        elif rest is not None:
+            yield from (f"{prefix}{date}{clock}" for clock in _clocks(rest))
+
+
+def _clocks(rest: str) -> Iterator[str]:
+    for between, clock, zone in itertools.product(_BETWEEN, _CLOCK_FORMS, _ZONES):
+        if _rest(between + clock + zone, rest) == "":
+            yield between + clock + zone
+            return
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _beginning(form: str) -> re.Pattern[str]:
+    pieces = (
+        f"(?:{_CODES[token[1:]]})" if token.startswith("%") else re.escape(token)
+        for token in _TOKEN.findall(form)
+    )
+    return re.compile("".join(pieces), re.IGNORECASE | re.ASCII)
+
+
+def _rest(form: str, text: str) -> str | None:
+    """What follows the part of a text that is of a form; None where it does not begin so."""
+    match = _beginning(form).match(text)
+    return None if match is None else text[match.end() :]
+
+
+def _is_time(iso: str | None) -> bool:
+    if iso is None:
+        return False
+    date, _, clock = iso.partition("T")
+    hour, _, rest = clock.partition(":")
+    try:
+        dt.date.fromisoformat(date)
+    except ValueError:
+        return False
+    return not clock or (int(hour) < 24 and int(rest[:2]) < 60)

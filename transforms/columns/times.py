@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.records import (
+    EXCEL,
     MICROSECONDS,
     UNITS,
     ConfigurationError,
     check_zone,
     parse_time,
 )
-from streamveil.transforms.columns.time_formats import as_iso, pattern_of
+from streamveil.transforms.columns.time_formats import ISO, as_iso, forms_of
 
 _SHIFT = {"s": 6, "ms": 3, "us": 0, "ns": -3}  # a unit is 10**shift microseconds
 
@@ -35,8 +36,23 @@ EARLIEST = parse_time("0001-01-01")
 LATEST = parse_time("9999-12-31T23:59:59")
 
 _DAY = MICROSECONDS["d"]
+# Of Excel: 1900-03-01, 1970-01-01, and the day after 9999-12-31.
+_FIRST_SERIAL, _SERIAL_OF_1970, _LAST_SERIAL = 61, 25_569, 2_958_466
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
+# Other ways to write the same time, and what takes their place.
+_VARIANTS = (
+    (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"),
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", r"\1-\2-\3T\4:\5"),
+    (r"(:\d{2}),(\d+)", r"\1.\2"),
+    (r"(\d) ?(?i:utc|gmt|ut|z)$", r"\1Z"),
+)
+# RFC 2822, and 1123, whose zones are names: after what takes their place.
+_RFC = r"^([A-Za-z]{3}, )?\d{1,2} [A-Za-z]{3} \d{4} "
+_RFC_FORMS = tuple(
+    f"{day}%d %b %Y {clock}%z" for day in ("%a, ", "") for clock in ("%H:%M:%S", "%H:%M")
+)
 _LONG_FRACTION = r"([.]\d{6})\d+"  # beyond microseconds: cut
 _APART = r" +([+-]\d{2}(:?\d{2})?)$"  # an offset after a space
 _WHOLE = r"^-?(\d{1,18}|[0-8]\d{18})$"  # what 64 bits hold for sure
@@ -60,7 +76,7 @@ def check_reading(zone: str, unit: str | None, form: str | None = None) -> None:
         )
     check_zone(zone)
     if form is not None:
-        pattern_of(form)
+        forms_of(form)
 
 
 def to_micros(
@@ -80,12 +96,13 @@ def to_micros(
     A date without a clock time is the first moment of that day in `zone`, also where its clocks
     skip midnight or show it twice; a day that they skip is ambiguous.
     With `form`, text and whole numbers are read as the strptime codes in it say, and in no other
-    way.
+    way; what several forms in it read as different times is ambiguous.
 
     Args:
         column: Arrow array of n rows.
         zone: IANA name of the time zone of times without an offset.
-        unit: `s`, `ms`, `us` or `ns` for numbers.
+        unit: `s`, `ms`, `us` or `ns` for numbers, or `excel` for serial dates of spreadsheets,
+            which are clock times in `zone`.
         form: codes of :mod:`time_formats`, such as `%d.%m.%Y %H:%M`.
         name: the column's name, for errors.
 
@@ -105,10 +122,12 @@ def to_micros(
         column, kind = column.cast(pa.large_string()), pa.large_string()
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         text = column.cast(pa.large_string())
-        return _from_text(text, zone, unit) if form is None else _from_form(text, zone, form)
+        return _from_text(text, zone, unit) if form is None else _from_forms(text, zone, unit, form)
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64), dict.fromkeys(range(len(column)), NULL_TIME)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        if unit == EXCEL:
+            return _from_serials(column, zone)
         return _from_numbers(column, unit, name)
     raise ConfigurationError(
         f"column {name!r} holds {kind}, which is no time: give timestamps, dates, ISO 8601 text, "
@@ -193,7 +212,8 @@ def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros
     if unit is None:
         raise ConfigurationError(
             f"column {name!r} holds {column.type}, which could count seconds or nanoseconds: "
-            "say --time_unit=s, ms, us or ns, or give timestamps"
+            "say --time_unit=s, ms, us or ns, or excel for serial dates, or for dates such as "
+            "20240531 --time_format=%Y%m%d, or give timestamps"
         )
     scale = {**MICROSECONDS, "us": 1, "ns": 1e-3}[unit]
     values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan)
@@ -210,6 +230,28 @@ def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros
     return micros.astype(np.int64), {**reasons, **_nulls(column)}
 
 
+def _from_serials(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
+    """Days since 1899-12-30 as spreadsheets count them: dates, and with a fraction clock times.
+
+    A fraction is of a day, to the millisecond, as Excel shows it. Before March 1900, where Excel
+    has a day that never was, there is none.
+    """
+    reasons = _nulls(column)
+    days = column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    outside = ~((days >= _FIRST_SERIAL) & (days < _LAST_SERIAL))
+    for row in np.flatnonzero(outside).tolist():
+        reasons.setdefault(row, UNPARSABLE_TIME)
+    days = np.where(outside, _FIRST_SERIAL, days)
+    clock = np.rint(days * (_DAY // 1000)).astype(np.int64) * 1000 - _SERIAL_OF_1970 * _DAY
+    dates = days == np.floor(days)
+    micros = clock
+    if zone != "UTC":
+        for rows, read in ((np.flatnonzero(dates), _days), (np.flatnonzero(~dates), _localize)):
+            micros[rows], unclear = read(clock[rows], zone)
+            reasons = {**{int(rows[i]): why for i, why in unclear.items()}, **reasons}
+    return micros, reasons
+
+
 def is_number(text: str) -> bool:
     """Whether a text is a number, which is a time where there is a unit."""
     return _NUMBER.fullmatch(text.strip()) is not None
@@ -222,7 +264,9 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
     unread = column.is_valid().to_numpy(zero_copy_only=False)
     if unit is not None:
         rows = _matching(text, f"^{_NUMBER.pattern}$")
-        micros[rows], bad = _from_number_text(text.take(pa.array(rows)), unit)
+        some = text.take(pa.array(rows))
+        exact = unit != EXCEL
+        micros[rows], bad = _from_number_text(some, unit) if exact else _from_serials(some, zone)
         reasons.update({int(rows[i]): reason for i, reason in bad.items()})
         unread[rows] = False
         if not unread.any():
@@ -245,15 +289,23 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
             unread[rows[good]] = False
             rest = np.delete(np.arange(len(waiting)), at)
             waiting, text = waiting[rest], _some(text, rest)
+    if len(waiting) and pc.any(pc.match_substring_regex(text, _RFC)).as_py():
+        for form in _RFC_FORMS:
+            iso = as_iso(text, form)
+            at = np.flatnonzero(iso.is_valid().to_numpy(zero_copy_only=False))
+            if len(at):
+                values, bad = _from_text(_some(iso, at), zone, None)
+                rows = np.delete(waiting[at], list(bad))
+                micros[rows], unread[rows] = np.delete(values, list(bad)), False
     reasons.update(dict.fromkeys(np.flatnonzero(unread).tolist(), UNPARSABLE_TIME))
     return micros, reasons
 
 
 def _tidied(text: pa.Array) -> pa.Array:
-    """Times with six digits of a fraction at most, and no space before their offset."""
-    for untidy in (_LONG_FRACTION, _APART):
+    """Times as most write them, with six digits of a fraction at most."""
+    for untidy, tidy in (*_VARIANTS, (_LONG_FRACTION, r"\1"), (_APART, r"\1")):
         if pc.any(pc.match_substring_regex(text, untidy)).as_py():
-            text = pc.replace_substring_regex(text, untidy, r"\1")
+            text = pc.replace_substring_regex(text, untidy, tidy)
     return text
 
 
@@ -314,6 +366,27 @@ def _floor(number: str, shift: int) -> int | None:
     point = max(point, 0)
     value = int(digits[:point].ljust(point, "0") or 0)
     return -value - bool(digits[point:].strip("0")) if sign == "-" else value
+
+
+def _from_forms(column: pa.Array, zone: str, unit: str | None, text: str) -> tuple[Micros, Reasons]:
+    """Text of one of several forms, each of which looks at all of it."""
+    read = [
+        _from_text(column, zone, unit) if form == ISO else _from_form(column, zone, form)
+        for form in forms_of(text)
+    ]
+    micros, reasons = read[0]
+    for others, unread in read[1:]:
+        both = {
+            row: AMBIGUOUS_TIME
+            for row in np.flatnonzero(micros != others).tolist()
+            if row not in reasons and unread.get(row) != UNPARSABLE_TIME
+        }
+        rest = [row for row, why in reasons.items() if why == UNPARSABLE_TIME]
+        micros = micros.copy()
+        micros[rest] = others[rest]
+        reasons = {row: why for row, why in reasons.items() if why != UNPARSABLE_TIME}
+        reasons |= both | {row: unread[row] for row in rest if row in unread}
+    return micros, reasons
 
 
 def _from_form(column: pa.Array, zone: str, form: str) -> tuple[Micros, Reasons]:

@@ -23,9 +23,10 @@ from streamveil.mechanisms.core.event_tallies import (
     sum_bytes,
 )
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import InputLost, Slots, format_time
+from streamveil.mechanisms.core.records import EXCEL, InputLost, Slots, format_time
 from streamveil.transforms.columns.dead_letters import WRONG_TYPE
 from streamveil.transforms.columns.event_mapper import (
+    A_NUMBER,
     NO_REQUIREMENT,
     NOT_A_NUMBER,
     NULL_VALUE,
@@ -35,6 +36,7 @@ from streamveil.transforms.columns.event_mapper import (
 )
 from streamveil.transforms.columns.numbers import NOT_FINITE, NULL_NUMBER
 from streamveil.transforms.columns.text import NULL_USER
+from streamveil.transforms.columns.time_formats import guesses
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.transforms.messages import Kind, Message
 
@@ -44,10 +46,14 @@ _LONGEST = 200  # characters of a record in a message
 
 _LOGGER = logging.getLogger("streamveil")
 
-# From 1973 to 2286.
-_UNITS_BY_DIGITS = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
+# From 1973 to 2286; of Excel from 1927 to 2173.
+_UNITS_BY_DIGITS = {
+    **{5: EXCEL, 9: "s", 10: "s", 12: "ms", 13: "ms"},
+    **{15: "us", 16: "us", 18: "ns", 19: "ns"},
+}
 # As a detail has it: alone, or followed by what is missing for it.
-_NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?(?:, a number: .*)?")
+_NUMBER = re.compile(rf"-?(\d+)(?:[.]\d*)?(?:{A_NUMBER}.*)?")
+_PLAIN = re.compile(r"[\w%/:.,+-]+")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _OTHER_FIELDS = re.compile(r"[\d,]+ fields where the header has \d+")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
@@ -173,13 +179,20 @@ class LossLimit:
             if unit is not None and unit != self.time_unit:
                 read_as = "" if self.time_unit is None else f", but --time_unit={self.time_unit}"
                 return f"the times look like --time_unit={unit}{read_as}"
-        if why == UNPARSABLE_TIME and self.time_format is not None:
-            return f"the times are not all of --time_format={self.time_format}"
-        if why == UNPARSABLE_TIME and _DAY_FIRST.fullmatch(value.strip()):
-            return (
-                "the days or months of the dates come first: write ISO 8601 such as 2024-05-31, or "
-                "give --time_format"
-            )
+        if why == UNPARSABLE_TIME:
+            text = value.partition(A_NUMBER)[0]
+            forms = [f"--time_format={_quoted(form)}" for form in guesses(text)]
+            if self.time_format is not None:
+                given = ", ".join(self.time_format.split("\n"))
+                more = f"; this one looks like {_either(forms)}: give it too" if forms else ""
+                return f"the times are not all of --time_format={given}{more}"
+            if forms and _DAY_FIRST.fullmatch(value.strip()):
+                return (
+                    f"the days or months of the dates come first: give {_either(forms)}, or write "
+                    "ISO 8601 such as 2024-05-31"
+                )
+            if forms:
+                return f"the times look like {_either(forms)}"
         if why == OUTSIDE_RANGE:
             ends = [
                 "any time" if slot is None else format_time(end(slot))
@@ -192,7 +205,10 @@ class LossLimit:
                 f"the range that was asked for, {ends[0]} to {ends[1]}, is not that of the events "
                 "(--start, --end, --time_unit, --time_zone)"
             )
-        return f"the column {column} is not that of the times, or they are not ISO 8601"
+        return (
+            f"the column {column} is not that of the times, or they are not ISO 8601: say by "
+            "--time_format how they are written"
+        )
 
     def _unknown_cause(self, why: str, column: str, value: str) -> str:
         # Where requirements change, only the slot of such an event is known.
@@ -200,6 +216,17 @@ class LossLimit:
         if why == NO_REQUIREMENT:
             return _unlisted(named, value, "--requirements")
         return _unlisted(named, value, "--domain", "; --other=NAME gives all other values a bin")
+
+
+def _quoted(form: str) -> str:
+    """A form as a shell takes it; one without blanks is as it is."""
+    return form if _PLAIN.fullmatch(form) else f"'{form}'"
+
+
+def _either(forms: Sequence[str]) -> str:
+    """Forms to choose from, where it cannot be known which one is meant."""
+    chosen = ", whichever is meant" if len(forms) > 1 else ""
+    return f"{' or '.join(forms)}{chosen}"
 
 
 def _cause_of_question(why: str, question: str, column: str, value: str) -> str:

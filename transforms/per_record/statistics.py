@@ -12,6 +12,7 @@ from streamveil.mechanisms.core.parameter_checks import check_range, lateness, w
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
 from streamveil.transforms.checks import settling, take_options
+from streamveil.transforms.columns.time_formats import form_text
 from streamveil.transforms.columns.times import check_reading
 from streamveil.transforms.per_record.budgets import Budget, types_of
 from streamveil.transforms.per_record.mapper import Source
@@ -78,9 +79,10 @@ class PerRecord(beam.PTransform):
     time_zone: str = "UTC"
     """IANA zone of times without an offset."""
     time_unit: str | None = None
-    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`, or `excel` for serial dates."""
     time_format: str | None = None
-    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
+    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`, or a
+    list of them."""
     slots: Slots | None = None
     """How time is cut into panes; one window of all times when None."""
     first_slot: int | None = None
@@ -124,6 +126,7 @@ class PerRecord(beam.PTransform):
         self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
+        self.time_format = form_text(self.time_format)
         check_reading(self.time_zone, self.time_unit, self.time_format)
         self._check_keys()
         self._check_panes()

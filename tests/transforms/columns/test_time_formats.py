@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms.core.records import EPOCH, ConfigurationError
 from streamveil.transforms.columns.event_mapper import Columns
+from streamveil.transforms.columns.time_formats import guesses
 from streamveil.transforms.columns.times import (
     AMBIGUOUS_TIME,
     NULL_TIME,
@@ -93,3 +94,105 @@ def test_the_zone_is_that_of_the_clock_times():
 def test_what_is_no_form_is_refused(form, word):
     with pytest.raises(ConfigurationError, match=word):
         Columns("user", ("value",), "time", time_format=form)
+
+
+# ---- logs, optional fractions, several forms ----------------------------------------------------
+
+LOGS = {
+    "%d/%b/%Y:%H:%M:%S %z": "29/Feb/2024:12:34:56 +0200",
+    "%a, %d %b %Y %H:%M:%S %Z": "Thu, 29 Feb 2024 10:34:56 GMT",
+    "%A %d %B %Y, %I:%M:%S %p": "Thursday 29 February 2024, 10:34:56 AM",
+    "%a %b %e %H:%M:%S %Y": "Thu Feb 29 10:34:56 2024",
+    "%Y%m%d %H%M%S": "20240229 103456",
+}
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_forms_of_logs(form):
+    micros, reasons = to_micros(pa.array([LOGS[form], LOGS[form] + "x"]), form=form)
+    assert micros[0] == 1_709_202_896_000_000
+    assert reasons == {1: UNPARSABLE_TIME}
+
+
+def test_a_day_of_one_digit_may_have_a_blank_before_it():
+    texts = pa.array(["Fri Mar  1 2024", "Fri Mar 1 2024", "Thu Feb 29 2024"])
+    micros, reasons = to_micros(texts, form="%a %b %e %Y")
+    assert not reasons
+    assert micros.tolist() == [1_709_251_200_000_000] * 2 + [1_709_164_800_000_000]
+
+
+@pytest.mark.parametrize("form", ["%a %d.%m.%Y", "%A %d.%m.%Y"])
+def test_the_day_of_the_week_is_that_of_the_date(form):
+    days = ["Thu", "Fri", None] if form[1] == "a" else ["thursday", "FRIDAY", None]
+    texts = pa.array([day and f"{day} 29.02.2024" for day in days])
+    assert to_micros(texts, form=form)[1] == {1: UNPARSABLE_TIME, 2: NULL_TIME}
+
+
+@pytest.mark.parametrize("point", [".", ","])
+def test_a_fraction_is_optional(point):
+    clocks = ["10:34:56", f"10:34:56{point}5", f"10:34:56{point}123456789", f"10:34:56{point}"]
+    texts = pa.array([f"29.02.2024 {clock}" for clock in clocks])
+    micros, reasons = to_micros(texts, form=f"%d.%m.%Y %H:%M:%S{point}%f")
+    assert (micros[:3] - 1_709_202_896_000_000).tolist() == [0, 500_000, 123_456]
+    assert reasons == {3: UNPARSABLE_TIME}
+
+
+SEVERAL = ["%d.%m.%Y", "%d %b %Y, %H:%M", "iso"]
+
+
+def test_several_forms():
+    texts = ["29.02.2024", "29 Feb 2024, 10:00", "2024-02-29T10:00Z", None, "29/02/2024"]
+    expected = [dt.datetime(2024, 2, 29, hour, tzinfo=dt.timezone.utc) for hour in (0, 10, 10)]
+    for forms in (SEVERAL, SEVERAL[::-1], [*SEVERAL, *SEVERAL]):
+        text = Columns("user", "value", "time", time_format=forms).time_format
+        micros, reasons = to_micros(pa.array(texts), form=text)
+        assert micros[:3].tolist() == [(time - EPOCH) // MICROSECOND for time in expected]
+        assert reasons == {3: NULL_TIME, 4: UNPARSABLE_TIME}
+
+
+def test_what_two_forms_read_differently_is_ambiguous():
+    texts = pa.array(["01/02/2024", "13/02/2024", "02/13/2024", "05/05/2024", "13/13/2024"])
+    for forms in ("%d/%m/%Y\n%m/%d/%Y", "%m/%d/%Y\n%d/%m/%Y"):
+        micros, reasons = to_micros(texts, form=forms)
+        assert reasons == {0: AMBIGUOUS_TIME, 4: UNPARSABLE_TIME}
+        assert micros[1] == micros[2] == 1_707_782_400_000_000
+        assert micros[3] == 1_714_867_200_000_000
+
+
+def test_one_form_is_itself_alone_or_in_a_list():
+    one = Columns("user", "value", "time", time_format="%d.%m.%Y")
+    assert Columns("user", "value", "time", time_format=["%d.%m.%Y"]) == one
+    for wrong in ([], [1], 1, ["iso", "%Q"]):
+        with pytest.raises(ConfigurationError, match="time format"):
+            Columns("user", "value", "time", time_format=wrong)
+
+
+# ---- guesses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [
+        ("31/01/2024", ["%d/%m/%Y"]),
+        ("01/31/2024", ["%m/%d/%Y"]),
+        ("01/02/2024", ["%d/%m/%Y", "%m/%d/%Y"]),
+        ("1.2.24 9:05", ["%d.%m.%y %H:%M", "%m.%d.%y %H:%M"]),
+        ("2/28/2024 9:05:07 PM", ["%m/%d/%Y %I:%M:%S %p"]),
+        ("28-Feb-2024 09:05:07.123", ["%d-%b-%Y %H:%M:%S.%f"]),
+        ("28/Feb/2024:09:05:07 +0000", ["%d/%b/%Y:%H:%M:%S %z"]),
+        ("Wed Feb 28 09:05:07 2024", ["%a %b %e %H:%M:%S %Y"]),
+        ("February 28, 2024", ["%B %d, %Y"]),
+        ("Wed, 28 Feb 2024 09:05:07", ["%a, %d %b %Y %H:%M:%S"]),
+        ("20240228", ["%Y%m%d"]),
+        ("20240228090507", ["%Y%m%d%H%M%S"]),
+        ("2024-2-8", ["%Y-%m-%d"]),
+        ("31/13/2024", []),
+        ("2024-02-28 09:05 CET", []),
+        ("yesterday", []),
+        ("", []),
+    ],
+)
+def test_a_form_is_guessed_from_a_text(text, forms):
+    assert guesses(text) == forms
+    for form in forms:
+        assert to_micros(pa.array([text]), form=form)[1] == {}

@@ -257,6 +257,22 @@ ISO = {
     "1969-12-31T23:59:59.999999Z": -1,
     "2262-04-11T23:47:16.854776": utc(2262, 4, 11, 23, 47, 16, 854_776),
     "9999-12-31T23:59:59": utc(9999, 12, 31, 23, 59, 59),
+    # What others write: basic ISO 8601, slashes, names of UTC, a comma, RFC 2822 and 1123.
+    "20240229T123456Z": utc(2024, 2, 29, 12, 34, 56),
+    "20240229T1234": utc(2024, 2, 29, 12, 34),
+    "20240229T123456.789+0530": utc(2024, 2, 29, 7, 4, 56, 789_000),
+    "2024/02/29": utc(2024, 2, 29),
+    "2024/02/29 12:34:56": utc(2024, 2, 29, 12, 34, 56),
+    "2024/02/29T12:34+02:00": utc(2024, 2, 29, 10, 34),
+    "2024-02-29 12:34:56 UTC": utc(2024, 2, 29, 12, 34, 56),
+    "2024-02-29 12:34:56.789012 UTC": utc(2024, 2, 29, 12, 34, 56, 789_012),
+    "2024-02-29 12:34:56 GMT": utc(2024, 2, 29, 12, 34, 56),
+    "2024-02-29 12:34:56 Z": utc(2024, 2, 29, 12, 34, 56),
+    "2024-02-29 12:34:56,789": utc(2024, 2, 29, 12, 34, 56, 789_000),
+    "Thu, 29 Feb 2024 12:34:56 +0200": utc(2024, 2, 29, 10, 34, 56),
+    "Thu, 29 Feb 2024 12:34:56 GMT": utc(2024, 2, 29, 12, 34, 56),
+    "Fri, 1 Mar 2024 00:30 -0000": utc(2024, 3, 1, 0, 30),
+    "29 Feb 2024 12:34:56 UT": utc(2024, 2, 29, 12, 34, 56),
 }
 
 
@@ -297,9 +313,17 @@ BAD = [
     "2024-01-01T12:00:00+",
     "2024-01-01T12:00:00+99:00",
     "01/02/2024",
+    "2024/2/1",
+    "2024-02-30 12:00:00 UTC",
+    "2024-02-29 12:00:00 CET",
+    "2024-02-29 UTC",
+    "20240230T123456Z",
+    "20240229T1",
+    "Fri, 29 Feb 2024 12:00:00 GMT",  # a Thursday
+    "Thu, 30 Feb 2024 12:00:00 GMT",
+    "Thu, 29 Feb 2024 12:00:00",
     # ISO 8601 has more forms; Python reads them only from 3.11 on.
     "20240229",
-    "20240229T123456Z",
     "2024-W09-4",
     "2024-01-01+02:00",
     "2024-1-1",
@@ -596,3 +620,48 @@ def test_timestamps_and_numbers_agree(times, unit):
     expected = [None if r is None else r * per_unit for r in raw]
     assert read(raw, pa.timestamp(unit))[0] == expected
     assert read(raw, pa.int64(), unit=unit)[0] == expected
+
+
+# ---- serial dates of spreadsheets ---------------------------------------------------------------
+
+SERIALS = {
+    61: utc(1900, 3, 1),
+    25569: utc(1970, 1, 1),
+    45413: utc(2024, 5, 1),
+    45413.375: utc(2024, 5, 1, 9),
+    45413.041666666664: utc(2024, 5, 1, 1),  # of which a double is a little less
+    2958465.5: utc(9999, 12, 31, 12),
+    60: None,  # 1900-02-29
+    0.5: None,
+    -1: None,
+    2958466: None,
+}
+
+
+def test_serial_dates():
+    expected = list(SERIALS.values())
+    bad = dict.fromkeys([row for row, time in enumerate(expected) if time is None], UNPARSABLE_TIME)
+    for column in (
+        pa.array(list(SERIALS), pa.float64()),
+        pa.array(list(map(str, SERIALS))),
+        pa.array(list(map(str, SERIALS))).dictionary_encode(),
+    ):
+        assert read(column, None, unit="excel") == (expected, bad)
+    assert read([45413, None], pa.int32(), unit="excel") == (
+        [utc(2024, 5, 1), None],
+        {1: NULL_TIME},
+    )
+
+
+def test_serial_dates_are_clock_times_of_the_zone():
+    """Whole ones are dates, which have no clock time."""
+    serials = [45408, 45408.5, 45408.01]  # 2024-04-26, whose first hour is skipped
+    for column in (pa.array(serials), pa.array(list(map(str, serials)))):
+        values, reasons = read(column, None, unit="excel", zone="Africa/Cairo")
+        assert values == [utc(2024, 4, 25, 22), utc(2024, 4, 26, 9), None]
+        assert reasons == {2: AMBIGUOUS_TIME}
+
+
+def test_text_that_is_no_serial_date_is_read_as_ever():
+    values, _ = read(["45413", "2024-05-01T12:00Z"], pa.string(), unit="excel")
+    assert values == [utc(2024, 5, 1), utc(2024, 5, 1, 12)]
