@@ -129,12 +129,13 @@ def _parsed(
     for kind in kinds:
         kind._add_argparse_args(parser)
     return parser.parse_args(
-        [f"--{name}={_text(value)}" for name, value in config.items() if value is not None]
+        [f"--{name}={_text(name, value)}" for name, value in config.items() if value is not None]
     )
 
 
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _text(name: str, value: Any) -> str:
+    between = "\n" if name == "time_format" else ","  # in which there may be commas
+    return between.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @_configured_by(

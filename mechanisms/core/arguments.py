@@ -57,6 +57,7 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
     """
     if isinstance(value, Registry):
         return value
+    _refuse_lazy(value, name)
     if isinstance(value, Mapping):
         return Registry.of({user: _asked(name, user, asked) for user, asked in value.items()})
     if (columns := columns_in(value)) is not None:
@@ -91,6 +92,7 @@ def domain_of(value: Any, name: str = "domain", column: str | None = None) -> Do
     """
     if isinstance(value, (Categories, Edges, Grid, WithOther)):
         return value
+    _refuse_lazy(value, name)
     return Categories(texts_of(column_of_table(value, name, column), name))
 
 
@@ -196,6 +198,14 @@ def _asked(name: str, user: Any, asked: Any) -> Requirement:
         return as_requirement(asked)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}, user {user!r}: {error}") from None
+
+
+def _refuse_lazy(value: Any, name: str) -> None:
+    """Refuse a plan of Polars or Spark, not its rows. Raises ConfigurationError."""
+    if callable(getattr(value, "collect", None)):
+        raise ConfigurationError(
+            f"{name} is of type {type(value).__name__}: collect it first (.collect())"
+        )
 
 
 def columns_in(table: Any) -> list[str] | None:

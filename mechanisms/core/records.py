@@ -56,6 +56,15 @@ _ISO_TIME = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?(Z|z|[+-]\d{2}:\d{2})?)?"
 )
 
+# Other ways to write such a time, and what takes their place: for re and for RE2.
+TIME_VARIANTS = (
+    (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"),
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", r"\1-\2-\3T\4:\5"),
+    (r"(:\d{2}),(\d+)", r"\1.\2"),
+    (r"(\d) ?(?i:utc|gmt|ut|z)$", r"\1Z"),
+)
+
 PUBLISHED = "published"
 SKIPPED = "skipped"
 NULLIFIED = "nullified"
@@ -356,10 +365,13 @@ def parse_time(text: str | dt.datetime, zone: str = "UTC") -> int:
     """
     if isinstance(text, str):
         try:
-            if not _ISO_TIME.fullmatch(text.strip()):
+            tidy = text.strip()
+            for variant, usual in TIME_VARIANTS:
+                tidy = re.sub(variant, usual, tidy, flags=re.ASCII)
+            if not _ISO_TIME.fullmatch(tidy):
                 raise ValueError
             # Python 3.10 reads neither a final Z nor a fraction of other than 3 or 6 digits.
-            full = re.sub(r"[.]\d+", lambda m: m[0].ljust(7, "0"), text.strip())
+            full = re.sub(r"[.]\d+", lambda m: m[0].ljust(7, "0"), tidy)
             value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", full))
         except ValueError:
             raise ConfigurationError(

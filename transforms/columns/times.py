@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from streamveil.mechanisms.core.records import (
     EXCEL,
     MICROSECONDS,
+    TIME_VARIANTS,
     UNITS,
     ConfigurationError,
     check_zone,
@@ -40,14 +41,6 @@ _DAY = MICROSECONDS["d"]
 _FIRST_SERIAL, _SERIAL_OF_1970, _LAST_SERIAL = 61, 25_569, 2_958_466
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
-# Other ways to write the same time, and what takes their place.
-_VARIANTS = (
-    (r"^(\d{4})/(\d{2})/(\d{2})", r"\1-\2-\3"),
-    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"),
-    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", r"\1-\2-\3T\4:\5"),
-    (r"(:\d{2}),(\d+)", r"\1.\2"),
-    (r"(\d) ?(?i:utc|gmt|ut|z)$", r"\1Z"),
-)
 # RFC 2822, and 1123, whose zones are names: after what takes their place.
 _RFC = r"^([A-Za-z]{3}, )?\d{1,2} [A-Za-z]{3} \d{4} "
 _RFC_FORMS = tuple(
@@ -303,7 +296,7 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
 
 def _tidied(text: pa.Array) -> pa.Array:
     """Times as most write them, with six digits of a fraction at most."""
-    for untidy, tidy in (*_VARIANTS, (_LONG_FRACTION, r"\1"), (_APART, r"\1")):
+    for untidy, tidy in (*TIME_VARIANTS, (_LONG_FRACTION, r"\1"), (_APART, r"\1")):
         if pc.any(pc.match_substring_regex(text, untidy)).as_py():
             text = pc.replace_substring_regex(text, untidy, tidy)
     return text

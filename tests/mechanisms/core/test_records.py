@@ -91,6 +91,10 @@ def test_slots_are_whole_milliseconds(length, origin):
         ("2024-03-31T00:00:00+02:00", -2),
         ("2024-03-30T19:30:00-05:00", 0.5),
         (" 2024-03-31T01:00 ", 1),
+        ("2024/03/31", 0),
+        ("20240331T020000Z", 2),
+        ("20240331T0200+02:00", 0),
+        ("2024-03-31 01:00:00 UTC", 1),
         (dt.datetime(2024, 3, 31), 0),
         (dt.datetime(2024, 3, 31, tzinfo=dt.timezone(dt.timedelta(hours=2))), -2),
     ],
@@ -100,7 +104,10 @@ def test_origins(text, hours):
     assert Slots.of("1h", text).origin == midnight + hours * 3_600_000_000
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "31.03.2024", "2024-13-01", "2024-02-30T00:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["yesterday", "", "31.03.2024", "2024-13-01", "2024-02-30T00:00", "20240331", "2024/3/1"],
+)
 def test_bad_time_is_named(text):
     with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))} is not ISO 8601"):
         Slots.of("1h", text)

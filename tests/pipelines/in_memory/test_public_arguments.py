@@ -140,3 +140,18 @@ def test_bounds_of_any_kind_of_number(lower, upper):
 def test_bounds_that_are_none(bound):
     with pytest.raises(sv.ConfigurationError, match="upper is"):
         portfolio_of(question(statistic="sum", column="n", lower=0, upper=bound))
+
+
+class Lazy:
+    """A plan of Polars, whose rows are nowhere yet."""
+
+    columns = ("user", "window", "epsilon")
+
+    def collect(self):
+        raise AssertionError
+
+
+def test_a_plan_is_to_be_collected():
+    for asked in ({"domain": Lazy()}, {"domain": CAFE, "requirements": Lazy()}):
+        with pytest.raises(sv.ConfigurationError, match=r"of type Lazy: collect it first"):
+            sv.release(EVENTS, value="place", slot="1d", **{**ASKED, **asked})
