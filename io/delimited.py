@@ -35,7 +35,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 
 _Numbers = npt.NDArray[np.int64]
 
-# An empty field is null, a quoted empty field is the empty string.
+# An empty field is null, a quoted empty field is the empty string, which means the same in events.
 NULLS = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 # Of a row over several lines; a longer one has a quote that was not meant.
 MAX_BYTES_OVER_LINES = 1 << 20

@@ -100,7 +100,7 @@ class _Loader(yaml.SafeLoader):
                     problem=f"{problem}: leave one out", problem_mark=key.start_mark
                 )
         found: Mapping[Hashable, Any] = super().construct_mapping(node, deep)
-        return dict(found)
+        return {"null" if key is None else key: value for key, value in found.items()}
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

@@ -6,7 +6,14 @@ from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter
-    from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+    from streamveil.mechanisms.core.domains import (
+        Categories,
+        Domain,
+        Edges,
+        Grid,
+        WithNull,
+        WithOther,
+    )
     from streamveil.mechanisms.core.records import (
         ConfigurationError,
         DynamicRequirement,
@@ -85,6 +92,7 @@ __all__ = [
     "Slots",
     "StreamState",
     "WindowFilter",
+    "WithNull",
     "WithOther",
     "dynamic_mechanism",
     "infinite_mechanism",

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_requirements
-from streamveil.mechanisms.core.domains import Categories, with_other
+from streamveil.mechanisms.core.domains import Categories, WithOther
 from streamveil.mechanisms.core.records import MICROSECONDS, MONDAY, Slots, parse_time
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -67,7 +67,7 @@ def portfolio() -> Portfolio:
             Question(
                 DELAYS,
                 value=(CARRIER,),
-                domain=with_other(Categories(CARRIERS), _OTHERS),
+                domain=WithOther(Categories(CARRIERS), _OTHERS),
                 statistic=Mean(DELAY, _EARLIEST, _LATEST),
                 where=(left,),
                 max_contributions=CONTRIBUTIONS["day"],

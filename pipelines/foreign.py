@@ -53,7 +53,7 @@ NOT_PER_RECORD: Mapping[str, str] = {
     "shards": "records need not be gathered by user",
     **dict.fromkeys(("summary", "max_rejected"), _SILENT),
     "keep": "say --max_records_per_user",
-    "other": "there are no bins",
+    **dict.fromkeys(("other", "null"), "there are no bins"),
 }
 """Of the options of `add_job_options`."""
 NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
@@ -69,7 +69,7 @@ NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
 QUESTIONS_SAYING = "is not for --questions:"
 _OF_QUESTION = "each question of the file has its own"
 NOT_QUESTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("value_column", "domain", "other", "mechanism"), _OF_QUESTION),
+    **dict.fromkeys(("value_column", "domain", "other", "null", "mechanism"), _OF_QUESTION),
     **dict.fromkeys(("max_contributions", "keep"), _OF_QUESTION),
     "slot": "the file has a base_slot, and each question of it a slot",
     "slot_zone": "their days have 24 hours, and weeks seven of these",
@@ -86,7 +86,16 @@ NOT_QUESTIONS: Mapping[str, str] = {
 NOT_QUESTIONS_COMPARED: Mapping[str, str] = {
     name: NOT_QUESTIONS[name]
     for name in (
-        *("value_column", "domain", "other", "slot", "slot_zone", "max_contributions", "keep"),
+        *(
+            "value_column",
+            "domain",
+            "other",
+            "null",
+            "slot",
+            "slot_zone",
+            "max_contributions",
+            "keep",
+        ),
         *("revise", "max_slots", "guarantee", "epsilon"),
     )
 } | {

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamveil.io import read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
-from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
@@ -133,12 +133,16 @@ class Inputs:
 def _bins_of(given: Any, column: str) -> Domain:
     """The domain that is written on a command line or in a file; or of Python, one in memory."""
     if isinstance(given.domain, str):
-        return with_other(read_domain(given.domain, column), given.other)
+        return with_bins(read_domain(given.domain, column), given.other, given.null)
     bins: Domain = given.domain
     if isinstance(bins, Categories | Edges | Grid):
-        return with_other(bins, given.other)
-    if given.other is not None:
-        raise ConfigurationError(f"--other={given.other}: the domain has such a bin already")
+        return with_bins(bins, given.other, given.null)
+    for option, name in (("other", given.other), ("null", given.null)):
+        if name is not None:
+            raise ConfigurationError(
+                f"--{option}={name}: the domain is with its own such bins, {type(bins).__name__}: "
+                "name them there"
+            )
     return bins
 
 

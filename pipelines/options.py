@@ -196,6 +196,12 @@ def add_histogram_options(parser: Parser) -> None:
         metavar="NAME",
         help="count what is outside the domain in one more bin of this name, the last",
     )
+    section(parser, BINS)(
+        "--null",
+        metavar="NAME",
+        help="count null values, which are missing or empty text, in one more bin of this name, "
+        "the last; otherwise they are dead letters",
+    )
     add_requirement_options(parser)
     add = section(parser, PRIVACY)
     add(

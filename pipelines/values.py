@@ -19,7 +19,7 @@ from streamveil.mechanisms.core.domains import (
     domain_of_list,
     domain_of_numbers,
     is_list,
-    with_other,
+    with_bins,
 )
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.local_days import CalendarSlots, shown
@@ -200,7 +200,9 @@ def check_bins(given: Any) -> None:
     if domain is None and is_list(given.domain):
         domain = domain_of_list(given.domain)
     if domain is not None:
-        check_value_columns(with_other(domain, given.other), tuple(given.value_column.split(",")))
+        check_value_columns(
+            with_bins(domain, given.other, given.null), tuple(given.value_column.split(","))
+        )
 
 
 def check_going_on(given: Any) -> None:

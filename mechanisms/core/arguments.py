@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.boolean_text import boolean_text
-from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithNull, WithOther
 from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
     MAX_WINDOW,
@@ -81,16 +81,16 @@ def domain_of(value: Any, name: str = "domain", column: str | None = None) -> Do
     """The public bins.
 
     Args:
-        value: Categories, Edges, Grid or WithOther; or the values of the bins in order, as text or
-            whole numbers: a sequence, a column of numpy, pandas, Polars or Arrow, or a table as of
-            :func:`column_of_table`.
+        value: Categories, Edges, Grid, WithOther or WithNull; or the values of the bins in order,
+            as text or whole numbers: a sequence, a column of numpy, pandas, Polars or Arrow, or a
+            table as of :func:`column_of_table`.
         name: of the argument.
         column: the column of the events that the values are of.
 
     Raises:
         ConfigurationError: for anything else, and for what Categories refuses.
     """
-    if isinstance(value, (Categories, Edges, Grid, WithOther)):
+    if isinstance(value, (Categories, Edges, Grid, WithOther, WithNull)):
         return value
     _refuse_lazy(value, name)
     return Categories(texts_of(column_of_table(value, name, column), name))

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -186,7 +187,41 @@ class WithOther(Identified):
         return (*self.domain.labels, self.name)
 
 
-Domain = Categories | Edges | Grid | WithOther
+@dataclass(frozen=True)
+class WithNull(Identified):
+    """A domain with one more bin, the last, for values that are null: missing, or empty text.
+
+    Raises ConfigurationError for an empty name or that of a bin.
+    """
+
+    IDENTITY = Form("with null", ("domain", "name"))
+
+    domain: Categories | Edges | Grid | WithOther
+    name: str
+    """Label of the bin."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not self.name:
+            raise ConfigurationError("the bin for null values has no name: name it (--null)")
+        if self.name in self.domain.labels:
+            raise ConfigurationError(
+                f"the bin for null values cannot be called {self.name!r} (--null): the domain has "
+                "a bin of that name; choose another"
+            )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.domain.bins + 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return (*self.domain.labels, self.name)
+
+
+Domain = Categories | Edges | Grid | WithOther | WithNull
 
 _EDGES, _GRID = "edges:", "grid:"
 FILE = "file:"
@@ -235,7 +270,7 @@ def domain_of_list(text: str) -> Categories:
 
 def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
     """Refuse columns of which the domain reads more or fewer. Raises ConfigurationError."""
-    listed = domain.domain if isinstance(domain, WithOther) else domain
+    listed = parts_of(domain).listed
     wanted = 2 if isinstance(listed, Grid) else 1
     if len(columns) != wanted:
         raise ConfigurationError(
@@ -244,6 +279,27 @@ def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
         )
 
 
-def with_other(domain: Categories | Edges | Grid, name: str | None) -> Domain:
-    """The domain, with a bin for other values if that has a name."""
-    return domain if name is None else WithOther(domain, name)
+class Parts(NamedTuple):
+    """What a domain is made of."""
+
+    listed: Categories | Edges | Grid
+    other: str | None
+    """Name of the bin for other values, if there is one."""
+    null: str | None
+    """Name of the bin for null values, if there is one."""
+
+
+def parts_of(domain: Domain) -> Parts:
+    """Take a domain apart; :func:`with_bins` puts it together again."""
+    null = None
+    if isinstance(domain, WithNull):
+        domain, null = domain.domain, domain.name
+    if isinstance(domain, WithOther):
+        return Parts(domain.domain, domain.name, null)
+    return Parts(domain, None, null)
+
+
+def with_bins(domain: Categories | Edges | Grid, other: str | None, null: str | None) -> Domain:
+    """The domain, with a bin for other values and one for null values if these have names."""
+    wider = domain if other is None else WithOther(domain, other)
+    return wider if null is None else WithNull(wider, null)

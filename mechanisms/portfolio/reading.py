@@ -30,7 +30,7 @@ from streamveil.mechanisms.core.domains import (
     Grid,
     domain_of_list,
     domain_of_numbers,
-    with_other,
+    with_bins,
 )
 from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import (
@@ -227,20 +227,24 @@ def _slots(key: str, value: Any) -> Slots:
 
 
 def _domain(found: Mapping[str, Any], read_domain: TextDomain, columns: Sequence[str]) -> Domain:
-    other = _text("other", found["other"]) if "other" in found else None
+    other, null = (_text(key, found[key]) if key in found else None for key in ("other", "null"))
     if "domain" in found:
         try:
             column = columns[0] if len(columns) == 1 else None
-            return with_other(_bins(found["domain"], read_domain, column), other)
+            return with_bins(_bins(found["domain"], read_domain, column), other, null)
         except ConfigurationError as error:
             if str(error).startswith("domain "):
                 raise
             raise ConfigurationError(f"domain: {error}") from None
-    if other is not None:
-        raise ConfigurationError(
-            f"other is {other!r}, the bin of values outside the domain, and there is no domain: "
-            "give one, or leave other out"
-        )
+    for key, name, what in (
+        ("other", other, "outside the domain"),
+        ("null", null, "that are null"),
+    ):
+        if name is not None:
+            raise ConfigurationError(
+                f"{key} is {name!r}, the bin of values {what}, and there is no domain: give one, "
+                f"or leave {key} out"
+            )
     return EVERYTHING
 
 
@@ -462,7 +466,7 @@ _OF_STATISTICS: Mapping[str, Callable[[str, Any], Any]] = {
 }
 _BOUNDS = ("lower", "upper")
 _KEYS = (
-    *("name", "value", "domain", "other", "slot", "times", "where", "levels", "statistic"),
+    *("name", "value", "domain", "other", "null", "slot", "times", "where", "levels", "statistic"),
     "bounds",
     *_OF_STATISTICS,
     *_AS_GIVEN,

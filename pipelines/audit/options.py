@@ -166,7 +166,7 @@ NOT_AUDITED: Mapping[str, str] = {
 
 
 _OF_QUESTIONS = (
-    *("mechanism", "value_column", "domain", "other", "max_contributions", "keep"),
+    *("mechanism", "value_column", "domain", "other", "null", "max_contributions", "keep"),
     *("slot", "slot_zone", "guarantee", "epsilon", "max_slots"),
     *CHANGE_OPTIONS,
 )
@@ -213,7 +213,15 @@ def check_audit(given: argparse.Namespace) -> None:
     of_events = ("user_column", "time_column") if given.questions else REQUIRED
     check_required("audit", given, ("input", *of_events) if given.input else ())
     if not given.input:
-        names = (*_usual(add_event_options), "user_column", "domain", "other", "keep", "rejected")
+        names = (
+            *_usual(add_event_options),
+            "user_column",
+            "domain",
+            "other",
+            "null",
+            "keep",
+            "rejected",
+        )
         reasons = dict.fromkeys(names, "give --input")
         usual = argparse.Namespace(**_usual(add_audit_options))
         refuse_foreign(given, usual, reasons, "is for events:")

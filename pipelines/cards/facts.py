@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamveil import __version__
-from streamveil.mechanisms.core.domains import Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.domains import Domain, Edges, Grid, parts_of
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.records import Slots, format_duration, format_time
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -167,9 +167,9 @@ def slots_stated(slots: Slots) -> Record:
 
 def domain_stated(domain: Domain) -> Record:
     """What the bins are."""
-    other = domain.name if isinstance(domain, WithOther) else None
-    listed = domain.domain if isinstance(domain, WithOther) else domain
-    more = {} if other is None else {"other": other}
+    listed, *names = parts_of(domain)
+    named = zip(("other", "null"), names, strict=True)
+    more = {key: name for key, name in named if name is not None}
     if isinstance(listed, Edges):
         return {"edges": list(listed.edges), **more}
     if isinstance(listed, Grid):

@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io import read_table
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Units
-from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.pipelines.cards.facts import FORMAT
@@ -224,7 +224,7 @@ def domain_of(stated: Record) -> Domain:
         listed = Grid(**stated["grid"])
     else:
         listed = Categories(tuple(stated["values"]))
-    return with_other(listed, stated.get("other"))
+    return with_bins(listed, stated.get("other"), stated.get("null"))
 
 
 def check_form(card: Record) -> None:

@@ -53,6 +53,7 @@ def _about(card: Record) -> Iterator[str]:
 
 def _domain(stated: Record) -> str:
     other = f", and {stated['other']} for all others" if "other" in stated else ""
+    other += f", and {stated['null']} for null values" if "null" in stated else ""
     if "values" in stated:
         listed, more = stated["values"][:_MOST_BINS], len(stated["values"]) - _MOST_BINS
         return f"{', '.join(listed)}{f' and {more:,} more' if more > 0 else ''}{other}"

@@ -90,6 +90,7 @@ def release(
     guarantee: str | None = None,
     epsilon: float | None = None,
     other: str | None = None,
+    null: str | None = None,
     slot_zone: str | None = None,
     origin: Any = None,
     time_zone: str | None = None,
@@ -139,6 +140,7 @@ def release(
             where each user counts in the first `max_slots` slots of their life.
         epsilon: that budget.
         other: name of a last bin for values outside the domain.
+        null: name of a last bin for null values, which are missing or empty text.
         slot_zone: zone whose calendar days and weeks are slots.
         origin: start of slot 0.
         time_zone: zone of times without an offset; None is UTC.
@@ -279,6 +281,7 @@ def collect(
     keep: str = UNIFORM,
     requirement_columns: Any = None,
     other: str | None = None,
+    null: str | None = None,
     slot_zone: str | None = None,
     origin: Any = None,
     time_zone: str | None = None,

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import streamveil as sv
 from streamveil.io import events
 
 FORMATS = ("csv", "jsonl", "parquet", "avro")
@@ -262,3 +263,41 @@ def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(job, monkeypatch
     monkeypatch.chdir(job.path("") + "/\udcff")
     outcome = job.refused("the working folder", "\\udcff is not UTF-8 text")
     assert outcome.err.count("\n") == 1
+
+
+# ---- null values ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("null", [None, "none"])
+def test_null_and_empty_values_are_the_same_in_every_format(job, kind, null):
+    """Empty text was a value of `--other` in Parquet, and null in CSV."""
+    rows = visits(6, value=lambda row: ["A", "", None, "x", "A", ""][row])
+    path = written(job, rows, kind)
+    flags = {"input": path, "domain": "A", "other": "rest", "null": null, "max_rejected": "1"}
+    done = job.done(rejected=job.path("bad.jsonl"), **(crowd(6) | flags))
+    if null:
+        assert job.counts() == {START: [2, 1, 3]}
+    else:
+        assert job.counts() == {START: [2, 1]}
+        assert "null value 3" in done.out
+
+
+def test_null_values_in_memory_and_in_questions(job):
+    rows = visits(6, value=lambda row: ["A", "", None, "x", "A", ""][row])
+    given = {"default_requirement": "1,4000,6", "start": "2024-01-01", "end": "2024-01-02"}
+    columns = {"user": "user", "time": "time"}
+    made = sv.release(
+        pd.DataFrame(rows), value="value", domain=["A"], null="none", slot="1d", **columns, **given
+    )
+    assert [release.counts.tolist() for release in made.releases] == [[2, 3]]
+    asked = job.write(
+        "q.yaml",
+        "base_slot: 1d\nquestions:\n"
+        "  - {name: places, value: value, domain: [A], other: rest, null: none}\n",
+    )
+    path = written(job, rows, "csv")
+    flags = dict.fromkeys(("value_column", "domain", "slot"))
+    job.done(input=path, questions=asked, output=job.path("out"), **(crowd(6) | flags))
+    found = {row["bin"]: round(row["value"]) for row in job.rows("out/places.parquet")}
+    assert found == {"A": 2, "rest": 1, "none": 3}

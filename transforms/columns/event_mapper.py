@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.boolean_text import spellings
@@ -17,8 +18,8 @@ from streamveil.mechanisms.core.domains import (
     Domain,
     Edges,
     Grid,
-    WithOther,
     check_value_columns,
+    parts_of,
 )
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
@@ -128,9 +129,11 @@ class DomainMap:
     """Maps values to bins of a domain, vectorised."""
 
     def __init__(self, domain: Domain, columns: tuple[str, ...]) -> None:
-        self._other = domain.bins - 1 if isinstance(domain, WithOther) else _OUTSIDE
+        parts = parts_of(domain)
+        self._other = _OUTSIDE if parts.other is None else parts.listed.bins
+        self._null = _NULL if parts.null is None else domain.bins - 1
         check_value_columns(domain, columns)
-        self.domain = domain.domain if isinstance(domain, WithOther) else domain
+        self.domain = parts.listed
         self.columns = columns
         values = self.domain.values if isinstance(self.domain, Categories) else ()
         listed = set(values)
@@ -162,7 +165,7 @@ class DomainMap:
                 bins = self._bin_of_text[bins]
             if not (bins < 0).any():
                 return bins
-            bins[nulls_of(text)] = _NULL
+            bins[nulls_of(text)] = self._null
         else:
             bins = self._numeric(arrays)
         bins[bins == _OUTSIDE] = self._other
@@ -178,7 +181,7 @@ class DomainMap:
             bins = np.searchsorted(edges, numbers[0], side="right") - 1
             bins[(numbers[0] < edges[0]) | (numbers[0] >= edges[-1])] = _OUTSIDE
         bins[np.any([np.isnan(n) for n in numbers], axis=0)] = _NAN
-        bins[np.any([nulls_of(a) for a in arrays], axis=0)] = _NULL
+        bins[np.any([nulls_of(a) for a in arrays], axis=0)] = self._null
         return bins.astype(np.int64)
 
     def _cells(self, longitude: Any, latitude: Any) -> npt.NDArray[np.int64]:
@@ -204,9 +207,12 @@ class DomainMap:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which rows are null, in a dictionary as well; shape (n,)."""
+    """Which rows are null, or empty text, in a dictionary as well; shape (n,)."""
     nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        empty = pc.equal(pc.binary_length(array), 0)
+        return nulls | pc.fill_null(empty, False).to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(array.type) and len(array.dictionary):
         nulls |= nulls_of(array.dictionary)[
             array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         ]

@@ -162,7 +162,8 @@ class LossLimit:
         if why in (UNPARSABLE_TIME, OUTSIDE_RANGE):
             return self._time_cause(why, column, value)
         if why in (NULL_USER, NULL_VALUE, NULL_TIME):
-            return f"the column {column} is empty: perhaps another one was meant"
+            more = "; --null=NAME gives null values a bin" if why == NULL_VALUE else ""
+            return f"the column {column} is empty: perhaps another one was meant{more}"
         if why in (NO_REQUIREMENT, OUTSIDE_DOMAIN):
             return self._unknown_cause(why, column, value)
         if _OTHER_FIELDS.fullmatch(some.detail):
@@ -239,7 +240,8 @@ def _cause_of_question(why: str, question: str, column: str, value: str) -> str:
         return f"{named} is not the right one, or the domain {of_it} should list texts"
     key = "column" if why in (NULL_NUMBER, NOT_FINITE) else "value"
     fault = "holds what is no number, or no finite one" if why == NOT_FINITE else "is empty"
-    return f"{named} {fault}: perhaps another one was meant ({key} {of_it})"
+    more = ", or null: NAME gives null values a bin" if why == NULL_VALUE else ""
+    return f"{named} {fault}: perhaps another one was meant ({key} {of_it}){more}"
 
 
 def _unlisted(named: str, value: str, public: str, more: str = "") -> str:

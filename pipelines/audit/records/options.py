@@ -33,7 +33,7 @@ _REFUSED = {
         name: NOT_PER_RECORD[name]
         for name in (
             *("user_column", "requirements", "requirement_columns", "default_requirement"),
-            *("domain", "other", "max_contributions", "adjacency", "keep", "rejected"),
+            *("domain", "other", "null", "max_contributions", "adjacency", "keep", "rejected"),
         )
     },
     **{

@@ -18,7 +18,7 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.core.domains import WithOther
+from streamveil.mechanisms.core.domains import WithNull, WithOther
 from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.local.protocol import Users
@@ -90,6 +90,7 @@ ON_RECORD = [
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
     (WithOther(Categories(("cafe", "park")), "rest"), "97ce3c3778f1493b"),
+    (WithNull(WithOther(Categories(("cafe", "park")), "rest"), "none"), "4c5ec8621bc13e26"),
     (Columns("user", ("place",), "time"), "47ec84b82958c35d"),
     (Columns("user", ("lon", "lat"), "time", "Europe/Paris", "ms"), "55623de2c7aa54c0"),
     (Columns("user", ("place",), "time", time_format="%d.%m.%Y"), "94c54b9b3172d2dc"),

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import Categories, ConfigurationError, Edges, Grid
+from streamveil.mechanisms import (
+    Categories,
+    ConfigurationError,
+    Edges,
+    Grid,
+    WithNull,
+    WithOther,
+)
 from streamveil.transforms.columns.event_mapper import (
     NOT_A_NUMBER,
     NULL_VALUE,
@@ -40,7 +47,7 @@ def test_categories_match_text_exactly():
     domain = Categories(("a", "b", "A ", "é"))
     values = ["b", "a", "A", "A ", " a", "é", "e\u0301", "", None, "ab"]
     out = OUTSIDE_DOMAIN
-    expected = [1, 0, out, 2, out, 3, out, out, NULL_VALUE, out]
+    expected = [1, 0, out, 2, out, 3, out, NULL_VALUE, NULL_VALUE, out]
     array = pa.array(values)
     for form in (array, array.cast(pa.large_string()), array.dictionary_encode()):
         assert bins_of(domain, form) == expected
@@ -88,6 +95,27 @@ def test_column_of_nulls_only():
     assert bins_of(Categories(("a",)), pa.nulls(2)) == [NULL_VALUE] * 2
     assert bins_of(Edges((0, 1)), pa.nulls(2)) == [NULL_VALUE] * 2
     assert bins_of(Grid(0, 0, 1, 1, 2, 2), pa.nulls(2), pa.nulls(2)) == [NULL_VALUE] * 2
+
+
+def test_null_values_are_a_bin_if_it_has_a_name():
+    """Missing, or empty text: the same in every type."""
+    texts = ["a", "", None, "x"]
+    for named, expected in (
+        (WithNull(Categories(("a",)), "none"), [0, 1, 1, OUTSIDE_DOMAIN]),
+        (WithNull(WithOther(Categories(("a",)), "rest"), "none"), [0, 2, 2, 1]),
+        (WithOther(Categories(("a",)), "rest"), [0, NULL_VALUE, NULL_VALUE, 1]),
+    ):
+        array = pa.array(texts)
+        for form in (array, array.cast(pa.large_string()), array.dictionary_encode()):
+            assert bins_of(named, form) == expected
+    edges = WithNull(WithOther(Edges((0, 1)), "rest"), "none")
+    assert bins_of(edges, ["0.5", "", None, "7", "seven"]) == [0, 2, 2, 1, NOT_A_NUMBER]
+    assert bins_of(edges, pa.array([0.5, None, np.nan])) == [0, 2, NOT_A_NUMBER]
+    grid = WithNull(Grid(0, 0, 1, 1, 1, 1), "none")
+    assert bins_of(grid, [0.5, None, 0.5], [0.5, 0.5, None]) == [0, 1, 1]
+    assert grid.labels == ("r0c0", "none")
+    with pytest.raises(ConfigurationError, match="--null"):
+        WithNull(Categories(("a",)), "a")
 
 
 # ---- edges ----------------------------------------------------------------------------------
@@ -144,7 +172,6 @@ def test_edges_equal_a_scan(edges, values, data):
 def test_numbers_written_as_text():
     good = ["0", " 5 ", "+5.", ".5", "4.999", "5e0", "50E-1", "-0", "\t7\n"]
     bad = [
-        "",
         " ",
         "five",
         "0x5",
@@ -160,12 +187,12 @@ def test_numbers_written_as_text():
         "\u0665",
     ]
     far = ["-1", "10", "1e400", "-1e400", "1e-400"]
-    array = pa.array([*good, *bad, *far, None])
+    array = pa.array([*good, *bad, *far, "", None])
     expected = (
         [0, 1, 1, 0, 0, 1, 1, 0, 1]
         + [NOT_A_NUMBER] * len(bad)
         + [OUTSIDE_DOMAIN] * 4
-        + [0, NULL_VALUE]
+        + [0, NULL_VALUE, NULL_VALUE]
     )
     for form in (array, array.cast(pa.large_string()), array.dictionary_encode()):
         assert bins_of(Edges((0, 5, 10)), form) == expected
