@@ -679,7 +679,9 @@ def _scores(curve: Floats, spread: Floats, quantile: float) -> Floats:
     """
     inside = np.clip(curve, _LEAST_SHARE, 1 - _LEAST_SHARE)
     events = inside * (1 - inside) / np.maximum(spread, _LEAST_SPREAD) ** 2 - 1
-    events = np.maximum(events, _LEAST_SPREAD)
+    # No share is known less well than from one event: the approximation does not hold there, and
+    # would make of an unknown share a quantile that is certain.
+    events = np.maximum(events, 1.0)
     below, above = 1 / (9 * events * inside), 1 / (9 * events * (1 - inside))
     odds = np.cbrt(quantile / (1 - quantile) * (1 - inside) / inside)
     found = ((1 - below) - (1 - above) * odds) / np.sqrt(above * odds**2 + below)

@@ -529,8 +529,9 @@ class Quantiles(_Ratio, Identified):
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)
-        numbers = before_any(self.edges[0], self.edges[-1])
-        before = (numbers[:, None] < edges).mean(axis=0)
+        # Edges are put where numbers are expected. That numbers lie evenly between the outer ones
+        # would put nearly all into the last of intervals that are spaced on a logarithmic scale.
+        before = np.arange(1, len(edges) + 1) / (len(edges) + 1)
         return answers.of_quantiles(
             self.outputs, counts, variances, edges, quantiles, before, usual
         )
