@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
@@ -76,9 +76,12 @@ def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[
     Raises:
         ConfigurationError: as :func:`table_of`, and for a column that is missing or there twice.
     """
+    faults: dict[int, str] = {}
+    if _is_frame(data, "polars"):
+        with _refusing(name):
+            return _table_of_polars(data, columns, faults), faults
     if not _is_frame(data):
         return table_of(data, name), {}
-    faults: dict[int, str] = {}
     with _refusing(name):
         frame = _with_index(data)
         names = _names(frame)
@@ -108,10 +111,10 @@ def _arrow_table(data: Any) -> pa.Table:
     return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
 
 
-def _is_frame(data: Any) -> bool:
-    """Whether it is a table of pandas, which is not imported here."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
+def _is_frame(data: Any, library: str = "pandas") -> bool:
+    """Whether it is a table of that library, which is not imported here."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(data, module.DataFrame)
 
 
 def _with_index(frame: Any) -> Any:
@@ -136,13 +139,29 @@ def _column_of_frame(frame: Any, at: int, faults: dict[int, str]) -> pa.Array | 
     if {type(cell).__name__ for cell in cells} <= _TEXT_OR_MISSING:
         with contextlib.suppress(ValueError, pa.ArrowException):
             return pa.array(cells, pa.string(), from_pandas=True)
+    return _texts(str(frame.columns[at]), cells, faults)
+
+
+def _table_of_polars(data: Any, columns: Columns, faults: dict[int, str]) -> pa.Table:
+    """A table of Polars, whose columns of objects Arrow would have as addresses."""
+    objects = [name for name, kind in data.schema.items() if str(kind) == "Object"]
+    table = _arrow_table(data.drop(objects))
+    for name in objects:
+        if name in columns:
+            texts = _texts(name, data.get_column(name).to_list(), faults)
+            table = table.append_column(name, texts)
+    return table
+
+
+def _texts(name: str, cells: Iterable[Any], faults: dict[int, str]) -> pa.Array:
+    """Each cell as text; of one that cannot be read a null, and in `faults` why."""
     texts: list[str | None] = []
     for row, cell in enumerate(cells):
         try:
             texts.append(cell_text(cell))
         except Exception:  # whatever a cell is, it stops no other
             texts.append(None)
-            faults.setdefault(row, wrong_cell(str(frame.columns[at]), cell))
+            faults.setdefault(row, wrong_cell(name, cell))
     return pa.array(texts, pa.string())
 
 

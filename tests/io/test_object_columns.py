@@ -147,3 +147,23 @@ def test_an_index_with_a_name_is_a_column():
 def test_a_missing_column_is_named():
     with pytest.raises(sv.ConfigurationError, match=r"data: the table has no column 'b'.* 'a'"):
         event_table(pd.DataFrame({"a": [1]}), "data", ("b",))
+
+
+def test_objects_of_polars():
+    polars = pytest.importorskip("polars")
+    cells = [dt.datetime(2024, 5, 1, 12), dt.date(2024, 5, 1), "a", 1, 1.0, None, b"x"]
+    odd = polars.Series(cells, dtype=polars.Object)
+    table, faults = event_table(
+        polars.DataFrame({"odd": odd, "n": 1, "other": odd}), "data", ("odd", "n")
+    )
+    assert table["odd"].to_pylist() == [
+        "2024-05-01T12:00:00",
+        "2024-05-01",
+        "a",
+        "1",
+        "1",
+        None,
+        None,
+    ]
+    assert list(faults) == [6]
+    assert table["n"].to_pylist() == [1] * 7

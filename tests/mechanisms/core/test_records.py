@@ -106,7 +106,10 @@ def test_origins(text, hours):
 
 @pytest.mark.parametrize(
     "text",
-    ["yesterday", "", "31.03.2024", "2024-13-01", "2024-02-30T00:00", "20240331", "2024/3/1"],
+    [
+        *("yesterday", "", "31.03.2024", "2024-13-01", "2024-02-30T00:00", "20240331", "2024/3/1"),
+        *("31/03/2024", "2024-03-31 UTC", "20240331T1"),
+    ],
 )
 def test_bad_time_is_named(text):
     with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))} is not ISO 8601"):
