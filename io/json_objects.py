@@ -33,6 +33,7 @@ from streamveil.io.json_templates import (
 )
 from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.number_text import number_text
+from streamveil.mechanisms.core.records import QueryColumn
 
 MAX_DEPTH = 64
 """Objects and lists inside each other, the record's own included. Python's parser has a limit that
@@ -79,7 +80,8 @@ def read_objects(
     """The named keys of records, each one object, as strings; a missing key is null.
 
     Records that are not an object, that are nested deeper than `MAX_DEPTH`, or that hold a
-    list, object or NaN under a named key, or such a key twice, go to `reject`.
+    list, object or NaN under a named key, or such a key twice, go to `reject`; but of a
+    :class:`QueryColumn` a list, an object or NaN is text.
 
     Args:
         records: their bytes; an Arrow array of them is of large_binary.
@@ -193,10 +195,23 @@ def _one_by_one(
         good.append(row)
         for name, column in zip(columns, texts, strict=True):
             item = value.get(name)
-            if isinstance(item, bool):
+            if isinstance(item, (list, dict, float)):  # of a QueryColumn
+                item = _json_of(item)
+            elif isinstance(item, bool):
                 item = boolean_text(item)
             column.append(number_text(*item) if isinstance(item, tuple) else item)
     return np.array(good, np.int64), [pa.array(column, pa.string()) for column in texts]
+
+
+def _json_of(value: Any) -> str:
+    """A value as JSON; a number, which is a tuple of its literal, as it is written."""
+    if isinstance(value, tuple):
+        return str(value[0])
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_of, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(k)}:{_json_of(v)}' for k, v in value.items())}}}"
+    return json.dumps(value)
 
 
 def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
@@ -205,7 +220,7 @@ def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
         if name in twice:
             return f"{name!r} is there twice"
         value = row.get(name)
-        if isinstance(value, (list, dict, float)):
+        if isinstance(value, (list, dict, float)) and not isinstance(name, QueryColumn):
             kinds = {list: "a list", dict: "an object"}
             kind = kinds.get(type(value)) or ("NaN" if value != value else "infinite")
             return f"{name!r} is {kind}, not a string, a number or a boolean"

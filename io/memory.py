@@ -20,8 +20,8 @@ from streamveil.io.cells import sound_batch
 from streamveil.io.events import REJECTED_TAG, Events, outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
-from streamveil.mechanisms.core.cell_text import cell_text, wrong_cell
-from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError
+from streamveil.mechanisms.core.cell_text import cell_text, shown_cell, wrong_cell
+from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError, QueryColumn
 
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
@@ -86,7 +86,12 @@ def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[
         frame = _with_index(data)
         names = _names(frame)
         require_columns(name, columns, names, what="the table")
-        arrays = [_column_of_frame(frame, names.index(each), faults) for each in columns]
+        arrays = [
+            _column_of_frame(
+                frame, names.index(each), None if isinstance(each, QueryColumn) else faults
+            )
+            for each in columns
+        ]
         return pa.Table.from_arrays(arrays, names=list(columns)), faults
 
 
@@ -128,8 +133,13 @@ def _names(frame: Any) -> list[str]:
     return list(map(str, frame.columns))
 
 
-def _column_of_frame(frame: Any, at: int, faults: dict[int, str]) -> pa.Array | pa.ChunkedArray:
-    """A column of pandas; of a cell that cannot be read a null, and in `faults` why."""
+def _column_of_frame(
+    frame: Any, at: int, faults: dict[int, str] | None
+) -> pa.Array | pa.ChunkedArray:
+    """A column of pandas; of a cell that cannot be read a null, and in `faults` why.
+
+    Without `faults` such a cell becomes text that shows it.
+    """
     column = frame.iloc[:, at]
     values = getattr(column.dtype, "categories", column)
     few = values is not column and set(map(type, values)) <= {str}
@@ -160,6 +170,9 @@ def _texts(name: str, cells: Iterable[Any], faults: dict[int, str]) -> pa.Array:
         try:
             texts.append(cell_text(cell))
         except Exception:  # whatever a cell is, it stops no other
+            if faults is None:
+                texts.append(shown_cell(cell))
+                continue
             texts.append(None)
             faults.setdefault(row, wrong_cell(name, cell))
     return pa.array(texts, pa.string())

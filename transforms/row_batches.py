@@ -25,8 +25,8 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.mechanisms.core.cell_text import WANTED, cell_text, wrong_cell
-from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError
+from streamveil.mechanisms.core.cell_text import WANTED, cell_text, shown_cell, wrong_cell
+from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError, QueryColumn
 from streamveil.transforms.checks import refuse_windows
 
 # More would only cost memory: from here on the fixed costs of a batch vanish.
@@ -243,6 +243,9 @@ def _column(
         try:
             cells.append(_text(value) if kind is None else _typed(value, kind))
         except Exception:  # whatever a cell is, it stops no other
+            if kind is None and isinstance(name, QueryColumn) and not isinstance(value, _Missing):
+                cells.append(shown_cell(value))
+                continue
             cells.append(None)
             faults.setdefault(row, _fault(name, value, kind))
     return pa.array(cells, held)

@@ -55,6 +55,14 @@ def cell_text(value: Any) -> str | None:
     raise TypeError
 
 
+def shown_cell(value: Any) -> str:
+    """A cell of any type as short text for people."""
+    try:
+        return reprlib.repr(value).encode(errors="replace").decode()
+    except Exception:
+        return "something that cannot be shown"
+
+
 def wrong_cell(name: str, value: Any, wanted: str = WANTED) -> str:
     """What is wrong with a cell that cannot be read.
 
@@ -63,11 +71,7 @@ def wrong_cell(name: str, value: Any, wanted: str = WANTED) -> str:
         value: the cell.
         wanted: what it should be.
     """
-    try:
-        shown = reprlib.repr(value).encode(errors="replace").decode()
-    except Exception:
-        shown = "something that cannot be shown"
-    return f"{name} is {shown}, of type {type(value).__name__}, not {wanted}"
+    return f"{name} is {shown_cell(value)}, of type {type(value).__name__}, not {wanted}"
 
 
 def _number_text(value: Any) -> str | None:

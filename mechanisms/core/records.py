@@ -91,6 +91,17 @@ REQUIREMENT_COLUMNS = (
 )
 CHANGE_COLUMNS = ("user", "slot", "time", *REQUIREMENT_COLUMNS)
 
+
+class QueryColumn(str):
+    """Name of a column that only some queries read.
+
+    A cell of it that is no text, number or boolean becomes text, which those queries cannot use,
+    rather than a fault of its event, which others count.
+    """
+
+    __slots__ = ()
+
+
 # Beam's counters, in one namespace.
 METRICS_NAMESPACE = "streamveil"
 EVENTS_READ = "events_read"

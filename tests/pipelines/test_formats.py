@@ -11,9 +11,12 @@ import fastavro
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 import streamveil as sv
 from streamveil.io import events
+from streamveil.mechanisms.core.records import FAULT_COLUMN, QueryColumn
+from streamveil.transforms import row_batches
 
 FORMATS = ("csv", "jsonl", "parquet", "avro")
 START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
@@ -301,3 +304,65 @@ def test_null_values_in_memory_and_in_questions(job):
     job.done(input=path, questions=asked, output=job.path("out"), **(crowd(6) | flags))
     found = {row["bin"]: round(row["value"]) for row in job.rows("out/places.parquet")}
     assert found == {"A": 2, "rest": 1, "none": 3}
+
+
+# ---- queries --------------------------------------------------------------------------------
+
+TAGS = ["A", ["A"], {"a": [1.5, True, None, "ü"]}, float("nan"), True, 7, "B"]
+QUERIES = (
+    "base_slot: 1d\nquestions:\n"
+    "  - {name: all}\n"
+    "  - {name: tags, value: tag, domain: [A, B], other: rest}\n"
+    "  - {name: strict, value: tag, domain: [A, B, 'true', '7']}\n"
+)
+
+
+def test_what_one_query_cannot_read_is_counted_by_others(job):
+    """A list under a column of one query made its event unparsable for all of them."""
+    rows = visits(len(TAGS), tag=lambda row: TAGS[row])
+    path = written(job, rows, "jsonl")
+    asked = job.write("q.yaml", QUERIES)
+    flags = dict.fromkeys(("value_column", "domain", "slot")) | {"rejected": job.path("bad.jsonl")}
+    given = crowd(len(TAGS)) | flags
+    job.done(input=path, questions=asked, output=job.path("out"), max_rejected="1", **given)
+    assert answered(job, "all") == len(TAGS)
+    found = {row["bin"]: round(row["value"]) for row in job.rows("out/tags.parquet")}
+    assert found == {"A": 1, "B": 1, "rest": 5}
+    found = {row["bin"]: round(row["value"]) for row in job.rows("out/strict.parquet")}
+    assert found == {"A": 1, "B": 1, "true": 1, "7": 1}
+    told = [(letter["reason"], letter["detail"]) for letter in job.json_rows("bad.jsonl")]
+    assert told == [
+        ("outside the domain (question strict, counted in others)", f"tag is {text}")
+        for text in ('["A"]', '{"a":[1.5,true,null,"\\u00fc"]}', "NaN")
+    ]
+    # The user is of all of them.
+    job.write("typed.jsonl", json.dumps(rows[0] | {"user": ["u0"]}) + "\n" + json.dumps(rows[1]))
+    given |= {"rejected": job.path("users.jsonl")}
+    job.done(input=path, questions=asked, output=job.path("users"), max_rejected="1", **given)
+    (letter, _) = job.json_rows("users.jsonl")
+    assert letter["reason"] == "unparsable"
+
+
+def test_what_one_query_cannot_read_of_a_table_or_of_rows_is_counted_by_others():
+    rows = visits(len(TAGS), tag=lambda row: TAGS[row])
+    rows[3]["tag"] = object()
+    rows.append({"user": ["u0"], "time": "2024-01-01T10:00:00Z", "tag": "A"})
+    made = sv.answers(
+        pd.DataFrame(rows),
+        questions=yaml.safe_load(QUERIES),
+        user="user",
+        time="time",
+        start="2024-01-01",
+        end="2024-01-02",
+        default_requirement=f"1,4000,{len(TAGS)}",
+        max_rejected=1.0,
+    )
+    found = {row["bin"]: round(row["value"]) for row in made["tags"].to_arrow().to_pylist()}
+    assert found == {"A": 1, "B": 1, "rest": 5}
+    assert round(made["all"].to_arrow().to_pylist()[0]["value"]) == len(TAGS)
+    batch = row_batches._batch(
+        {"user": None, QueryColumn("tag"): None}, [(row["user"], row["tag"]) for row in rows]
+    )
+    assert batch.column("tag").to_pylist()[1] == "['A']"
+    faults = batch.column(FAULT_COLUMN).to_pylist()
+    assert [fault is None for fault in faults] == [True] * len(TAGS) + [False]

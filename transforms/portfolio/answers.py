@@ -26,6 +26,7 @@ from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
     UNIFORM,
     ConfigurationError,
+    QueryColumn,
     Slots,
     format_duration,
     format_time,
@@ -436,13 +437,16 @@ class PrivateAnswers(beam.PTransform):
 def columns_for(portfolio: Portfolio, user: str, time: str, **reading: Any) -> Columns:
     """Columns of user and time, and as values all that questions read, each once.
 
+    What one question cannot read is no fault of the event for another.
+
     Args:
         portfolio: what is asked.
         user: column of the user.
         time: column of the time.
         reading: how times are read, as :class:`Columns` has it.
     """
-    names = dict.fromkeys(name for question in portfolio for name in columns_read(question))
+    every = (name for question in portfolio for name in columns_read(question))
+    names = dict.fromkeys(map(QueryColumn, every))
     return Columns(user, tuple(names) or (user,), time, **reading)
 
 
