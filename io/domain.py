@@ -14,6 +14,7 @@ from streamveil.io.events import columns_of
 from streamveil.io.files import require_filesystem
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.public import read_public
+from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import (
     FILE,
     Categories,
@@ -133,6 +134,8 @@ def _json_text(value: Any) -> str:
     """Text of a bin; a number that is whole has one text, as in events, written 7 or 7.0."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return boolean_text(value)
     if isinstance(value, _Number):
         number = Decimal(value)
         whole = number.is_finite() and abs(number.adjusted()) < 400 and number % 1 == 0

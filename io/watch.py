@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -30,7 +31,7 @@ class WatchEvents(beam.PTransform):
     events have come, so the watermark is the clock: an event is late when its file appears after
     its slot was released. A runner keeps the name of every file seen.
 
-    Raises ConfigurationError at construction for an interval that is not above 0.
+    Raises ConfigurationError at construction for an interval that is not above 0, and for a folder.
     """
 
     file_pattern: str
@@ -51,6 +52,11 @@ class WatchEvents(beam.PTransform):
         """Check the columns and the interval."""
         super().__init__()
         self.columns = distinct(self.columns)
+        if os.path.isdir(self.file_pattern):
+            raise ConfigurationError(
+                f"{self.file_pattern} is a folder, and what is watched is a path or glob: name the "
+                f"files in it, such as {os.path.join(self.file_pattern, '*.csv')}"
+            )
         if not self.interval > 0:
             raise ConfigurationError(
                 f"the interval to watch {self.file_pattern} is {self.interval} s: give more than 0"

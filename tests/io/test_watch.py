@@ -79,3 +79,8 @@ def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
 def test_an_interval_is_above_0(interval):
     with pytest.raises(ConfigurationError, match="give more than 0"):
         WatchEvents("x/*.csv", columns=NAMES, interval=interval)
+
+
+def test_a_folder_is_not_watched_in_vain(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"is a folder.*name the files in it, such as"):
+        WatchEvents(str(tmp_path), columns=NAMES)
