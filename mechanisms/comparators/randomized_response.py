@@ -31,7 +31,13 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.randomness.noise import SlotNoise, probability_threshold, thin, uniform
+from streamveil.mechanisms.randomness.noise import (
+    SlotNoise,
+    WatchedWords,
+    probability_threshold,
+    thin,
+    uniform,
+)
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -120,6 +126,8 @@ class RandomizedResponse:
             for start in range(0, missing, _MAX_WORDS):
                 drawn = uniform(min(_MAX_WORDS, missing - start), symbols.shape[1], words)
                 reports[k] += np.bincount(drawn, minlength=symbols.shape[1])
+        if isinstance(words, WatchedWords):
+            return words.reported(symbols, thresholds, reports)
         return reports
 
 

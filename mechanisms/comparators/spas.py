@@ -44,7 +44,7 @@ from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon, to_units
 from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.randomness.noise import SlotNoise, discrete_laplace
+from streamveil.mechanisms.randomness.noise import SlotNoise, armed, discrete_laplace, passed
 from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication
 from streamveil.mechanisms.wevent.sampling import Sampling
 
@@ -182,7 +182,10 @@ class SPAS:
         threshold, _ = self._shares(state.planned)
         if not threshold:
             return 0
-        return int(discrete_laplace(threshold, 1, noise.words("threshold"))[0])
+        words = noise.words("threshold")
+        drawn = int(discrete_laplace(threshold, 1, words)[0])
+        armed(threshold, words)
+        return drawn
 
     def _shares(self, planned: int) -> tuple[int, int]:
         """Units of noise on the threshold and on each answer, per unit of sensitivity.
@@ -206,9 +209,11 @@ class SPAS:
         if not (threshold and answer):
             return SKIPPED
         moved = int(np.abs(counts.sum(axis=0) - state.last.counts).sum())
-        moved += int(discrete_laplace(answer, 1, noise.words("answer"))[0])
+        words = noise.words("answer")
+        noisy = moved + int(discrete_laplace(answer, 1, words)[0])
         limit = int(np.ceil(self.population.bins * np.sqrt(publishing.error)))
-        return PUBLISHED if moved >= limit + state.threshold_noise else SKIPPED
+        above = passed(moved, answer, noisy >= limit + state.threshold_noise, words)
+        return PUBLISHED if above else SKIPPED
 
     def _seen(self, state: SpasState, last: Publication) -> SpasState:
         """Learn from a publication how fast counts drift."""

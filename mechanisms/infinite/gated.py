@@ -55,7 +55,13 @@ from streamveil.mechanisms.infinite.held_distribution import (
 from streamveil.mechanisms.infinite.series import Harmonic, Series
 from streamveil.mechanisms.infinite.shrinkage import SHRINKAGES
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.randomness.noise import SlotNoise, discrete_laplace, laplace_variance
+from streamveil.mechanisms.randomness.noise import (
+    SlotNoise,
+    armed,
+    discrete_laplace,
+    laplace_variance,
+    passed,
+)
 
 # Most slots that are averaged.
 RECENT = 8
@@ -288,22 +294,26 @@ class Gated:
         rate = self.total_price // self.population.sensitivity
         if rate == 0:
             return state, 0
-        measured = int(counts.sum() + discrete_laplace(rate, 1, noise.words("total"))[0])
-        total = max(measured, 0)
+        measured = counts.sum(keepdims=True) + discrete_laplace(rate, 1, noise.words("total"))
+        total = max(int(measured[0]), 0)
         held = Held.uniform(self.population.bins, total)
         return replace(state, reference=self._reference(held, total), total=total), self.total_price
 
     def _threshold(self, prices: Prices, noise: SlotNoise) -> int:
         rate = prices.threshold // self._step
-        return int(discrete_laplace(rate, 1, noise.words("threshold"))[0])
+        words = noise.words("threshold")
+        drawn = int(discrete_laplace(rate, 1, words)[0])
+        armed(rate, words)
+        return drawn
 
     def _opens(self, state: GatedState, prices: Prices, noise: SlotNoise) -> bool:
         """Whether the noisy distance passes the noisy threshold: all that a slot tells."""
         rate = prices.query // (2 * self._step)
         found = largest_distance(state.recent, self._spans, state.reference, self._chance)
-        found += int(discrete_laplace(rate, 1, noise.words("query"))[0])
+        words = noise.words("query")
+        noisy = found + int(discrete_laplace(rate, 1, words)[0])
         base = self.guard(prices, state.since - 1) + self._least(prices)
-        return found >= state.threshold + math.ceil(GRID * base)
+        return passed(found, rate, noisy >= state.threshold + math.ceil(GRID * base), words)
 
     def _least(self, prices: Prices) -> float:
         """The distance that is not worth a release, in counts; public."""

@@ -168,10 +168,10 @@ class ShareQuery:
         Raises ValueError where a rate is 0 that is needed.
         """
         noisy = sums.copy()
-        noisy[KEPT] += discrete_laplace(rates.kept, 1, words)[0]
-        noisy[NEARBY] += discrete_laplace(rates.layers, 1, words)[0]
+        noisy[KEPT : KEPT + 1] += discrete_laplace(rates.kept, 1, words)
+        noisy[NEARBY : NEARBY + 1] += discrete_laplace(rates.layers, 1, words)
         if self.sensitivities[1]:
-            noisy[REST] += discrete_laplace(rates.rest, 1, words)[0]
+            noisy[REST : REST + 1] += discrete_laplace(rates.rest, 1, words)
         if self.bins > 1:
             noisy[BY_BIN:] += discrete_laplace(rates.bins, self.bins, words)
         return noisy

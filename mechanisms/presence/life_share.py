@@ -116,7 +116,7 @@ class LifeQuery:
         noisy = np.where(asked, sums, 0)
         for one, rate in ((NEAR, rates.layers), (BEYOND, rates.rest)):
             if asked[one]:
-                noisy[one] += discrete_laplace(rate, 1, words)[0]
+                noisy[one : one + 1] += discrete_laplace(rate, 1, words)
         return noisy
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.randomness.noise import FINE_BITS, RandomWords, bernoulli_exp, uniform
+from streamveil.mechanisms.randomness.noise import (
+    FINE_BITS,
+    RandomWords,
+    WatchedWords,
+    bernoulli_exp,
+    uniform,
+)
 
 # Losses are cut this many powers of e below the best candidate.
 _CUT = 32
@@ -44,4 +50,5 @@ def draw(
         tries = uniform(_BATCH, losses.size, words)
         found.append(tries[bernoulli_exp(products[tries], words)])
         missing -= found[-1].size
-    return np.concatenate(found)[:size]
+    chosen = np.concatenate(found)[:size]
+    return words.chosen(losses, rate, chosen) if isinstance(words, WatchedWords) else chosen

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import decimal
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
 
 Words = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 KEY_BYTES = 32
@@ -97,6 +100,36 @@ def keyed_words(key: bytes, *numbers: Words) -> Words:
     return np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
 
 
+class WatchedWords(RandomWords):
+    """Words of an audit: samplers tell them what was drawn, for what, and take what they give back.
+
+    See :func:`looking_on`.
+    """
+
+    def laplace(self, noise: Integers, units: int) -> Integers:
+        """Discrete Laplace noise at a rate in units, to be added once to what it hides."""
+        raise NotImplementedError
+
+    def thinned(self, counts: Integers, thresholds: Sequence[int], kept: Integers) -> Integers:
+        """What is kept of counts, each of class k with probability thresholds[k] / 2**64."""
+        raise NotImplementedError
+
+    def reported(self, symbols: Integers, thresholds: Sequence[int], reports: Integers) -> Integers:
+        """Reports of symbols: the truth with probability thresholds[k] / 2**64, else any symbol."""
+        raise NotImplementedError
+
+    def chosen(self, losses: Integers, rate: int, found: Integers) -> Integers:
+        """What the exponential mechanism drew of candidates with these losses."""
+        raise NotImplementedError
+
+    def armed(self, rate: int) -> None:
+        """A threshold got noise at a rate in units; comparisons with it follow."""
+
+    def passed(self, value: int, rate: int, above: bool) -> bool:
+        """Whether a value with noise at a rate in units is above the threshold that was armed."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class SlotNoise:
     """The randomness of one slot: one independent stream of words for each purpose."""
@@ -105,7 +138,26 @@ class SlotNoise:
 
     def words(self, purpose: str) -> RandomWords:
         """Start the stream of words for a purpose; asking again starts the same stream again."""
-        return RandomWords(_prf(self.key, b"purpose", purpose.encode()))
+        words, look = RandomWords(_prf(self.key, b"purpose", purpose.encode())), _LOOK.get()
+        return words if look is None else look(self.key, purpose, words)
+
+
+Look = Callable[[bytes, str, RandomWords], RandomWords]
+"""Takes the key of a slot, a purpose and its words, and gives the words that are drawn from."""
+_LOOK: ContextVar[Look | None] = ContextVar("look", default=None)
+
+
+@contextmanager
+def looking_on(look: Look) -> Iterator[None]:
+    """Let an audit see what randomness is used for, and take the place of what it would give.
+
+    For runs in memory whose keys are known, never for releases.
+    """
+    before = _LOOK.set(look)
+    try:
+        yield
+    finally:
+        _LOOK.reset(before)
 
 
 @dataclass(frozen=True)
@@ -230,7 +282,7 @@ def thin(
     kept[[k for k, threshold in enumerate(thresholds) if threshold == 0]] = 0
     drawn = [k for k, threshold in enumerate(thresholds) if 0 < threshold < 1 << 64]
     if not drawn:
-        return kept
+        return _thinned(counts, thresholds, kept, words)
     cells = counts[drawn]
     limits = np.array([thresholds[k] for k in drawn], dtype=np.uint64)
     class_ends = np.cumsum(cells.sum(axis=1))
@@ -242,7 +294,13 @@ def thin(
     below = np.zeros(happy.size + 1, dtype=np.int64)
     np.cumsum(happy, out=below[1:])
     kept[drawn] = _steps(below[np.cumsum(cells)], 0).reshape(cells.shape)
-    return kept
+    return _thinned(counts, thresholds, kept, words)
+
+
+def _thinned(
+    counts: Integers, thresholds: Sequence[int], kept: Integers, words: RandomWords
+) -> Integers:
+    return words.thinned(counts, thresholds, kept) if isinstance(words, WatchedWords) else kept
 
 
 def _steps(ends: npt.NDArray[np.int64], start: int) -> npt.NDArray[np.int64]:
@@ -312,7 +370,21 @@ def discrete_laplace(units: int, size: int, words: RandomWords) -> npt.NDArray[n
         taken = min(fresh.size, size - filled)
         samples[filled : filled + taken] = fresh[:taken]
         filled += taken
-    return samples
+    return words.laplace(samples, units) if isinstance(words, WatchedWords) else samples
+
+
+def armed(rate: int, words: RandomWords) -> None:
+    """Say that a threshold got noise at a rate in units: comparisons follow, of a sparse vector."""
+    if isinstance(words, WatchedWords):
+        words.armed(rate)
+
+
+def passed(value: int, rate: int, above: bool, words: RandomWords) -> bool:
+    """Say whether a value with noise at a rate in units is above the threshold that was armed.
+
+    No more is told of the value, and below the threshold it costs nothing.
+    """
+    return words.passed(value, rate, above) if isinstance(words, WatchedWords) else above
 
 
 def laplace_variance(units: int) -> float:

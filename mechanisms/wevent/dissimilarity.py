@@ -35,6 +35,6 @@ def dissimilarity(
     if sampling.threshold == 0:
         return float("-inf")
     sampled = sampling.sample(counts, noise.words("dissimilarity sample"))
-    moved = int(np.abs(sampled - last).sum())
-    moved += int(sampling.noise(1, noise.words("dissimilarity noise"))[0])
-    return moved / last.size
+    moved = np.abs(sampled - last).sum(keepdims=True)
+    moved = moved + sampling.noise(1, noise.words("dissimilarity noise"))
+    return int(moved[0]) / last.size
