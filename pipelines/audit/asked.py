@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from streamveil.mechanisms.core.records import ADD_REMOVE
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
+from streamveil.mechanisms.portfolio.simulated import answers_of, times_of
 from streamveil.mechanisms.portfolio.statistics import TopK
 from streamveil.mechanisms.portfolio.trees import FLAT, Tree
 from streamveil.mechanisms.protocol import Population, SlotRelease
@@ -78,6 +80,13 @@ class Asked:
         ]
         return replace(wide, sizes=np.max(sizes, axis=0))
 
+    def narrowed(self, bins: int) -> Asked:
+        """The same of so many bins at most, which is soon run."""
+        questions = tuple(
+            _of_bins(one, bins) if one.domain.bins > bins else one for one in self.portfolio
+        )
+        return replace(self, portfolio=replace(self.portfolio, questions=questions))
+
     def _most_bins(self, question: Question) -> int:
         """For which the counts of a run are not too many; two are needed to move events."""
         measure = _of_bins(question, 2).measure
@@ -118,19 +127,15 @@ def run_asked(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Telling:
 
     Raises BudgetExceeded when a filter refuses.
     """
-    stream, portfolio = asked.stream(key), asked.portfolio
-    state, questions = stream.start(), range(len(counts))
+    stream, portfolio, questions = asked.stream(key), asked.portfolio, range(len(counts))
     releases: list[list[SlotRelease]] = [[] for _ in questions]
     prices: list[list[Floats]] = [[] for _ in questions]
     caps: list[list[Units]] = [[] for _ in questions]
-    for base_slot in range(_base_slots(portfolio, counts)):
-        in_force = state.plan.caps if state.plan else asked.shares
-        for q, price in stream.price(state, base_slot).items():
+    for _, told in public_of(stream, asked, counts):
+        for q, price in told["prices"].items():
             prices[q].append(to_epsilon(price))
-            caps[q].append(in_force[q])
-        told = {q: counts[q][len(releases[q])] for q in stream.due(base_slot)}
-        state, released = stream.release(state, base_slot, told)
-        for q, release in released.items():
+            caps[q].append(told["caps"][q])
+        for q, release in told["releases"].items():
             releases[q].append(release)
     populations: list[Population] = [one.mechanism.population for one in stream.streams]
     return Telling(
@@ -138,6 +143,48 @@ def run_asked(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Telling:
         tuple(to_epsilon(np.stack(each)) for each in caps),
         fullest(asked.requirements, list(_charges(portfolio, releases))),
     )
+
+
+def public_of(
+    stream: PortfolioStream, asked: Asked, counts: Sequence[Integers]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All that is public of a run, base slot by base slot: arguments are those of `run_asked`."""
+    state, done = stream.start(), [0] * len(counts)
+    for base_slot in range(_base_slots(asked.portfolio, counts)):
+        caps = state.plan.caps if state.plan else asked.shares
+        prices = stream.price(state, base_slot)
+        told = {q: counts[q][done[q]] for q in stream.due(base_slot)}
+        state, released = stream.release(state, base_slot, told)
+        for q in released:
+            done[q] += 1
+        yield (
+            base_slot,
+            {
+                "prices": prices,
+                "caps": caps,
+                "releases": released,
+                "ledger": stream.entries(state, released),
+            },
+        )
+
+
+def answered(portfolio: Portfolio, published: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """All answers of a run, of slots and of longer times, from what :func:`public_of` gave."""
+    found: list[Any] = []
+    for q, question in enumerate(portfolio):
+        releases = [one["releases"][q] for one in published if q in one["releases"]]
+        found.append(list(answers_of(question, releases)))
+        found.append(list(times_of(question, portfolio, releases, 0).items()))
+    return found
+
+
+def charged_of(asked: Asked, published: Sequence[Mapping[str, Any]]) -> float:
+    """Largest charge of a window of all questions in parts of its budget, of whole units."""
+    releases = [
+        [one["releases"][q] for one in published if q in one["releases"]]
+        for q in range(len(asked.portfolio.questions))
+    ]
+    return fullest(asked.requirements, list(_charges(asked.portfolio, releases)))
 
 
 def _charges(

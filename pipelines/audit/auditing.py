@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +28,26 @@ from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Requirement
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.registry import DEFAULT, can_revise, only_dynamic
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.replay import Play, Stage
+from streamveil.pipelines.audit.replay_worlds import MOST_BINS, REVISED, stages_of
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
-from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, fullest, run
+from streamveil.pipelines.audit.runs import (
+    Driver,
+    Exact,
+    MakeDriver,
+    Transcript,
+    exact,
+    fullest,
+    public,
+    run,
+    spent_of,
+)
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import (
     KINDS,
@@ -97,6 +112,7 @@ def audited(
         own=counts is not None,
         notes=left_out(population, audit.classes),
         too_short=audit.too_short,
+        stages=audit.stages(),
     )
 
 
@@ -117,6 +133,7 @@ class Audit:
         self._mechanism, self._population = mechanism, population
         self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
         self.classes = watched(population)
+        self._revises = can_revise(mechanism) and not only_dynamic(mechanism)
         self._groups: dict[tuple[int, str], tuple[int, int]] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
             (k, kind): [] for k in self.classes for kind in KINDS
@@ -134,6 +151,35 @@ class Audit:
         for (k, kind), guesses in self._guesses.items():
             guesses.append(self._guessed(k, kind, number))
             done(number)
+
+    def stages(self) -> Iterator[Stage]:
+        """Worlds to be replayed; in worst cases of few bins, which are soon run."""
+        population = self._population
+        if self._counts is None:
+            population = replace(population, bins=min(population.bins, MOST_BINS))
+        return stages_of(
+            population,
+            self.classes,
+            partial(self._play, population),
+            spent_of,
+            self._seed,
+            moves=self._moves,
+            counts=self._counts,
+            budgets=population.requirements.budgets.tolist(),
+            charged=lambda spent: fullest(population.requirements, [(1, spent)]),
+        )
+
+    def _play(self, population: Population, counts: Integers, number: int) -> Play:
+        key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
+
+        def played() -> Iterator[tuple[int, Any]]:
+            if self._make is exact and self._revises and number % 2:
+                driver: Driver = Exact(self._mechanism, population, key, REVISED)
+            else:
+                driver = self._make(self._mechanism, population, key)
+            return public(driver, counts)
+
+        return played
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,15 @@ from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStr
 from streamveil.mechanisms.protocol import DynamicMechanism, Population, Setting
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULT, dynamic_mechanism
+from streamveil.pipelines.audit import replay_worlds
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
 from streamveil.pipelines.audit.options import DEFAULT_BINS, DRAWN
+from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
+from streamveil.pipelines.audit.replay_worlds import STAGES, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
-from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.runs import Transcript, spent_of
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up, sizes_of
 
@@ -54,6 +58,8 @@ KINDS = (BINS, WINDOWS)
 _CHECKS = 3
 # Stories of a run, one after the other; and slots of all of them about, where they are long.
 STORIES, MOST_SLOTS = 16, 1200
+# Of these, users who are replayed.
+WATCHED = 3
 # Losses of a canary of a slot and of one of a window that tell most per guess.
 _TELLING = {BINS: 1.5, WINDOWS: 3.0}
 
@@ -102,7 +108,8 @@ def audited_changes(
     audit = ChangesAudit(
         mechanism, machine, population, np.unique(kinds, axis=0), moves, extent.seed
     )
-    return found_by(audit, mechanism, extent, own=False, notes=left_out(population, audit.classes))
+    notes = left_out(population, audit.classes)
+    return found_by(audit, mechanism, extent, own=False, notes=notes, stages=audit.stages())
 
 
 def later_requirements(path: str, classes: Sequence[Requirement]) -> list[DynamicRequirement]:
@@ -292,17 +299,50 @@ class ChangesAudit:
         Users of a story are of class k until they change; the transcript has a column for each
         class and each story.
         """
-        asked, known = self._population.requirements, len(self._population.requirements)
+        asked = self._population.requirements
         sizes, users = self._population.sizes.copy(), np.array([one.users.sum() for one in groups])
         sizes[k] += users.sum()
+        releases, prices, rules = [], [], []
+        for _, told in self._public(k, stories, counts, sizes, users, name):
+            releases.append(told["release"])
+            prices.append(to_epsilon(told["price"]))
+            rules.append(told["asked"])
+        self.runs += 1
+        self.slots += len(counts)
+        spent = spent_of([{"release": one} for one in releases])
+        self.overspent = max(self.overspent, fullest_asked(np.stack(rules), spent))
+        columns = Requirements.of([*asked, *[asked[k]] * len(stories)])
+        sizes = np.append(self._population.sizes, users)
+        population = replace(self._population, requirements=columns, sizes=sizes)
+        return Transcript(population, releases, np.stack(prices))
+
+    def _public(
+        self,
+        k: int,
+        stories: Sequence[Story],
+        counts: Integers,
+        sizes: Integers,
+        users: Integers,
+        name: str,
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """All that is public of a run, slot by slot; `asked` is what each column asks for.
+
+        Args:
+            k: class of the stories' users at first.
+            stories: that are told.
+            counts: by class and story, shape (T, K + S, d).
+            sizes: users of each class, those of stories among them.
+            users: of each story.
+            name: of the run, which draws noise of its own.
+        """
+        asked, known = self._population.requirements, len(self._population.requirements)
         stream = DynamicStream(
             self._machine,
             *(asked.as_changing, sizes),
             NoiseSource(digest(b"audit", b"%d" % self._seed, name.encode())),
         )
         cohorts = np.append(np.arange(known), np.full(len(stories), k))
-        in_force = asked.as_changing[cohorts]
-        state, releases, prices, rules = stream.start(), [], [], []
+        in_force, state = asked.as_changing[cohorts], stream.start()
         for slot, table in enumerate(counts):
             some = np.flatnonzero((np.array([one.change for one in stories]) == slot) & (users > 0))
             moves = _moves(cohorts, known, some, stories, users[some])
@@ -311,20 +351,79 @@ class ChangesAudit:
             in_force[known + some] = moves.requirements
             which, bins = np.nonzero(table)
             cells = CohortCounts(cohorts[which], bins, table[which, bins])
-            price = stream.price(state, slot, moves)
-            prices.append(to_epsilon(price[state.interned.ledgers_of(cohorts)]))
+            price = stream.price(state, slot, moves)[state.interned.ledgers_of(cohorts)]
             state, release = stream.release(state, slot, cells, moves)
             spent = release.spent[state.interned.ledgers_of(cohorts)]
-            releases.append(replace(release, spent=spent))
-            rules.append(in_force)
-        self.runs += 1
-        self.slots += len(counts)
-        spent = np.stack([one.spent for one in releases])
-        self.overspent = max(self.overspent, fullest_asked(np.stack(rules), spent))
-        columns = Requirements.of([*asked, *[asked[k]] * len(stories)])
-        sizes = np.append(self._population.sizes, users)
-        population = replace(self._population, requirements=columns, sizes=sizes)
-        return Transcript(population, releases, np.stack(prices))
+            yield (
+                slot,
+                {
+                    "price": price,
+                    "release": replace(release, spent=spent),
+                    "asked": in_force,
+                },
+            )
+
+    # ---- worlds that are replayed -----------------------------------------------------------
+
+    def stages(self) -> Iterator[Stage]:
+        """Of every class, a user who is there in a window of a story, beside others."""
+        for number in range(STAGES):
+            random = np.random.default_rng([self._seed, 911, number])
+            for k in self.classes:
+                yield self._stage(k, number, random)
+
+    def _stage(self, k: int, number: int, random: Random) -> Stage:
+        every = 2 * int(self._kinds[:, [0, 2]].max()) + 1
+        many = max(2, min(STORIES, replay_worlds.LENGTH // every))
+        stories = [self._story(k, WINDOWS, (2 * i + 1) * every // 2, random) for i in range(many)]
+        others = scripted(self._population, many * every, random)
+        nobody = np.zeros((len(others), many, others.shape[2]), np.int64)
+        base = np.concatenate([others, nobody], axis=1)
+        users = np.ones(many, np.int64)
+        sizes = self._population.sizes.copy()
+        sizes[k] += many
+
+        def play(counts: Integers) -> Play:
+            return partial(self._public, k, stories, counts, sizes, users, f"replay {k} {number}")
+
+        neighbours = [Neighbour("everybody", play(_others(base, len(sizes))))]
+        for i in random.choice(many, min(many, WATCHED), replace=False).tolist():
+            neighbours.append(self._neighbour(stories[i], len(sizes) + i, base, play, random))
+        return Stage(
+            play(base),
+            tuple(neighbours),
+            lambda seen: fullest_asked(np.stack([one["asked"] for one in seen]), spent_of(seen)),
+        )
+
+    def _neighbour(
+        self,
+        story: Story,
+        column: int,
+        base: Integers,
+        play: Callable[[Integers], Play],
+        random: Random,
+    ) -> Neighbour:
+        """With a user in a window of a story."""
+        counts, slots = base.copy(), np.arange(story.first, story.end)
+        at = random.integers(base.shape[2], size=slots.size)
+        counts[slots, column, at] += self._population.sensitivity
+
+        def claims(published: list[Any]) -> dict[str, int]:
+            spent = spent_of(published)[story.first : story.end, column]
+            found = {"what the slots were charged": int(spent.sum())}
+            if not story.back or spent[-1] > 0:
+                found["what was asked for the window"] = story.promised
+            return found
+
+        whose = f"a user in slots {story.first} to {story.end - 1} who changes in {story.change}"
+        return Neighbour(whose, play(counts), claims)
+
+
+def _others(counts: Integers, classes: int) -> Integers:
+    """A world in which those of classes, who do not change, are others."""
+    found = counts.copy()
+    found[:, :classes] = found[::-1, :classes]
+    return found
 
 
 def _moves(

@@ -398,6 +398,8 @@ def _lines(findings: Findings) -> Iterator[str]:
         f"{findings.runs:,} runs of {findings.slots:,} {unit}s in {findings.seconds:.0f} seconds; "
         f"charges of a {findings.span} reached {findings.overspent:.1%} of its budget"
     )
+    if findings.replayed is not None:
+        yield findings.replayed.sentence
     yield findings.sentence
 
 

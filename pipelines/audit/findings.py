@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.pipelines.audit.about import About
+from streamveil.pipelines.audit.replay import Replayed
 
 CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
 REPORT, BUDGET = "report", "budget"
@@ -81,13 +82,16 @@ class Findings:
     """What was not looked at."""
     too_short: Mapping[str, int] = field(default_factory=dict)
     """Of what there are no guesses, as the user's own stream is too short, and slots it needs."""
+    replayed: Replayed | None = None
+    """What replays found; None where they are not made."""
     about: About | None = None
     """How it is told; None for one stream or many questions about it."""
 
     @property
     def convicted(self) -> bool:
         """Whether anything loses more than it claims."""
-        return self.overspent > 1.0 or any(one.convicted for one in self.checks)
+        broken = self.replayed is not None and bool(self.replayed.violation)
+        return broken or self.overspent > 1.0 or any(one.convicted for one in self.checks)
 
     @property
     def worst(self) -> Check:
@@ -119,7 +123,7 @@ class Findings:
                 f"{self.span}"
             )
         needed = max(self.too_short.values(), default=0)
-        if self.convicted:
+        if any(one.convicted for one in self.checks):
             worst = max(self.checks, key=lambda one: one.surely)
             sure = f"at {self.verdict_confidence:.6g} confidence"
             of = _CLAIMED[worst.claim]
@@ -128,6 +132,8 @@ class Findings:
                 f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
                 f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
+        if self.replayed is not None and self.replayed.violation:
+            return f"CONVICTED: {self.mechanism}, by {self.replayed.sentence}"
         worst = self.worst
         beyond = ", which is too little confidence for a verdict" if worst.times > 1 else ""
         return (

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,10 @@ from streamveil.pipelines.audit.groups import group_of_window
 from streamveil.pipelines.audit.guesses import CHOOSING, OF, Guesses, check
 from streamveil.pipelines.audit.life_odds import LifeOdds, Sight
 from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.replay import Play, Stage
+from streamveil.pipelines.audit.replay_worlds import stages_of
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
+from streamveil.pipelines.audit.runs import OneStream, public, spent_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -85,7 +89,8 @@ def audited_for_ever(
     audit = AuditForEver(
         epsilon, mechanism, bins, sensitivity, adjacency == REPLACE, counts, extent.seed
     )
-    return found_by(audit, mechanism, extent, own=counts is not None, notes=())
+    stages = audit.stages()
+    return found_by(audit, mechanism, extent, own=counts is not None, notes=(), stages=stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +148,24 @@ class AuditForEver:
             self._seen[kind].append(self._run(kind, number))
             self.runs += 1
             done(number)
+
+    def stages(self) -> Iterator[Stage]:
+        """Worlds to be replayed: users are there for life, as all that they lose adds up."""
+        return stages_of(
+            self._population,
+            [0],
+            self._play,
+            spent_of,
+            self._seed,
+            moves=self._moves,
+            counts=None if self._counts is None else self._counts[:, None],
+            charged=lambda spent: int(spent.sum()) / int(self._population.requirements.budgets[0]),
+            in_windows=False,
+        )
+
+    def _play(self, counts: Integers, number: int) -> Play:
+        key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
+        return partial(public, OneStream(ReleaseStream(self._machine, NoiseSource(key))), counts)
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""

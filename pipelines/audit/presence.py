@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,16 @@ from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.mechanisms.registry import mechanism as made_mechanism
-from streamveil.pipelines.audit import worlds
+from streamveil.pipelines.audit import replay_worlds, worlds
 from streamveil.pipelines.audit.comers import Comers, Pair, Real, Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check, joined
 from streamveil.pipelines.audit.options import DEFAULT_BINS
+from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
+from streamveil.pipelines.audit.replay_worlds import STAGES, length_of, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
-from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.runs import Transcript, spent_of
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
 from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, sizes_of, world_of
 
@@ -123,6 +126,7 @@ def audited_presence(
         own=real is not None,
         notes=left_out(people, audit.classes),
         too_short=audit.too_short,
+        stages=audit.stages(),
     )
 
 
@@ -190,6 +194,78 @@ class PresenceAudit:
                 some = [self._of_stories(k, kind, f"{number} {i}", random) for i in range(times)]
                 guesses.append(joined(some))
             done(number)
+
+    # ---- worlds that are replayed -----------------------------------------------------------
+
+    def stages(self) -> Iterator[Stage]:
+        """Of every class, a user with each of the stories, beside others who come and go."""
+        for number in range(STAGES):
+            random = np.random.default_rng([self._seed, 911, number])
+            for k in self.classes:
+                rule = self._rules[k]
+                pairs = [*rule.pairs(), *([rule.besides()] if rule.limited else [])]
+                for pair in pairs:
+                    yield self._stage(k, pair, number, random)
+
+    def _stage(self, k: int, pair: Pair, number: int, random: np.random.Generator) -> Stage:
+        rule = self._rules[k]
+        if self._real is not None:
+            others, beside = self._real.counts[: replay_worlds.LENGTH], self._real.beyond
+        else:
+            slots = max(
+                length_of(self._population), spacing(rule, [pair], alone=False) + rule.block
+            )
+            others = scripted(self._population, slots, random)
+            beside = [
+                Beyond(*random.integers([[1], [0], [0], [1]], _most(self._population), (4, 3)))
+                for _ in range(slots)
+            ]
+        span = spacing(rule, [pair], alone=False)
+        first = int(random.integers(max(len(others) - span, 0) + 1))
+        at = self._bins(1, alone=False)[:, :1]
+        plan = comers(rule, [pair], np.array([first], np.int64), at, self._each, self._key)
+        base = plan.beside(others)
+
+        def play(there: bool, strangers: bool = False) -> Play:
+            told = replace(plan, canaries=replace(plan.canaries, there=np.array([there])))
+            counts = told.canaries.add_to(base)
+            beyond = told.beyond(self._each, len(others))
+            both = [
+                Beyond(*np.concatenate([mine, more], axis=1))
+                for mine, more in zip(beyond, beside, strict=False)
+            ]
+            if strangers:
+                counts, both = counts[::-1].copy(), both[::-1]
+            key = digest(b"audit", b"%d" % self._seed, f"replay {k} {number}".encode())
+            return partial(self._public, self._stream(key), counts, both)
+
+        asked = self._presence.requirements[k]
+        aside = self._presence.limits[k].aside(asked, self._presence.adjacency)
+
+        def claims(published: list[Any]) -> dict[str, int]:
+            spent = spent_of(published)[:, k]
+            cost = int(np.append(spent, 0)[plan.differing[0]].sum()) + aside
+            budget = int(self._presence.requirements.budgets[k])
+            return {"what slots and what is left out were charged": cost, "the budget": budget}
+
+        whose = f"a user with {asked_of(asked)} whose stories differ from slot {first} on"
+        neighbours = (
+            Neighbour("everybody", play(False, strangers=True)),
+            Neighbour(whose, play(True), claims),
+        )
+        return Stage(play(False), neighbours)
+
+    @staticmethod
+    def _public(
+        stream: PresentStream, counts: Integers, beyond: Sequence[Beyond]
+    ) -> Iterator[tuple[int, Any]]:
+        """All that is public of a run, slot by slot."""
+        state = stream.start()
+        for slot, (table, one) in enumerate(zip(counts, beyond, strict=True)):
+            price = stream.stream.price(state.stream)
+            state, release = stream.release(state, slot, table, one)
+            yield slot, {"price": price, "release": release}
+        yield len(counts), {"revisions": stream.rest(state)}
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
@@ -355,6 +431,12 @@ class PresenceAudit:
         self.runs += 1
         self.slots += len(counts)
         return _Seen(Transcript(self._population, releases, np.stack(prices)), answers)
+
+
+def _most(population: Population) -> list[list[int]]:
+    """One more than the largest layer, class, bin and number of what others have left out."""
+    classes, bins = len(population.requirements), population.bins
+    return [[LAYERS + 1], [classes], [bins], [6]]
 
 
 def _unscaled(stream: PresentStream, state: PresentState, release: SlotRelease) -> SlotRelease:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +26,34 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
 from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.portfolio.windows import sensitivity_of
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
-from streamveil.pipelines.audit.asked import Asked, Telling, run_asked
+from streamveil.pipelines.audit import replay_worlds
+from streamveil.pipelines.audit.asked import (
+    Asked,
+    Telling,
+    answered,
+    charged_of,
+    public_of,
+    run_asked,
+)
 from streamveil.pipelines.audit.asked_worlds import AskedWorld, asked_world, padded
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW, Check, Findings
+from streamveil.pipelines.audit.findings import (
+    CHARGE,
+    SHARE,
+    TOGETHER,
+    WINDOW,
+    Check,
+    Findings,
+    asked_of,
+)
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS_OF_QUESTIONS
+from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
+from streamveil.pipelines.audit.replay_worlds import MOST_BINS, STAGES, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up, sizes_of
@@ -89,6 +109,7 @@ def audited_questions(
         *(audit, name, extent),
         own=counts is not None,
         notes=(*left_out(audit.people, audit.classes), *narrowed),
+        stages=audit.stages(),
     )
 
 
@@ -146,6 +167,79 @@ class AskedAudit:
             for kind in KINDS:
                 self._guess(k, kind, number)
                 done(number)
+
+    # ---- worlds that are replayed -----------------------------------------------------------
+
+    def stages(self) -> Iterator[Stage]:
+        """A user of each class in a window of base slots, and in all questions."""
+        asked = self._asked if self._counts is not None else self._asked.narrowed(MOST_BINS)
+        populations = [one.mechanism.population for one in asked.stream(bytes(32)).streams]
+        trip = asked.round_trip
+        for number in range(STAGES):
+            random = np.random.default_rng([self._seed, 911, number])
+            if self._counts is not None:
+                end = len(self._counts[0]) * asked.portfolio.questions[0].slots
+                end = min(end, -(-replay_worlds.LENGTH // trip) * trip)
+                others = [
+                    table[: end // one.slots]
+                    for table, one in zip(self._counts, asked.portfolio, strict=True)
+                ]
+            else:
+                longest = min(2 * asked.requirements.longest, replay_worlds.LONGEST)
+                end = -(-max(replay_worlds.LENGTH, longest) // trip) * trip
+                others = [
+                    scripted(population, end // one.slots, random)
+                    for population, one in zip(populations, asked.portfolio, strict=True)
+                ]
+            key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
+            neighbours = [
+                Neighbour("everybody", _play(asked, key, [table[::-1] for table in others])),
+                *(
+                    self._neighbour(asked, k, key, others, (begin, last), random)
+                    for k in self.classes
+                    for begin, last in (_somewhere(asked, k, end, random),)
+                ),
+            ]
+            yield Stage(
+                _play(asked, key, others),
+                tuple(neighbours),
+                lambda seen: charged_of(asked, seen[:-1]),
+            )
+
+    def _neighbour(
+        self,
+        asked: Asked,
+        k: int,
+        key: bytes,
+        others: Sequence[Integers],
+        span: tuple[int, int],
+        random: np.random.Generator,
+    ) -> Neighbour:
+        """With a user in some base slots, in one bin of each slot of each question."""
+        counts = []
+        for question, table in zip(asked.portfolio, others, strict=True):
+            mine = table.copy()
+            slots = np.arange(span[0] // question.slots, (span[1] - 1) // question.slots + 1)
+            at = random.integers(table.shape[2], size=slots.size)
+            mine[slots, k, at] += sensitivity_of(question, asked.adjacency)
+            counts.append(mine)
+        budget = int(asked.requirements.budgets[k])
+        whose = (
+            f"a user with {asked_of(asked.requirements[k])} in base slots {span[0]} to "
+            f"{span[1] - 1}, in all questions"
+        )
+
+        def claims(published: list[Any]) -> dict[str, int]:
+            found = {"the budget of a window": budget}
+            charged = 0
+            for one in published[:-1]:
+                for entry, release in zip(one["ledger"], one["releases"].values(), strict=True):
+                    if entry.first_base_slot < span[1] and entry.last_base_slot >= span[0]:
+                        charged += int(release.spent[k])
+            found["what the slots were charged"] = charged
+            return found
+
+        return Neighbour(whose, _play(asked, key, counts), claims)
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Of all questions together first; half of the probability of an error is theirs."""
@@ -233,6 +327,25 @@ class AskedAudit:
         self.slots += sum(map(len, counts))
         self.overspent = max(self.overspent, told.fullest)
         return told
+
+
+def _somewhere(asked: Asked, k: int, end: int, random: np.random.Generator) -> tuple[int, int]:
+    """A window of base slots that meets as many slots of all questions as any."""
+    window, trip = asked.requirements[k].window, asked.round_trip
+    first = trip * int(random.integers(max((end - window) // trip, 0) + 1)) + trip - 1
+    first = min(first, max(end - window, 0))
+    return first, min(first + window, end)
+
+
+def _play(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Play:
+    def played() -> Iterator[tuple[int, Any]]:
+        published = []
+        for base_slot, one in public_of(asked.stream(key), asked, counts):
+            published.append(one)
+            yield base_slot, one
+        yield len(published), {"answers": answered(asked.portfolio, published)}
+
+    return played
 
 
 def _largest(values: Floats, canaries: Canaries) -> Floats:

@@ -30,6 +30,7 @@ def json_of(findings: Findings, command: str) -> str:
         "verdict_confidence": findings.verdict_confidence,
         "visible_violation": _finite(findings.visible),
         "charged_in_window": findings.overspent,
+        "replay": _replay(findings),
         "own_input": findings.own,
         "runs": findings.runs,
         "slots": findings.slots,
@@ -61,6 +62,18 @@ def _record(one: Check) -> dict[str, Any]:
         "right": one.right,
         "visible_violation": _finite(one.visible),
         "convicted": one.convicted,
+    }
+
+
+def _replay(findings: Findings) -> dict[str, Any] | None:
+    found = findings.replayed
+    if found is None:
+        return None
+    return {
+        "violation": found.violation or None,
+        "worst": found.worst,
+        "worlds": found.worlds,
+        "slots": found.slots,
     }
 
 

@@ -13,10 +13,13 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.audit.findings import Check, Findings, asked_of
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
+from streamveil.pipelines.audit.replay import Stage, replayed
 
 LEAST_RUNS = 4
 VERDICT_CONFIDENCE = 0.999
 """Of a verdict, at least: one audit in a thousand convicts a configuration that is honest."""
+# Part of the seconds for replays.
+REPLAYING = 0.3
 # More classes are not audited one by one.
 MOST_CLASSES = 4
 
@@ -83,6 +86,7 @@ def found_by(
     own: bool,
     notes: Iterable[str],
     too_short: Mapping[str, int] = MappingProxyType({}),
+    stages: Iterable[Stage] | None = None,
 ) -> Findings:
     """Go on for so many rounds, or about so many seconds.
 
@@ -93,8 +97,13 @@ def found_by(
         own: whether canaries were put beside a real stream.
         notes: of what was not audited.
         too_short: as of `Findings`.
+        stages: worlds to be replayed, if any: a part of the seconds is theirs.
     """
     started, number = time.monotonic(), 0
+    found = None
+    if stages is not None:
+        until = math.inf if extent.seconds is None else started + REPLAYING * extent.seconds
+        found = replayed(stages, until)
     while number != extent.runs:
         audit.round(number, extent.done)
         number += 1
@@ -116,6 +125,7 @@ def found_by(
         own=own,
         notes=(*notes, *(_longer(*one) for one in too_short.items())),
         too_short=too_short,
+        replayed=found,
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import PUBLISHED
+from streamveil.mechanisms.core.records import PUBLISHED, Revised
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
@@ -36,12 +36,16 @@ MakeDriver = Callable[[str, Population, bytes], Driver]
 """Makes a driver of a mechanism with its options, the public facts and a noise key of 32 bytes."""
 
 
-class Exact:
-    """A mechanism as a pipeline drives it: with its noise and its filter."""
+class OneStream:
+    """A stream of releases from its first slot on."""
 
-    def __init__(self, text: str, population: Population, key: bytes) -> None:
-        self._stream = ReleaseStream(mechanism(text, population), NoiseSource(key))
+    def __init__(self, stream: ReleaseStream) -> None:
+        self._stream = stream
         self._state = self._stream.start()
+
+    def rest(self) -> tuple[Revised, ...]:
+        """What is still to be revised: the stream ends."""
+        return self._stream.rest(self._state)
 
     def price(self) -> Units:
         """See :class:`Driver`."""
@@ -51,6 +55,14 @@ class Exact:
         """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
+
+
+class Exact(OneStream):
+    """A mechanism as a pipeline drives it: with its noise and its filter."""
+
+    def __init__(self, text: str, population: Population, key: bytes, revise: int = 0) -> None:
+        made = mechanism(text, population, revise=revise)
+        super().__init__(ReleaseStream(made, NoiseSource(key)))
 
 
 class Unchanging:
@@ -108,6 +120,25 @@ def run(
         prices.append(to_epsilon(driver.price()))
         releases.append(driver.release(slot, table))
     return Transcript(population, releases, np.stack(prices))
+
+
+def public(driver: Driver, counts: Integers) -> Iterator[tuple[int, Any]]:
+    """All that is public of a run, slot by slot: what it may cost, the release, and what is left.
+
+    Args:
+        driver: before its first slot.
+        counts: int64, shape (T, K, d).
+    """
+    for slot, table in enumerate(counts):
+        price = driver.price()
+        yield slot, {"price": price, "release": driver.release(slot, table)}
+    if isinstance(driver, OneStream):
+        yield len(counts), {"revisions": driver.rest()}
+
+
+def spent_of(published: Sequence[Mapping[str, Any]]) -> Units:
+    """Units that each slot was charged, shape (T, K), from what :func:`public` gave."""
+    return np.stack([one["release"].spent for one in published if "release" in one])
 
 
 def published(seen: Transcript) -> npt.NDArray[np.bool_]:
