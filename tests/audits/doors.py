@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from streamveil.mechanisms import BudgetExceeded
 from streamveil.mechanisms.per_record import Bounds
 from streamveil.transforms.counting.event_codes import MEMBERS
-from tests.audits.mutants import MUTANTS
+from tests.audits.mutants import LEAVING, MUTANTS
 
 # A session may draw fewer of each property, and a mistake shows in one of so many for sure.
 MOST_EXAMPLES = 500
@@ -300,4 +300,13 @@ DOORS = {
     "releases_charged_to_their_last_slot": door(
         "portfolio.test_portfolio_filter", "test_against_brute_force"
     ),
+    **{
+        name: Door(
+            "audits.test_replay",
+            "test_what_leaves_follows_from_noisy_results",
+            {"scene": one.scene},
+        )
+        for name, one in MUTANTS.items()
+        if one.breaks in LEAVING
+    },
 }

@@ -27,6 +27,8 @@ from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
+from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.infinite.distance import GRID
 from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
@@ -42,6 +44,9 @@ from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.presence import counters, limits
 from streamveil.mechanisms.presence.counters import Counters
+from streamveil.mechanisms.presence.kept_share import ShareQuery
+from streamveil.mechanisms.presence.life_share import LifeQuery
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness import noise
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
 from streamveil.mechanisms.wevent import pwsm, sampling
@@ -75,12 +80,14 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(scene: str) -> Callable[[Breaks], Breaks]:
-    """Enter a patch that is on trial in a scene; what it gets wrong is its docstring."""
+def mutant(*scenes: str) -> Callable[[Breaks], Breaks]:
+    """Enter a patch that is on trial in scenes; what it gets wrong is its docstring."""
 
     def enter(breaks: Breaks) -> Breaks:
         wrong = " ".join((breaks.__doc__ or "").split())
-        MUTANTS[breaks.__name__] = Mutant(breaks.__name__, wrong, scene, breaks)
+        for number, scene in enumerate(scenes):
+            name = breaks.__name__ + (f"_of_{scene.replace(' ', '_')}" if number else "")
+            MUTANTS[name] = Mutant(name, wrong, scene, breaks)
         return breaks
 
     return enter
@@ -974,3 +981,138 @@ def releases_charged_to_their_last_slot(patch):
         charge(self, last, [(end, end, units) for _, end, units in charges])
 
     patch.setattr(PortfolioFilter, "charge", late)
+
+
+# ---- what leaves, whatever was made with noise ----------------------------------------------
+
+STREAMED = ("pba", "weights", "limited", "limited pba", "lives", "questions", "questions pba")
+"""Scenes in which a stream of one mechanism, or of several, releases counts by class."""
+
+
+def left(patch: Patch, change: Callable[[SlotRelease, np.ndarray], SlotRelease]) -> None:
+    """Let something else leave a stream than its mechanism made, of counts of all classes (d,)."""
+    release, changing = ReleaseStream.release, DynamicStream.release
+
+    def told(self, state, slot, counts):
+        state, made = release(self, state, slot, counts)
+        return state, change(made, counts.sum(axis=0))
+
+    def told_of_cells(self, state, slot, counts, moves):
+        state, made = changing(self, state, slot, counts, moves)
+        table = np.zeros(made.counts.size, np.int64)
+        np.add.at(table, counts.bins, counts.counts)
+        return state, change(made, table)
+
+    patch.setattr(ReleaseStream, "release", told)
+    patch.setattr(DynamicStream, "release", told_of_cells)
+
+
+@mutant(*STREAMED, "forever", "changing")
+def true_counts_published(patch):
+    """Every slot publishes its true counts; all that is internal stays as it is."""
+    left(patch, lambda made, counts: replace(made, counts=counts.copy()))
+
+
+@mutant(*STREAMED, "changing")
+def errors_tell_the_counts(patch):
+    """The standard error of a bin has its true count in its last digits."""
+    left(patch, lambda made, counts: replace(made, stderr=made.stderr + 1e-9 * (1 + counts)))
+
+
+@mutant(*STREAMED, "forever", "changing")
+def a_diagnostic_tells_a_count(patch):
+    """A diagnostic says how many events a slot has."""
+    left(
+        patch,
+        lambda made, counts: replace(
+            made, diagnostics={**made.diagnostics, "events": float(counts.sum())}
+        ),
+    )
+
+
+@mutant("questions", "questions pba")
+def true_histograms_of_questions(patch):
+    """A query set publishes the true histogram of every question."""
+    release = PortfolioStream.release
+
+    def told(self, state, base_slot, counts):
+        state, made = release(self, state, base_slot, counts)
+        return state, {q: replace(one, counts=counts[q].sum(axis=0)) for q, one in made.items()}
+
+    patch.setattr(PortfolioStream, "release", told)
+
+
+@mutant("limited", "limited pba")
+def kept_counts_without_noise(patch):
+    """What counts, and what is left out by a limit, is told without noise."""
+    patch.setattr(ShareQuery, "answer", lambda self, sums, rates, words: sums.copy())
+
+
+@mutant("lives")
+def kept_counts_of_lives_without_noise(patch):
+    """What the limit of a life leaves out is told without noise."""
+    patch.setattr(
+        LifeQuery, "answer", lambda self, sums, asked, rates, words: np.where(asked, sums, 0)
+    )
+
+
+LATE = 302
+
+
+def late(patch: Patch, silence: Callable[[Callable[[], bool]], None]) -> None:
+    """Tell from which slot on noise is made."""
+    slot, now = NoiseSource.slot, [0]
+
+    def noted(self, number, digest):
+        now[0] = number
+        return slot(self, number, digest)
+
+    patch.setattr(NoiseSource, "slot", noted)
+    silence(lambda: now[0] >= LATE)
+
+
+@mutant(*STREAMED)
+def no_noise_from_slot_302(patch):
+    """From slot 302 on mechanisms add no noise."""
+
+    def silence(is_late):
+        for module in (sampling, adaptive_weighting, running_sum):
+            patch.setattr(
+                module,
+                "discrete_laplace",
+                lambda units, size, words: (
+                    np.zeros(size, np.int64) if is_late() else LAPLACE(units, size, words)
+                ),
+            )
+
+    late(patch, silence)
+
+
+@mutant(*STREAMED)
+def a_silent_source_from_slot_302(patch):
+    """From slot 302 on the noise source gives nothing but zeros."""
+    tries = noise._exponentials
+
+    def silence(is_late):
+        def silent(bits, size, words):
+            if not is_late():
+                return tries(bits, size, words)
+            nothing = np.zeros(size, np.int64)
+            return np.ones(size, np.bool_), nothing, nothing, np.zeros(size, np.bool_)
+
+        patch.setattr(noise, "_exponentials", silent)
+
+    late(patch, silence)
+
+
+LEAVING = (
+    true_counts_published,
+    errors_tell_the_counts,
+    a_diagnostic_tells_a_count,
+    true_histograms_of_questions,
+    kept_counts_without_noise,
+    kept_counts_of_lives_without_noise,
+    no_noise_from_slot_302,
+    a_silent_source_from_slot_302,
+)
+"""Those that show in what leaves, and not in what is charged."""

@@ -25,7 +25,7 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.core.records import REPLACE, DynamicRequirement
+from streamveil.mechanisms.core.records import REPLACE, DynamicRequirement, Lifetime
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record import Inverse
@@ -165,12 +165,13 @@ class Limited:
     what: str
     asked: Requirement
     limit: Limit
+    mechanism: str = "uniform"
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
         return audited_presence(
             *([self.asked], [self.limit]),
-            mechanism="uniform",
+            mechanism=self.mechanism,
             bins=BINS,
             extent=_extent(seed, runs),
         )
@@ -274,6 +275,14 @@ COMMANDS = {
         ),
         [Requirement(3, 3.0)],
     ),
+    "questions pba": Asking(
+        "two questions by PBA",
+        Portfolio(
+            Slots.of("1h"),
+            (Question("hour", mechanism="pba"), Question("shift", slots=3, mechanism="pba")),
+        ),
+        [Requirement(3, 3.0)],
+    ),
     "changing": Changing(
         "DPBD, E = 3 over 3 slots or 30 in each, and users change from one to the other",
         "dpbd",
@@ -290,6 +299,12 @@ COMMANDS = {
         "one slot of each block of 11 counts, E = 3 over 11 slots",
         Requirement(11, 3.0),
         Limit(1, 1),
+    ),
+    "lives": Limited(
+        "two slots of a life count, E = 6 forever", Lifetime(6.0), Limit(None, in_life=2)
+    ),
+    "limited pba": Limited(
+        "PBA where one slot of each block of 11 counts", Requirement(11, 3.0), Limit(1, 1), "pba"
     ),
     "forever": Endless(
         "gated, E = 2 forever, of means of three slots",

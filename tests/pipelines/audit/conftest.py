@@ -2,7 +2,14 @@
 
 import pytest
 
-from streamveil.pipelines.audit import asked_worlds, worlds
+from streamveil.pipelines.audit import (
+    asked_worlds,
+    changes,
+    presence,
+    questions,
+    replay_worlds,
+    worlds,
+)
 
 
 @pytest.fixture
@@ -11,3 +18,11 @@ def short(monkeypatch):
     for module in (worlds, asked_worlds):
         monkeypatch.setattr(module, "LENGTH", 20)
     monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
+
+
+@pytest.fixture(autouse=True)
+def replayed_briefly(monkeypatch):
+    """Worlds that are replayed are short: `tests/audits/test_replay.py` has long ones."""
+    monkeypatch.setattr(replay_worlds, "LENGTH", 36)
+    for module in (replay_worlds, presence, changes, questions):
+        monkeypatch.setattr(module, "STAGES", 1)
