@@ -35,7 +35,7 @@ class _ReadAgain:
     """Reads the table again; the registry's fingerprint tells whether it is the same."""
 
     path: str | tuple[str, ...]
-    default: tuple[Requirement, int] | None
+    default: tuple[Requirement, int | None] | None
     columns: tuple[str, ...] = COLUMNS
 
     def __call__(self) -> Registry:
@@ -69,7 +69,7 @@ class _Rows(NamedTuple):
 def read_requirements(
     path: Patterns,
     *,
-    default: tuple[Requirement, int] | None = None,
+    default: tuple[Requirement, int | None] | None = None,
     columns: tuple[str, ...] = COLUMNS,
 ) -> Registry:
     """Read a table with the columns `user` (text or integer), `window` and `epsilon`.
@@ -79,7 +79,8 @@ def read_requirements(
 
     Args:
         path: a path or glob, in any format that ReadEvents knows.
-        default: requirement of users outside the table and the public number of them.
+        default: requirement of users outside the table and what is publicly assumed of their
+            number, if anything.
         columns: names of the columns of users, windows and epsilons, if they are others, and
             perhaps of that of limits, which must then be there.
 
@@ -107,7 +108,7 @@ def read_requirements(
 def requirements_of(
     table: pa.Table,
     *,
-    default: tuple[Requirement, int] | None = None,
+    default: tuple[Requirement, int | None] | None = None,
     columns: tuple[str, ...] = COLUMNS,
     name: str = "requirements",
 ) -> Registry:
@@ -130,7 +131,7 @@ def with_limits(columns: tuple[str, ...], present: Collection[str]) -> tuple[str
 def _registry(
     path: Patterns,
     parts: list[_Rows],
-    default: tuple[Requirement, int] | None,
+    default: tuple[Requirement, int | None] | None,
     reload: _ReadAgain | None = None,
 ) -> Registry:
     if not sum(len(part.rows) for part in parts) and default is None:

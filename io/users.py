@@ -134,8 +134,8 @@ class UserTable:
     """What the first table said."""
     now: Asked
     """What the last table said."""
-    default: tuple[Requirement, int] | None
-    """Requirement of users outside the table, and their public number."""
+    default: tuple[Requirement, int | None] | None
+    """Requirement of users outside the table, and what was said of their number."""
     longest_window: int | None = None
     """The longest window that may be asked for, in slots, if it was said."""
     classes: Requirements | None = None
@@ -146,7 +146,7 @@ class UserTable:
     def begin(cls, registry: Registry, *, local: bool = False) -> UserTable:
         """That of a stream which begins."""
         asked, classes = Asked.of(registry), registry.classes if local else None
-        return cls(_as_array(registry.users), asked, asked, _default(registry), classes=classes)
+        return cls(_as_array(registry.users), asked, asked, registry.default, classes=classes)
 
     @property
     def members(self) -> int:
@@ -193,10 +193,10 @@ class UserTable:
         Who is missing in it leaves, or has the default requirement from then on. Raises
         ConfigurationError if users outside the table are treated otherwise than before.
         """
-        if _default(registry) != self.default:
+        if registry.default != self.default:
             raise ConfigurationError(
                 f"users outside the table have {_words(self.default)} in this stream, and "
-                f"{_words(_default(registry))} now (--default_requirement): that cannot change "
+                f"{_words(registry.default)} now (--default_requirement): that cannot change "
                 "while the stream goes on; give what it began with"
             )
         users, asked = _as_array(registry.users), Asked.of(registry)
@@ -320,16 +320,9 @@ def _classes(asked: Asked, classes: Sequence[Requirement]) -> npt.NDArray[np.int
     return found
 
 
-def _default(registry: Registry) -> tuple[Requirement, int] | None:
-    number = registry.default_class
-    if number is None:
-        return None
-    members = int((registry.class_of == number).sum())
-    return registry.classes[number], int(registry.sizes[number]) - members
-
-
-def _words(default: tuple[Requirement, int] | None) -> str:
+def _words(default: tuple[Requirement, int | None] | None) -> str:
     if default is None:
         return "no requirement"
     requirement, users = default
-    return f"{requirement.window},{requirement.epsilon:g},{users}"
+    number = "" if users is None else f",{users}"
+    return f"{requirement.window},{requirement.epsilon:g}{number}"

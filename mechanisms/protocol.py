@@ -40,8 +40,12 @@ class Crowd(Protocol):
         """The most that one event adds to a bin: counts in these are like counts of events."""
 
     @property
-    def joined(self) -> bool:
-        """Whether others may join, so that sizes bound no counts."""
+    def assumed(self) -> bool:
+        """Whether sizes are assumed rather than known, or others may join: they bound no counts."""
+
+    @property
+    def guessed(self) -> int | None:
+        """The class or ledger whose size is a guess; None if all are known."""
 
     @property
     def summed(self) -> bool:
@@ -81,6 +85,14 @@ class Population:
     up to a quantum, rather than all or nothing."""
     totals: int = 0
     """How many of the last bins are sums of others: what is thought of bins is not of these."""
+    guessed: int | None = None
+    """The class whose size is only a guess, as of users who are in no table; None if all are known.
+    With one, sizes bound no counts, and say what to expect before the first release."""
+
+    @property
+    def assumed(self) -> bool:
+        """As in :class:`Crowd`."""
+        return self.joined or self.guessed is not None
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -113,10 +125,15 @@ class Members:
     bins: int
     sensitivity: int = 1
     quantum: int = 1
-    joined: ClassVar[bool] = False
-    """Sizes are those of the slot: see :class:`Crowd`."""
+    guessed: int | None = None
+    """The ledger of users who are in no table, if these count; other sizes are of the slot."""
     summed: ClassVar[bool] = False
     totals: ClassVar[int] = 0
+
+    @property
+    def assumed(self) -> bool:
+        """As in :class:`Crowd`."""
+        return self.guessed is not None
 
 
 @dataclass(frozen=True)

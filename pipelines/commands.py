@@ -329,7 +329,7 @@ def _check_plan(given: Any) -> None:
     if not (given.requirements or given.default_requirement):
         raise ConfigurationError(
             "nobody's requirements are known: give --requirements=FILE, or "
-            "--default_requirement=WINDOW,EPSILON,USERS"
+            "--default_requirement=WINDOW,EPSILON"
         )
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)

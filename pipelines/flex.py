@@ -53,7 +53,7 @@ _REGEXES = {
     "ledger": _FILE,
     "rejected": _FILE,
     "card": _FILE,
-    "default_requirement": rf"[0-9]+,{_NUMBER},[0-9]+",
+    "default_requirement": rf"[0-9]+,{_NUMBER}(,[0-9]+)?",
     "mechanism": r"[a-z][a-z+-]*(:.+)?",
     "noise_key": rf"{_SECRET}(,{_SECRET}@[^,@]+)*",
     "allowed_lateness": _LENGTH,

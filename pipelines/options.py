@@ -243,8 +243,9 @@ def add_requirement_options(parser: Parser) -> None:
     )
     add(
         "--default_requirement",
-        metavar="WINDOW,EPSILON,USERS",
-        help="requirement of users outside the table, and the public number of them",
+        metavar="WINDOW,EPSILON[,USERS]",
+        help="requirement of users outside the table, and a public guess of how many they are, "
+        "which bounds no count and may be left out",
     )
 
 

@@ -348,26 +348,28 @@ def _later_key(text: str, slots: Slots | None) -> tuple[int, str]:
     return slots.index(time - 1) + 1, place
 
 
-def default_requirement_of(text: str | None) -> tuple[Requirement, int] | None:
-    """The requirement of users outside the table, and how many they are.
+def default_requirement_of(text: str | None) -> tuple[Requirement, int | None] | None:
+    """The requirement of users outside the table, and how many of them are expected, if it says so.
 
     Raises ConfigurationError.
     """
     if text is None:
         return None
     try:
-        window, epsilon, users = (float(part) for part in text.split(","))
-        if not users.is_integer():
+        window, epsilon, *more = (float(part) for part in text.split(","))
+        users = int(more[0]) if more else None
+        if len(more) > 1 or users != (more[0] if more else None):
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigurationError(
-            f"--default_requirement={text} is not WINDOW,EPSILON,USERS: write for example "
-            "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
+            f"--default_requirement={text} is not WINDOW,EPSILON or WINDOW,EPSILON,USERS: write "
+            "for example 7,1.0 for epsilon 1 over 7 slots, or 7,1.0,5000 if about 5000 users are "
+            "expected"
         ) from None
     try:
         requirement = Requirement(window, epsilon)  # type: ignore[arg-type]
         check_shares([requirement])
-        return requirement, int(users)
+        return requirement, users
     except ConfigurationError as error:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 

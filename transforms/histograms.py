@@ -442,7 +442,8 @@ class PrivateHistograms(beam.PTransform):
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        asked, sizes = self._known.classes, self._known.sizes
+        known = self._known
+        asked, sizes = known.classes, known.sizes
         if self.limits is not None:
             if asked.forever:  # whoever will come
                 sizes = np.where(sizes == 0, EVERYBODY, sizes)
@@ -454,6 +455,7 @@ class PrivateHistograms(beam.PTransform):
             sensitivity,
             self.slots.length,
             joined=self.limits is not None and self._dynamic,
+            guessed=known.guessed,
         )
 
     def bounding(self) -> Bounding:

@@ -60,6 +60,10 @@ class Interned:
             raise ValueError(f"cohort {cohorts[~known][0]} does not exist: its move is missing")
         return self.ledgers[place]
 
+    def ledger_of(self, cohort: int | None) -> int | None:
+        """The ledger of a cohort; None without one."""
+        return None if cohort is None else int(self.ledgers_of(np.array([cohort]))[0])
+
     def move(self, moves: Moves, default: int | None) -> tuple[Interned, Integers]:
         """Move users and fork their ledgers.
 

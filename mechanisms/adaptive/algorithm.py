@@ -27,6 +27,7 @@ from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
+from streamveil.mechanisms.adaptive.kalman import Floats, Forecast
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
@@ -46,6 +47,11 @@ IMPATIENCE = 3.0
 # By how much a ratio is taken to move, in parts of its range, and for how many slots it stays
 # there; and of how many of all ratios a release of one slot in so many must tell that.
 RATIO_MOVES, RATIO_LASTS, HALF_SEEN = 0.1, 4, 0.5
+
+
+def _rescaled(forecast: Forecast, scale: Floats) -> Forecast:
+    """What would have been expected of a slot's own deviation, had its scale been known."""
+    return forecast._replace(white=forecast.white * (scale / forecast.scale), scale=scale)
 
 
 class AdaptiveRelease:
@@ -120,6 +126,8 @@ class AdaptiveRelease:
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
+        if seen and terms.bank.assumed and not started:
+            here = here._replace(forecast=_rescaled(forecast, state.bank.scale))
         if self.cycle:
             in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
             bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)

@@ -35,7 +35,12 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
-from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
+from streamveil.mechanisms.adaptive.weighting import (
+    Choices,
+    Correlation,
+    Weighting,
+    guessed_bias,
+)
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Members, Setting
@@ -126,7 +131,7 @@ class DynamicAdaptive(AdaptiveRelease):
         main = np.minimum(main, limit)
         reserve = np.minimum(reserve, limit - main)
         most = int(members.sizes.sum()) * members.sensitivity
-        bank = filter_bank.Bank(float(most), self.setting.bins)
+        bank = filter_bank.Bank(float(most), self.setting.bins, assumed=members.assumed)
         saved = _Saved(rates, ahead, members, self.assume_independent)
         plan = Plan(
             saved,
@@ -134,6 +139,7 @@ class DynamicAdaptive(AdaptiveRelease):
             lambda slots: choices(rates.gate * slots, members, self.assume_independent),
         )
         dispersion = float(plan.points(1).dispersion.max(initial=0.0))
+        unknown = guessed_bias(rates.offers(1), members) if self.assume_independent else 0.0
         return Terms(
             members,
             self.assume_independent,
@@ -144,7 +150,7 @@ class DynamicAdaptive(AdaptiveRelease):
             _plenty(reserve, rates.main, members.sizes).nonzero()[0],
             audit,
             bank,
-            Correlation(self.setting.bins, dispersion),
+            Correlation(self.setting.bins, dispersion, unknown),
             plan,
             most,
             self.at_once,
@@ -189,7 +195,8 @@ class DynamicAdaptive(AdaptiveRelease):
     def _audit(self, shares: Units, pace: Units, members: Members) -> Weighting | None:
         """The audit that is due, unless budgets hardly differ: then nothing can be learnt."""
         unequal = choices(pace, members, self.assume_independent).dispersion.max(initial=0.0)
-        return audit_of(shares, members, self.assume_independent) if unequal > 1e-9 else None
+        weighted = self.assume_independent and members.guessed is None
+        return audit_of(shares, members, weighted) if unequal > 1e-9 else None
 
     def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:
         """Enter the slot into all windows."""

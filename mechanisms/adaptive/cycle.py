@@ -216,14 +216,20 @@ class Candidate:
         error = float(self.variance.mean()) / len(self.mean)
         return float(self.mean.mean()) > FOUND * error**0.5
 
-    def learn(self, released: SumRelease, first: int, users: float) -> None:
-        """Learn from the totals of a span that began with the slot `first`."""
+    def learn(self, released: SumRelease, first: int, users: float | None) -> None:
+        """Learn from the totals of a span that began with the slot `first`.
+
+        No slot has more than `users` users; None where it is not known how many there are.
+        """
         per_phase = self._widths * self.cycles
         slots = int(per_phase.sum())
         stretch = slots / per_phase
         level = float(released.mean.sum())
-        share = min(max(level / users, 0.0), 1.0)
-        white = users * share * (1 - share) * (1 + released.scatter * slots)
+        white = max(level, 0.0)
+        if users is not None:
+            share = min(max(level / users, 0.0), 1.0)
+            white = users * share * (1 - share)
+        white *= 1 + released.scatter * slots
         noise = released.noise * stretch**2 + white / per_phase
         totals: Floats = released.mean * stretch
         if self.spans:
@@ -608,7 +614,8 @@ class Cycle:
                 running, one.running = one.running, None
                 released = running.release(here.noise, "cycle")
                 if released:
-                    one.learn(released, running.first, max(float(crowd.sizes.sum()), 1.0))
+                    most = None if crowd.assumed else max(float(crowd.sizes.sum()), 1.0)
+                    one.learn(released, running.first, most)
         self._choose(state)
         return spent
 

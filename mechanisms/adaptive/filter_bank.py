@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,13 @@ LEAST_SCALE = 0.1
 # between a quarter, of exponential numbers in a range five times as wide as their mean, and all of
 # it, of numbers that lie at the bounds.
 GRADED = 0.5
+# The least share of users who are not in a bin, where it is not known how many there are: between
+# nearly none of a few and nearly all of many.
+ABSENT = 0.5
+# How many users there may be where their number is assumed, beside that number, and how much less a
+# number that is ten times as far away is believed in before the first release, in logarithms.
+GUESSES = 10.0 ** np.arange(-4.0, 8.1, 0.5)
+_FAR_GUESS = 1.5
 # A count of about one user does not double from slot to slot, as a drift of s would make it do, and
 # noise hides it: no release tells members apart there, and fast ones, believed in for want of
 # evidence, would make every plan too short. So the belief in a member is divided by the square of
@@ -106,39 +114,83 @@ class Bank:
 
     Members are believed by what they predicted: each release makes that count for `memory` times
     what it did before. `graded` is as in :class:`Population`: of parts to which events add more or
-    less, counts vary less.
+    less, counts vary less. So is `assumed`: then counts may be larger than `users`.
     """
 
     def __init__(
-        self, users: float, bins: int, memory: float = MEMORY, graded: Sequence[bool] = (False,)
+        self,
+        users: float,
+        bins: int,
+        memory: float = MEMORY,
+        graded: Sequence[bool] = (False,),
+        *,
+        assumed: bool = False,
     ) -> None:
         self.users = max(users, 1.0)
+        self.assumed = assumed
         self.bins = bins
         self.memory = memory
         self._graded = np.array(graded) if any(graded) else None
 
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
+        mean, variance = self._prior(self.users)
+        return self._at(mean, variance, self.scale(np.full(self.bins, mean)))
+
+    def _prior(self, users: float | Floats) -> tuple[Any, Any]:
+        """Mean and variance of the count of a bin among so many users, before any release."""
+        return users / (2 * self.bins), users**2 / (2 * self.bins**1.5)
+
+    def _at(self, mean: float, variance: float, scale: Floats) -> BankState:
+        """Before the first release: levels around a mean."""
         zeros = np.zeros((kalman.MEMBERS, self.bins))
-        mean = np.full(self.bins, self.users / (2 * self.bins))
-        scale = self.scale(mean)
         prior = Beliefs(
             zeros + mean,
-            zeros + self.users**2 / (2 * self.bins**1.5),
+            zeros + variance,
             zeros[SLOPED],
             zeros[SLOPED],
             50 * BEND[SLOPED] * scale,
         )
         return kalman.kept(prior, BELIEF + zeros, scale)
 
+    def weigh(self, state: BankState, counts: Floats, error: Floats) -> None:
+        """Ask the first release how many users there may be, where that is only assumed.
+
+        Each number is believed in by how well it explains the release, and by how near the assumed
+        one it is. The prior is then a mixture over all of them.
+
+        Args:
+            state: before the first release, changed in place.
+            counts: the release, shape (d,).
+            error: variance of its errors, shape (d,).
+        """
+        mean, variance = self._prior(self.users * GUESSES)
+        spread = variance[:, None] + error
+        scores = -surprisal(counts - mean[:, None], spread).sum(axis=1)
+        scores -= _FAR_GUESS * np.abs(np.log10(GUESSES))
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        level = float(weights @ mean)
+        doubt = float(weights @ (variance + (mean - level) ** 2))
+        found = level + doubt / (doubt + error) * (counts - level)
+        learnt = vars(self._at(level, doubt, self.scale(found)))
+        vars(state).update(learnt | {"elapsed": state.elapsed, "mixture": None})
+
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,).
+
+        Where the number of users is assumed, half of them or more are thought to be elsewhere.
 
         The square of what an event adds to a graded part is, on average, between its mean and the
         square of that.
         """
-        counts = np.minimum(np.maximum(mean, 0.0), self.users)
-        scale: Floats = counts * (1 - counts / self.users)
+        counts = np.maximum(mean, 0.0)
+        if self.assumed:
+            absent = np.maximum(1 - counts / self.users, ABSENT)
+        else:
+            counts = np.minimum(counts, self.users)
+            absent = 1 - counts / self.users
+        scale: Floats = counts * absent
         if self._graded is not None:
             parts = counts.reshape(-1, len(self._graded))
             share = parts / np.maximum(parts.sum(axis=1, keepdims=True), LEAST_SCALE)

@@ -44,7 +44,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
-from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
+from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, guessed_bias
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.protocol import Members, Population
@@ -110,14 +110,19 @@ class Adaptive(AdaptiveRelease):
         elif unequal:
             self.audit = audit_of(part(budgets, shares.audit), population, True)
         self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
+        if self.audit and population.guessed is not None:
+            # Nobody may be left out of an audit because few are thought to be like them.
+            self.audit = audit_of(self.audit_cap, population, False)
         self._shares = shares
         self._divide(budgets, budgets)
         self.bank = filter_bank.Bank(
             float(population.sizes.sum()) * population.sensitivity / population.quantum,
             population.bins,
             graded=population.graded,
+            assumed=population.assumed,
         )
-        self.correlation = Correlation(population.bins, dispersion)
+        unknown = guessed_bias(budgets // self.windows, population) if assume_independent else 0.0
+        self.correlation = Correlation(population.bins, dispersion, unknown)
         self._most = int(population.sizes.sum()) * population.sensitivity
         self._sums = WindowSums(self.windows)
 

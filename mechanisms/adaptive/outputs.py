@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
-# More than any count, where others may join.
+# More than any count, where the number of users is assumed.
 UNBOUNDED = 1 << 62
 _LEAST = 1e-9
 
@@ -48,7 +48,7 @@ def told(
     else:
         status, mean = PREDICTED, forecast.mean
         variance, error = _variance(state, forecast, every), forecast.variance
-    most = UNBOUNDED if terms.crowd.joined else terms.most
+    most = UNBOUNDED if terms.crowd.assumed else terms.most
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else forecast.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -95,7 +97,10 @@ def best_weighting(
         return None
     auditing = terms.audit is not None
     scale = state.bank.scale
-    threshold = found.best(float(scale.sum() / len(scale)), NO_RISK if auditing else here.risk)
+    threshold = found.best(
+        float(scale.sum() / len(scale)),
+        NO_RISK if auditing and terms.crowd.guessed is None else here.risk,
+    )
     weighting = terms.weighting(threshold, offers)
     if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
         # What an audit shows is learnt of the most unequal weights.
@@ -221,6 +226,10 @@ def observe(
     alarmed: bool = False,
 ) -> Observed:
     """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
+    if here.terms.bank.assumed and state.published_slot is None and state.bank.elapsed:
+        here.terms.bank.weigh(state.bank, counts, noise + error)
+        if state.ring:
+            state.ring.kept = replace(state.bank)
     elapsed, scale = state.bank.elapsed, state.bank.scale
     rarity = state.jumps.rarity(state.slots)
     seen = here.bank.observe(

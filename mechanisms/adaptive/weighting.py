@@ -67,8 +67,14 @@ FAR = 3.0
 MISSED, TOO_MANY = 0.75, 1.0
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
 MISFIT = 0.1
+# A guess of how many users there are may be wrong by these factors.
+WRONG_BY = np.array([0.1, 10.0])
+# Weights are chosen as if the guess were wrong by so many standard deviations of what that does.
+CAUTION = 2.0
 # No beta is larger.
 _LARGEST = 1e4
+# Weights of this dispersion or less are equal.
+_EQUAL = 1e-9
 # What the misfit grows to for weights that are spread much less than an audit's.
 MISFIT_OF_OTHERS = 0.5
 
@@ -205,6 +211,31 @@ class Choices:
         return found
 
 
+def guessed_bias(offers: Units, crowd: Crowd) -> float:
+    """Variance of beta because the size of a class is a guess: 0 if all sizes are known.
+
+    A release is scaled by what users weigh on average. If one class is larger, or smaller, than it
+    is thought to be, all counts are wrong by the same factor.
+
+    Args:
+        offers: what users of each class may spend, shape (K,).
+        crowd: of these classes.
+    """
+    k = crowd.guessed
+    if k is None:
+        return 0.0
+    sizes, found = crowd.sizes / max(int(crowd.sizes.sum()), 1), 0.0
+    wrong = 1 + (WRONG_BY - 1) * sizes[k]  # all users, beside how many there seem to be
+    for threshold in candidates(offers[crowd.sizes > 0]).tolist():
+        weights = np.minimum(offers / threshold, 1.0)
+        mean = float(weights @ sizes)
+        spread = float(weights**2 @ sizes) / mean**2 - 1
+        if spread > _EQUAL:
+            really = (mean + (WRONG_BY - 1) * weights[k] * sizes[k]) / wrong
+            found = max(found, float(((really / mean - 1) ** 2).mean()) / spread)
+    return found
+
+
 @dataclass
 class CorrelationState:
     """Belief of each hypothesis in beta, as short as it is written; shape (hypotheses, d)."""
@@ -224,9 +255,9 @@ class CorrelationState:
         near = np.clip(mean, -_LARGEST, _LARGEST).astype(np.float16)
         return cls(near, np.sqrt(variance).astype(np.float16), scores)
 
-    def at(self, scale: Floats) -> tuple[Floats, Floats]:
+    def at(self, scale: Floats, unknown: float = 0.0) -> tuple[Floats, Floats]:
         """Mean and variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
-        possible = _possible(scale)
+        possible = _possible(scale, unknown)
         far = FAR * np.sqrt(possible)
         variance = np.minimum(self.deviation.astype(np.float64) ** 2, possible)
         mean = np.minimum(np.maximum(self.mean.astype(np.float64), -far), far)
@@ -263,9 +294,9 @@ class Mixed:
     """What :meth:`Correlation.bias` told last."""
 
     @classmethod
-    def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
+    def of(cls, state: CorrelationState, scale: Floats, unknown: float = 0.0) -> Mixed:
         """Mix the hypotheses."""
-        means, variances = state.at(scale)
+        means, variances = state.at(scale, unknown)
         weights = _shares(state.scores)
         mean = (weights * means).sum(axis=0)
         each = variances + (means - mean) ** 2
@@ -273,20 +304,27 @@ class Mixed:
         told = ((_STAYING + (1 - STAYING) * weights) * each).sum(axis=0)
         squared, bins = (mean * scale) ** 2, len(scale)
         here = variance * scale**2 + MISFIT**2 * squared
-        risk = Risk(float(here.sum() / bins), float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
+        risky = float(here.sum())
+        if unknown:  # a wrong guess is in all bins alike, and so in their sum
+            risky = CAUTION**2 * float(np.sqrt(here).sum()) ** 2
+        risk = Risk(risky / bins, float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
         return cls(scale, mean, variance, told, risk, float(np.sqrt((mean**2).sum() / bins)))
 
 
 class Correlation:
-    """Bias of releases whose weights have at most the dispersion `reference`."""
+    """Bias of releases whose weights have at most the dispersion `reference`.
 
-    def __init__(self, bins: int, reference: float) -> None:
+    `unknown` is the variance of beta under all hypotheses alike: see :func:`guessed_bias`.
+    """
+
+    def __init__(self, bins: int, reference: float, unknown: float = 0.0) -> None:
         self.bins = bins
+        self.unknown = unknown
         self.reference = max(reference, 1e-12)
 
     def start(self, scale: Floats) -> CorrelationState:
         """Before the first audit."""
-        variance = _possible(scale)
+        variance = _possible(scale, self.unknown)
         return CorrelationState.of(np.zeros_like(variance), variance, BELIEF.copy())
 
     def belief(self, state: CorrelationState, scale: Floats) -> Mixed:
@@ -294,7 +332,7 @@ class Correlation:
         for known in state.mixed:
             if known.scale is scale:
                 return known
-        made = Mixed.of(state, scale)
+        made = Mixed.of(state, scale, self.unknown)
         state.mixed = (made, *state.mixed[:2])
         return made
 
@@ -349,8 +387,8 @@ class Correlation:
             error: variance of `missed` without the bias, shape (d,).
         """
         lever = scale * np.sqrt(dispersion)
-        before, variance = state.at(scale)
-        variance = variance + STEP * _possible(scale)
+        before, variance = state.at(scale, self.unknown)
+        variance = variance + STEP * _possible(scale, self.unknown)
         surprise = missed - before * lever
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
@@ -362,9 +400,9 @@ class Correlation:
         vars(state).update(vars(learnt) | {"mixed": ()})
 
 
-def _possible(scale: Floats) -> Floats:
+def _possible(scale: Floats, unknown: float) -> Floats:
     """Variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
-    found: Floats = SIZES**2 + CHANCE / scale
+    found: Floats = SIZES**2 + unknown + CHANCE / scale
     return found
 
 

@@ -274,4 +274,6 @@ class Ablation(PWSM[Any]):
 def _scale(estimate: Counts, population: Crowd) -> Floats:
     """Variance s of counts if everybody takes part by chance, at least that of half an event."""
     most = float(population.sizes.sum()) * population.sensitivity
-    return Bank(most, population.bins).scale(estimate.astype(np.float64))
+    return Bank(most, population.bins, assumed=population.assumed).scale(
+        estimate.astype(np.float64)
+    )

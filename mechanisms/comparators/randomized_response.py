@@ -71,8 +71,15 @@ class RandomizedResponse:
     def choose(cls, budgets: Units, population: Population) -> RandomizedResponse:
         """Set GRR up for budgets of a slot of shape (K,), in units.
 
-        Raises ConfigurationError for more users than could be drawn one by one.
+        Raises ConfigurationError where the number of users is assumed, and for more users than
+        could be drawn one by one.
         """
+        if population.guessed is not None:
+            raise ConfigurationError(
+                "every user would report in every slot, present or not, so it must be known how "
+                "many there are: list all of them in the table of requirements, without a default "
+                "requirement, or choose another mechanism, such as uniform"
+            )
         each = to_epsilon(budgets // population.sensitivity)
         tickets = np.where(each > 0, population.sizes * population.sensitivity, 0)
         growth, m = -np.expm1(-each), population.bins + 1

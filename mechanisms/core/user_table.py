@@ -24,6 +24,9 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 
+SOME_USERS = 1_000
+"""Users outside the table, where nothing is said of their number and the table has no more."""
+
 
 @dataclass(frozen=True, eq=False)
 class Registry:
@@ -44,10 +47,14 @@ class Registry:
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
     default_class: int | None = None
-    """Class of a user who is not in the table, or None when such users are rejected."""
+    """Class of a user who is not in the table, or None when such users are rejected. How many
+    those are is only assumed: see :attr:`guessed`."""
     max_slots: tuple[int | None, ...] = ()
     """Slots of a block in which the users of each class count (`mechanisms/presence`), None of a
     class of which the table says nothing; empty if it says nothing of any."""
+    unsaid: bool = False
+    """Whether nothing was said of the number of users outside the table, so that the size of their
+    class is `SOME_USERS` or as many as the table has."""
     reload: Callable[[], Registry] | None = field(default=None, repr=False)
     """How a worker gets this registry without it travelling in the pipeline's graph."""
 
@@ -64,7 +71,7 @@ class Registry:
         epsilons: npt.NDArray[np.float64],
         *,
         max_slots: npt.NDArray[np.int64] | None = None,
-        default: tuple[Requirement, int] | None = None,
+        default: tuple[Requirement, int | None] | None = None,
         reload: Callable[[], Registry] | None = None,
     ) -> Registry:
         """Group users by requirement, and by the limit of their presence.
@@ -74,7 +81,8 @@ class Registry:
             windows: slots, shape (n,).
             epsilons: budgets, shape (n,).
             max_slots: slots of a block in which they count, 0 where nothing is said, shape (n,).
-            default: requirement of users outside the table and the public number of them; under a
+            default: requirement of users outside the table, and what is publicly assumed of their
+                number; None for as many as are in the table, `SOME_USERS` at least. Under a
                 :class:`Lifetime`, whose mechanisms do not need it, 0 if it is not known.
             reload: see the field.
 
@@ -102,10 +110,12 @@ class Registry:
         default_class = None
         if default is not None:
             requirement, count = default
+            if count is None:
+                count = max(len(users), SOME_USERS)
             if count < (0 if isinstance(requirement, Lifetime) else 1):
                 raise ConfigurationError(
-                    f"the default requirement is for {count} users: give their public number, "
-                    "1 or more"
+                    f"the default requirement is for {count} users: say how many may come, 1 or "
+                    "more, or leave the number out"
                 )
             same = list(zip(classes, most, strict=True))
             if (requirement, None) not in same:
@@ -123,14 +133,17 @@ class Registry:
         check_shares(classes)
         known = Requirements(classes)
         limits = tuple(most) if any(most) else ()
-        return cls(users, class_of.astype(np.int32), known, sizes, default_class, limits, reload)
+        unsaid = default is not None and default[1] is None
+        return cls(
+            users, class_of.astype(np.int32), known, sizes, default_class, limits, unsaid, reload
+        )
 
     @classmethod
     def of(
         cls,
         requirements: Mapping[str, Requirement | tuple[int, float]] | Iterable[Any] = (),
         *,
-        default: tuple[Requirement, int] | None = None,
+        default: tuple[Requirement, int | None] | None = None,
     ) -> Registry:
         """Make a small registry from a mapping user -> Requirement or (window, epsilon)."""
         pairs = requirements.items() if isinstance(requirements, Mapping) else requirements
@@ -142,6 +155,24 @@ class Registry:
             np.array([r.epsilon for r in asked], np.float64),
             default=default,
         )
+
+    @property
+    def guessed(self) -> int | None:
+        """The class whose size is only a guess, since users outside the table count; or None.
+
+        A size of 0 is none: mechanisms then take more users than there are people.
+        """
+        k = self.default_class
+        return k if k is not None and self.sizes[k] else None
+
+    @property
+    def default(self) -> tuple[Requirement, int | None] | None:
+        """The requirement of users outside the table, and what was said of their number."""
+        k = self.default_class
+        if k is None:
+            return None
+        members = int((self.class_of == k).sum())
+        return self.classes[k], None if self.unsaid else int(self.sizes[k]) - members
 
     def up_to(self, longest: int) -> Registry:
         """The same users, whose classes differ by epsilon alone, all over the longest window.
@@ -164,6 +195,7 @@ class Registry:
             classes,
             np.bincount(merged, self.sizes, len(epsilons)).astype(np.int64),
             None if other is None else int(merged[other]),
+            unsaid=self.unsaid,
             reload=None if self.reload is None else _UpTo(self.reload, longest),
         )
 
@@ -207,7 +239,7 @@ class Registry:
         """Pickle as the way to load it again, when there is one."""
         if self.reload is not None:
             return _reload_registry, (self.reload, self.fingerprint)
-        facts = (self.classes, self.sizes, self.default_class, self.max_slots)
+        facts = (self.classes, self.sizes, self.default_class, self.max_slots, self.unsaid)
         return Registry, (self.users, self.class_of, *facts)
 
 

@@ -175,7 +175,13 @@ class DynamicStream:
         if slot % MERGE_EVERY == 0:
             self._merge(state)
         asked, sizes = state.interned.asked, state.interned.sizes
-        members = Members(asked, sizes, self.setting.bins, self.setting.sensitivity)
+        members = Members(
+            asked,
+            sizes,
+            self.setting.bins,
+            self.setting.sensitivity,
+            guessed=state.interned.ledger_of(self._default),
+        )
         return Begun(slot, moves, members, self.mechanism.price(state.mechanism, members))
 
     def release(

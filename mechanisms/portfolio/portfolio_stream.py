@@ -123,7 +123,7 @@ class PortfolioStream:
         adjacency: what neighbouring streams differ in.
         context: everything else that shapes what is released, by name.
         revise: how many of its slots later a slot of a question is revised; 0 for never.
-        joined: as in :class:`Population`.
+        guessed: as in :class:`Population`.
         replan: whether shares are planned again from what is released: see `replanning.py`.
 
     Raises ConfigurationError, with the question's name, for what a question or its mechanism cannot
@@ -153,7 +153,7 @@ class PortfolioStream:
         adjacency: str = ADD_REMOVE,
         context: Parts = NOTHING_MORE,
         revise: int = 0,
-        joined: bool = False,
+        guessed: int | None = None,
         replan: bool = False,
     ) -> None:
         self.portfolio = portfolio
@@ -164,7 +164,7 @@ class PortfolioStream:
         self._filter()  # refuses what cannot be accounted for
         _check_units(shares, portfolio, self.requirements, self._aside)
         self.streams = tuple(
-            self._stream(question, units, noise, adjacency, context, revise, joined)
+            self._stream(question, units, noise, adjacency, context, revise, guessed)
             for question, units in zip(portfolio, shares, strict=True)
         )
         replanning = Replanning(
@@ -201,7 +201,7 @@ class PortfolioStream:
         adjacency: str,
         context: Parts,
         revise: int,
-        joined: bool,
+        guessed: int | None,
     ) -> ReleaseStream:
         """The stream of a question over slots of its own, with its part of the budget."""
         try:
@@ -220,12 +220,12 @@ class PortfolioStream:
                 question.measure.size,
                 sensitivity,
                 self.portfolio.slots_of(question).length,
-                joined,
-                question.measure.quantum,
-                question.measure.parts if question.statistic.ratios else 0,
+                quantum=question.measure.quantum,
+                ratio=question.measure.parts if question.statistic.ratios else 0,
                 summed=bool(question.times),
                 graded=question.measure.graded,
                 totals=question.measure.totals,
+                guessed=guessed,
             )
             made = mechanism(question.mechanism, population, revise=revise)
         except ConfigurationError as error:

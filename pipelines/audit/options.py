@@ -233,7 +233,7 @@ def check_audit(given: argparse.Namespace) -> None:
     if promise == WINDOWS and not (given.requirements or given.default_requirement):
         raise ConfigurationError(
             "nobody's requirements are known: give --requirements=FILE, or "
-            "--default_requirement=WINDOW,EPSILON,USERS"
+            "--default_requirement=WINDOW,EPSILON"
         )
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)

@@ -90,7 +90,16 @@ def test_the_default_requirement_stays(other):
         users.changed_to(registry_of(FIRST, other))
 
 
-@pytest.mark.parametrize("default", [None, DEFAULT, (Requirement(7, 1.0), 2)])
+def test_a_number_that_was_left_out_does_not_change_with_the_table():
+    unsaid = (DEFAULT[0], None)
+    users = UserTable.begin(registry_of(FIRST, unsaid))
+    _, changes = users.changed_to(registry_of({f"u{i}": (3, 0.5) for i in range(1100)}, unsaid))
+    assert changes.joining == 1100
+    with pytest.raises(ConfigurationError, match=r"2,0.25 in this stream, and 2,0.25,1000 now"):
+        users.changed_to(registry_of(FIRST, (DEFAULT[0], 1000)))
+
+
+@pytest.mark.parametrize("default", [None, DEFAULT, (Requirement(7, 1.0), 2), (DEFAULT[0], None)])
 def test_the_file_keeps_all_of_it_for_its_owner(tmp_path, default):
     begun = UserTable.begin(registry_of(FIRST, default))
     users, _ = begun.changed_to(registry_of({"ann": (7, 3.0), "dan": (5, 0.1)}, default))

@@ -378,7 +378,7 @@ def test_windows_too_long_for_the_memory(job):
 
 
 @pytest.mark.parametrize(
-    "text", ["7", "7,1", "7,1,many", "7,1,1.5", "7,1,5,6", "", "7;1;5", "7,1,inf"]
+    "text", ["7", "7,", "7,1,", "7,1,many", "7,1,1.5", "7,1,5,6", "", "7;1;5", "7,1,inf"]
 )
 def test_malformed_default_requirement(job, text):
     words = [f"--default_requirement={text} ", "WINDOW,EPSILON,USERS", "7,1.0,5000"]

@@ -87,7 +87,7 @@ def test_help_of_the_contract(toolbox):
     ):
         assert f"--{name} " in out
     assert "pba, pbd, ba, bd" in out
-    assert "WINDOW,EPSILON,USERS" in out
+    assert "WINDOW,EPSILON[,USERS]" in out
     # Neighbours are told apart in full: what is protected must not be guessed.
     plain = " ".join(out.split())
     assert "all of that user's events added or removed (add_remove" in plain

@@ -124,7 +124,7 @@ TOPIC, SUBSCRIPTION = "pubsub:projects/p/topics/t", "pubsub:projects/p/subscript
         ("infinite", "epsilon", ["1", "0.5", "1e-3"], ["1,2", "-1", ""]),
         ("user", "max_slots", ["3"], ["3,4", "", "auto"]),
         ("per-record", "budget", ["inverse:2", "log:1:4", "table:gs://b/t.csv"], ["inverse", "2"]),
-        ("release-batch", "default_requirement", ["7,1.0,5000"], ["7,1.0", "7;1;5"]),
+        ("release-batch", "default_requirement", ["7,1.0,5000", "7,1.0"], ["7", "7,1.0,", "7;1;5"]),
         ("release-batch", "slot", ["1d", "1w", "500ms"], ["1", "1y", "d"]),
         ("release-batch", "start", ["2024-05-01", "2024-05-01T06:00:00+02:00"], ["May", "2024"]),
         ("release-batch", "mechanism", ["adaptive", "pbd", "lbu"], ["", "Adaptive?"]),

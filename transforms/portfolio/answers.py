@@ -337,6 +337,7 @@ class PrivateAnswers(beam.PTransform):
             _STREAM,
             self.context,
             self.shares is None,
+            asked.guessed,
         )
 
     def _count(self, batches: beam.PCollection[pa.RecordBatch]) -> Counted:

@@ -56,6 +56,8 @@ class PortfolioLedgers:
     context: Parts
     replan: bool
     """Whether shares are planned again from answers."""
+    guessed: int | None
+    """The class whose size is only a guess."""
 
     def make(self) -> PortfolioDriver:
         """Make it. Raises ConfigurationError for questions that do not fit."""
@@ -68,6 +70,7 @@ class PortfolioLedgers:
             noise,
             adjacency=self.adjacency,
             context=self.context,
+            guessed=self.guessed,
             replan=self.replan,
         )
         return PortfolioDriver(stream, self.layout, self, noise.sealing_key)
