@@ -145,6 +145,8 @@ class Passes:
     last: deque[tuple[Pass, Summary]] = dataclasses.field(
         default_factory=lambda: deque(maxlen=_PASSES_TOLD)
     )
+    told_of_users: bool = False
+    """Whether it was said that releases contradict the guess of how many users there are."""
 
     def add(self, due: Pass, summary: Summary) -> None:
         """Take one more pass."""
@@ -819,7 +821,10 @@ class Follow:
                 "name of its own",
                 logging.WARNING,
             )
-        for warning in (summary.loss(self.transform.max_rejected), *self._warnings(summary)):
+        users = None if self.passes.told_of_users else summary.users_text()
+        self.passes.told_of_users |= users is not None
+        lost = summary.loss(self.transform.max_rejected)
+        for warning in (lost, *self._warnings(summary), users):
             if warning:
                 tell(f"warning: {warning}", logging.WARNING)
 

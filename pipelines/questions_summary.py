@@ -107,7 +107,8 @@ class QuestionsSummary:
             lines.append(f"rejected: {listed}{where}")
         for question in self.portfolio:
             lines.append(f"question: {self._line(question)}")
-        lines += [f"warning:  {one}" for one in self.warnings()]
+        users = self.summary.users_text()
+        lines += [f"warning:  {one}" for one in (*self.warnings(), users) if one]
         if self.summary.largest_window_use is not None:
             lines.append(
                 f"budget:   at most {self.summary.largest_window_use:.1%} of any user's budget was "

@@ -18,6 +18,7 @@ from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
 from streamveil.pipelines.logs import tell_aside
 from streamveil.transforms import metrics
+from streamveil.transforms.release.guessed_users import more_users
 
 # From here on bounding has changed what is counted so much that it must be said how to mend it.
 _MUCH_BEYOND = 0.5
@@ -141,6 +142,14 @@ class Summary:
                 found.append(f"{number_of(users, 'user')} in {where}")
         return f"max_slots=auto: users count as chosen, {', '.join(found)}" if found else None
 
+    def users_text(self) -> str | None:
+        """Where releases contradict the guess of how many users there are; None where not."""
+        for name, slots in self.counters.items():
+            if name.startswith(metrics.MORE_USERS_PREFIX) and slots:
+                guess = name.removeprefix(metrics.MORE_USERS_PREFIX)
+                return more_users(guess, round(self._number(metrics.USERS_SUGGESTED) / slots))
+        return None
+
     def warning(self) -> str | None:
         """What to do where most of the events were beyond the bound, or most lives too long."""
         left_out = self._left_out() or self._limited()  # of lives both may be so
@@ -196,8 +205,7 @@ class Summary:
         limits, warning = self.limits_text(), self.warning()
         if limits:
             lines.append(f"limits:   {limits}")
-        if warning:
-            lines.append(f"warning:  {warning}")
+        lines += [f"warning:  {one}" for one in (warning, self.users_text()) if one]
         if self._number(metrics.CHANGES_READ):
             lines.append(
                 f"changes:  {self._number(metrics.CHANGES_READ):,} read, "

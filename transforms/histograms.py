@@ -69,6 +69,7 @@ from streamveil.transforms.counting.presence import LimitPresence
 from streamveil.transforms.counting.presence_shard import PresenceConfig
 from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
+from streamveil.transforms.release.guessed_users import GuessedUsers
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
     Publish,
@@ -577,7 +578,8 @@ class PrivateHistograms(beam.PTransform):
                 optional=("slot", "time"),
             )
         counted = self._count(batches, changes)
-        publish = Publish(self.slots, self.mechanism)
+        guessed = GuessedUsers.of(self._known)
+        publish = Publish(self.slots, self.mechanism, guessed, self.max_contributions)
         config = ReleaseConfig(
             partial(one_driver, self._ledgers(counted.layout, changes is not None)),
             counted.clock,

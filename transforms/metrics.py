@@ -35,6 +35,8 @@ LIMITED_PREFIX = "users limited to "
 BOUNDS_PREFIX = "bounds chosen"
 SLOTS_PREFIX = "slots_"
 SLOTS_MOSTLY_LEFT_OUT = "mostly_left_out_slots"
+MORE_USERS_PREFIX = "slots with more users than "
+USERS_SUGGESTED = "users_suggested"
 PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 

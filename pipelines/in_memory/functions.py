@@ -133,7 +133,8 @@ def release(
             of the requirements says the former user by user.
         requirement_columns: names of the columns of users, windows and epsilons, if they
             differ, and perhaps of that of limits.
-        default_requirement: window and epsilon of users outside the table, and their public number.
+        default_requirement: window and epsilon of users outside the table, and perhaps a public
+            guess of how many they are, which bounds no count.
         requirement_changes: changes of requirements: a path or a table.
         longest_window: the longest window, in slots, that a change may ask for.
         guarantee: `w-event`; for one budget forever `infinite`, which all slots share, or `user`,
@@ -220,7 +221,8 @@ def answers(
         noise_key: as of :func:`release`, like all that follows.
         adjacency: `add_remove`, or `replace`.
         requirement_columns: names of the columns of users, windows and epsilons.
-        default_requirement: window and epsilon of users outside the table, and their public number.
+        default_requirement: window and epsilon of users outside the table, and perhaps a public
+            guess of how many they are, which bounds no count.
         time_zone: zone of times without an offset; None is UTC.
         time_unit: unit of times given as numbers.
         time_format: how times are written as text, if not as ISO 8601.
@@ -250,8 +252,9 @@ def answers(
 
         kept, counted = run_here(build)
         summary = QuestionsSummary(counted, transform.portfolio)
-        for line in summary.warnings():
-            _LOGGER.warning("%s", line)
+        for line in (*summary.warnings(), counted.users_text()):
+            if line:
+                _LOGGER.warning("%s", in_words_of(answers, line))
         ledger = portfolio_ledger_table(kept["ledger"])
         tables = {"ledger": ledger, **_slots_of(transform.portfolio, kept["answers"])}
         return Answers(
@@ -430,7 +433,8 @@ def _releases(
 
     kept, summary = run_here(build)
     text = in_words_of(function, summary.text(dead_letters=".rejected"))
-    _warn_of(summary, in_words_of(function, summary.warning() or ""))
+    told = (summary.warning(), summary.users_text())
+    _warn_of(summary, [in_words_of(function, one) for one in told if one])
     ledger = ledger_table(kept["ledger"], dynamic=dynamic)
     released = {"slot": [release.slot for release in kept["releases"]]}
     tables = {"releases": pa.table(released), "ledger": ledger}
@@ -475,11 +479,11 @@ def _stays_here() -> Registry:
     raise ConfigurationError("a registry in memory is asked for in another process: give a file")
 
 
-def _warn_of(summary: Summary, warning: str) -> None:
-    """Tell of events that are not in the counts."""
+def _warn_of(summary: Summary, warnings: Iterable[str]) -> None:
+    """Tell of events that are not in the counts, and the rest."""
     if summary.rejected:
         _LOGGER.warning("%s: .rejected says why", summary.events_text())
-    if warning:
+    for warning in warnings:
         _LOGGER.warning("%s", warning)
 
 

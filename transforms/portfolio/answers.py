@@ -56,6 +56,7 @@ from streamveil.transforms.portfolio.driver import PortfolioLedgers, PublishAnsw
 from streamveil.transforms.portfolio.mapping import QuestionsMapper, columns_read, slices_of
 from streamveil.transforms.portfolio.saved import Saved
 from streamveil.transforms.release.drivers import one_driver
+from streamveil.transforms.release.guessed_users import GuessedUsers
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
     ReleaseConfig,
@@ -274,7 +275,7 @@ class PrivateAnswers(beam.PTransform):
         """Build the pipeline: events -> batches -> codes -> histograms -> answers."""
         batches = as_batches(events, self.columns.names, self.event_mapper)
         counted = self._count(batches)
-        publish = PublishAnswers(self.last_slot, self.ends)
+        publish = PublishAnswers(self.last_slot, self.ends, GuessedUsers.of(self.registry))
         config = ReleaseConfig(
             partial(one_driver, self._ledgers(counted.layout)),
             counted.clock,

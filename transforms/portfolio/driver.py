@@ -31,6 +31,7 @@ from streamveil.transforms.messages import (
 from streamveil.transforms.portfolio.bounds_choice import bounds_from
 from streamveil.transforms.portfolio.counting import PortfolioLayout, histograms_of
 from streamveil.transforms.portfolio.saved import Saved
+from streamveil.transforms.release.guessed_users import GuessedUsers
 
 _PROGRESS = logging.getLogger("streamveil.progress")
 
@@ -169,6 +170,8 @@ class PublishAnswers:
     """Last base slot that is asked about: slots of questions that begin after it are not told."""
     ends: bool = True
     """Whether the stream ends there: longer times that are not over are told in part then."""
+    guessed: GuessedUsers | None = None
+    """What is assumed of the number of users, if it is only assumed."""
 
     def __call__(
         self,
@@ -190,6 +193,8 @@ class PublishAnswers:
             metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
             of_question = f"{release.status}{metrics.OF_QUESTION}{question.name}"
             metrics.count(metrics.SLOTS_PREFIX + of_question, 1)
+            if self.guessed is not None:
+                self.guessed.check(release, question.sensitivity)
             told = SlotAnswer.of(
                 *(release, slot // question.slots, question, driver.layout.portfolio),
                 state.usual[q],

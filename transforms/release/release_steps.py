@@ -40,6 +40,7 @@ from streamveil.transforms.messages import (
     MessageCoder,
 )
 from streamveil.transforms.release.drivers import Driver, DriverOf
+from streamveil.transforms.release.guessed_users import GuessedUsers
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
@@ -97,6 +98,10 @@ class Publish:
 
     slots: Slots
     mechanism: str
+    guessed: GuessedUsers | None = None
+    """What is assumed of the number of users, if it is only assumed."""
+    each: int = 1
+    """The most that one user adds to the counts of a slot."""
 
     def __call__(
         self, driver: Any, state: Any, slot: int, release: SlotRelease, at: Timestamp
@@ -108,6 +113,8 @@ class Publish:
             release.diagnostics, int(release.counts.sum())
         ):
             metrics.count(metrics.SLOTS_MOSTLY_LEFT_OUT, 1)
+        if self.guessed is not None:
+            self.guessed.check(release, self.each)
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         told = Release.of(release, slot, self.slots, self.mechanism)
         yield TimestampedValue(told, at)
