@@ -21,7 +21,7 @@ from streamveil.io.avro_blocks import flat_fields, read_blocks
 from streamveil.io.cells import Faults, as_utf8, sound_batch
 from streamveil.io.files import Columns, open_file, plain_values, reading, require_columns
 from streamveil.io.lines import Reject
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, QueryColumn
 
 BATCH_ROWS = 1 << 16
 # Unpacked bytes of the blocks that are read side by side: hundreds, as most writers make them.
@@ -111,7 +111,7 @@ def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
         for stored in _stored_columns(handle, stored_schema(schema), columns, cells):
             faults: Faults = {}
             arrays = [
-                each.array(array, name, faults)
+                each.array(array, name, {} if isinstance(name, QueryColumn) else faults)
                 for name, array, each in zip(columns, stored, cells, strict=True)
             ]
             rows = np.arange(row, row + len(stored[0]))

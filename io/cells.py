@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.lines import Reject
+from streamveil.mechanisms.core.records import QueryColumn
 
 NOT_UTF8 = "is not UTF-8"
 NO_ENTRY = "is an index outside its dictionary"
+_ANY_SIZE = 1 << 62
 
 # What is wrong with a row, by row.
 Faults = dict[int, str]
@@ -36,6 +38,9 @@ def sound_batch(
 ) -> pa.RecordBatch:
     """Batch of the rows whose every cell can be read; the others go to `reject`.
 
+    Of a :class:`QueryColumn` text that is not UTF-8 is read with its faults replaced, and an index
+    outside a dictionary is null: no fault for those who do not read it.
+
     Args:
         source: the file.
         columns: names of the arrays.
@@ -46,8 +51,12 @@ def sound_batch(
     """
     arrays = [without_views(array) for array in arrays]
     found = dict(faults or {})
-    for name, array in zip(columns, arrays, strict=True):
-        for row, what in _faults(array).items():
+    for at, name in enumerate(columns):
+        bad = _faults(arrays[at])
+        if bad and isinstance(name, QueryColumn):
+            arrays[at] = _readable(arrays[at], sorted(bad))
+            continue
+        for row, what in bad.items():
             found.setdefault(row, f"{name!r} {what}")
     if found:
         for row in sorted(found):
@@ -57,6 +66,19 @@ def sound_batch(
         arrays = [_kept(array, keep) for array in arrays]
         rows = rows[keep]
     return event_batch(source, columns, arrays, rows)
+
+
+def _readable(array: pa.Array, bad: Sequence[int]) -> pa.Array:
+    """The same without a dictionary, and of the given rows the text as far as it can be read."""
+    texts = [_cell(array, row) for row in bad]
+    array, _ = decoded(array, _ANY_SIZE)
+    if not is_text(array.type):
+        return array
+    raw = pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary()
+    mask = np.zeros(len(array), bool)
+    mask[bad] = True
+    told = pa.array([None if text is None else text.encode() for text in texts], raw)
+    return pc.replace_with_mask(array.view(raw), pa.array(mask), told).view(array.type)
 
 
 def without_views(array: pa.Array) -> pa.Array:

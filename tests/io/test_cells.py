@@ -4,6 +4,7 @@ import io
 import json
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,12 @@ import pytest
 from streamveil.io import read_events
 from streamveil.io.cells import sound_batch
 from streamveil.mechanisms.core.domains import Categories
-from streamveil.mechanisms.core.records import ConfigurationError, Requirement, Slots
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    QueryColumn,
+    Requirement,
+    Slots,
+)
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
@@ -202,3 +208,24 @@ def assert_kept_or_refused(path):
     else:
         assert message.startswith(str(path))
         assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_cells_of_a_query_are_no_fault_for_others(dictionary, large):
+    raw = pa.array([b"a", b"caf\xe9", None, b"b"], pa.large_binary() if large else pa.binary())
+    array = raw.view(pa.large_string() if large else pa.string())
+    if dictionary:
+        indices = pa.array([0, 1, 2, 3, 9], pa.int32())
+        array = pa.DictionaryArray.from_arrays(indices, array, safe=False)
+    rejected = []
+
+    def reject(*line):
+        rejected.append(line)
+
+    for name, rows in (("place", [0, 2, 3]), (QueryColumn("place"), range(len(array)))):
+        batch = sound_batch("f", [name], [array], np.arange(len(array)), reject)
+        assert batch.column("__row__").to_pylist() == list(rows)
+    texts = ["a", "caf\ufffd", None, "b", None][: len(array)]
+    assert batch.column("place").to_pylist() == texts
+    assert [line[0] for line in rejected] == ([1, 4] if dictionary else [1])
