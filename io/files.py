@@ -211,23 +211,32 @@ def open_file(path: str) -> Iterator[BinaryIO]:
     """
     raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     with contextlib.closing(raw):
-        begin = raw.read(_LONGEST_MAGIC)
-        raw.seek(0)
-        if begin.startswith(_ZIP):
-            raise ConfigurationError(
-                f"{path}: this is a ZIP archive or a workbook of a spreadsheet: unpack it, or save "
-                "the sheet as CSV, and name the files that come of it"
-            )
-        # Beam's own decompression takes a truncated file for a complete one.
-        named = (read for ending, (_, read) in _COMPRESSED.items() if path.lower().endswith(ending))
-        found = (read for magic, read in _COMPRESSED.values() if magic.match(begin))
-        decompress = next(named, None) or next(found, None)
-        if decompress is not None and typed_format_of(path) is not None:
-            raise ConfigurationError(
-                f"{path}: this file is compressed as a whole, and files of {typed_format_of(path)} "
-                "are compressed inside: decompress it, and name the file that comes of it"
-            )
+        decompress = _decompression(path, raw)
         yield cast(BinaryIO, raw if decompress is None else decompress(raw))
+
+
+def _decompression(path: str, raw: BinaryIO) -> Callable[[Any], Any] | None:
+    """What decompresses a file, by its name or by how it begins. Raises ConfigurationError."""
+    typed = typed_format_of(path)
+    if typed and "://" in path:
+        return None  # a look at it may fetch megabytes; its own reader says what it is not
+    begin = raw.read(_LONGEST_MAGIC)
+    raw.seek(0)
+    if begin.startswith(_ZIP):
+        raise ConfigurationError(
+            f"{path}: this is a ZIP archive or a workbook of a spreadsheet: unpack it, or save the "
+            "sheet as CSV, and name the files that come of it"
+        )
+    # Beam's own decompression takes a truncated file for a complete one.
+    named = (read for ending, (_, read) in _COMPRESSED.items() if path.lower().endswith(ending))
+    found = (read for magic, read in _COMPRESSED.values() if magic.match(begin))
+    decompress = next(named, None) or next(found, None)
+    if decompress is not None and typed:
+        raise ConfigurationError(
+            f"{path}: this file is compressed as a whole, and files of {typed} are compressed "
+            "inside: decompress it, and name the file that comes of it"
+        )
+    return decompress
 
 
 @dataclass
