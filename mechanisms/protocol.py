@@ -181,8 +181,8 @@ class SlotRelease(Estimate):
     revisions: tuple[Revised, ...] = ()
     """Of earlier slots, each of which is revised once."""
     unshrunk: Observed | None = None
-    """The estimates before they were shrunk, which may be negative: sums of many bins are made of
-    these. None where nothing was shrunk."""
+    """The estimates before they were shrunk or cut off at 0: sums of many bins are made of these.
+    None where nothing was."""
     lasting: Lasting | None = None
     """None of a mechanism that does not say, and where counts are not added up: see
     `portfolio/times.py`."""

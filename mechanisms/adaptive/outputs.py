@@ -73,7 +73,7 @@ def told(
             Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
             for one in seen
         ),
-        unshrunk=plain if share < 1 else None,
+        unshrunk=plain if share < 1 or (plain.counts < 0).any() else None,
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
         estimates=estimates,
     )

@@ -277,7 +277,11 @@ def of_sum(output: str, counts: Floats, variances: Floats, ends: Floats, bounds:
     place = value / np.maximum(events, LEAST_EVENTS)
     tails = _tails(counts, variances, np.clip(place, bounds.lower, bounds.upper), bounds)
     bias, doubt = tails.shift * events, tails.doubt_of_mean * events**2
-    return _answer(output, value, variance, clipping=bias, doubt=doubt, more=tails.notes)
+    found = _answer(output, value, variance, clipping=bias, doubt=doubt, more=tails.notes)
+    # No sum of numbers from 0 on is below 0, whatever noise says, and none of others above it.
+    least, most = (0.0 if bounds.lower >= 0 else -np.inf), (0.0 if bounds.upper <= 0 else np.inf)
+    values, low, high = (np.clip(one, least, most) for one in (found.values, found.low, found.high))
+    return replace(found, values=values, low=low, high=high)
 
 
 def of_mean(

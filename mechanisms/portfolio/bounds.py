@@ -167,6 +167,11 @@ class AutoBounds(Identified):
         """What figures are made of."""
         return self._any.ratios
 
+    @property
+    def summed(self) -> bool:
+        """Whether the figure is a sum of parts."""
+        return self._any.summed
+
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures. Raises ValueError before bounds are chosen."""
         return self._made.answer(counts, variances, usual)

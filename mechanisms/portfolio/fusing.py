@@ -116,7 +116,21 @@ def parts_of(
     if unshrunk is not None:
         unshrunk = Observed(unshrunk.counts.reshape(shape), unshrunk.variances.reshape(shape))
     told, errors = np.reshape(counts, shape), np.reshape(stderr, shape)
+    if unshrunk is not None and question.statistic.summed and not question.tree.levels:
+        told = _with_totals(told, errors, unshrunk.counts)
     return agreed(told, errors, question.tree, question.domain.bins, unshrunk)
+
+
+def _with_totals(told: Floats, errors: Floats, unshrunk: Floats) -> Floats:
+    """Parts whose totals over all nodes are those of parts that were not cut off at 0.
+
+    Of a sum, parts that noise makes negative must be, or all others would add to it. What is
+    missing is spread by variances.
+    """
+    variances = np.nan_to_num(errors**2)
+    weights = np.where(variances.sum(axis=0) > 0, variances, 1.0)
+    missing = unshrunk.sum(axis=0) - told.sum(axis=0)
+    return np.asarray(told + missing * weights / weights.sum(axis=0))
 
 
 def observed_parts(question: Question, release: SlotRelease) -> Iterator[Observed]:

@@ -106,6 +106,10 @@ class Statistic(Protocol):
         None where they are no ratios.
         """
 
+    @property
+    def summed(self) -> bool:
+        """Whether a figure is a sum of several parts, of which none may be cut off at 0."""
+
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot.
 
@@ -131,6 +135,11 @@ class _Counted(Identified):
     def ratios(self) -> None:
         """Told as they are, slot by slot."""
         return None
+
+    @property
+    def summed(self) -> bool:
+        """There is one part."""
+        return False
 
     @property
     def once(self) -> bool:
@@ -221,6 +230,11 @@ class TopK(_Counted):
 
 class _Ratio:
     """Figures are ratios to events: these are pulled towards what is usual."""
+
+    @property
+    def summed(self) -> bool:
+        """A ratio of what cannot be negative."""
+        return False
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot: see :class:`Statistic`."""
@@ -338,6 +352,11 @@ class Sum(_Linear):
     def ratios(self) -> None:
         """A sum of nothing is 0."""
         return None
+
+    @property
+    def summed(self) -> bool:
+        """Of what numbers add at both ends of the range and beyond them."""
+        return True
 
     @property
     def outputs(self) -> tuple[str, ...]:
