@@ -62,12 +62,16 @@ class Simulation:
     """Threshold of the publication repeated in each slot, shape (T,)."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error, shape (T, d)."""
+    estimates: npt.NDArray[np.float64]
+    """`released` before it was rounded, shape (T, d)."""
     alarm: npt.NDArray[np.bool_]
     """Where the mechanism saw a jump, shape (T,)."""
     revised: npt.NDArray[np.int64] | None = None
     """Counts of each slot as revised later, shape (T, d); None unless that was asked for."""
     revised_stderr: npt.NDArray[np.float64] | None = None
     """Their expected standard error, shape (T, d)."""
+    revised_estimates: npt.NDArray[np.float64] | None = None
+    """`revised` before it was rounded, shape (T, d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,6 +407,7 @@ def _simulation(
         revised = [
             np.array([one.counts for one in rows]).reshape(released.shape),
             np.array([one.stderr for one in rows]).reshape(released.shape),
+            np.array([one.values for one in rows]).reshape(released.shape),
         ]
     return Simulation(
         released,
@@ -410,6 +415,7 @@ def _simulation(
         to_epsilon(np.array(spent)),
         np.array(column("epsilon")),
         np.array(column("stderr")),
+        np.array(column("values")),
         np.array(column("alarm")),
         *revised,
     )

@@ -17,6 +17,7 @@ Source: our own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from streamveil.mechanisms.adaptive.kalman import Floats, Forecast
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import Revised
@@ -64,10 +66,10 @@ class AdaptiveRelease:
     """How many slots later a slot is revised; 0 for never."""
     quantum = 1
     """The most that one event adds to a bin: estimates are in these until they leave."""
-    totals = 0
-    """As in :class:`Population`."""
     ratio = 0
     """As in :class:`Population`."""
+    layout = Layout()
+    """Of the histogram's cells."""
 
     def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
@@ -136,7 +138,7 @@ class AdaptiveRelease:
             for one in seen:
                 if one.taken:
                     state.misfit.learn(one)
-                    state.shrinkage.learn(one, self.totals)
+                    state.shrinkage.learn(one, self.layout.totals)
         if seen:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
@@ -149,12 +151,9 @@ class AdaptiveRelease:
             state.kind = SUM if terms.at_once else POINT
         state.slots += 1
         state.bank.elapsed += 1
-        told = outputs.told(state, here, seen, bill, surprise, jumped)
+        told = outputs.told(state, here, seen, bill, surprise, jumped, self.layout)
         if state.ring:
-            revised = outputs.revised(
-                state, self.cycle, slot - self.revise, self.quantum, self.totals
-            )
-            told = replace(told, revisions=tuple(revised))
+            told = replace(told, revisions=tuple(self._revised(state, slot - self.revise)))
         return state, told
 
     def _seen(self, state: AdaptiveState, here: Slot) -> tuple[list[Observed], Bill, float]:
@@ -269,6 +268,8 @@ class AdaptiveRelease:
         """The slots that are still to be revised, with what there is: the stream ends."""
         if state.ring is None:
             return ()
-        return tuple(
-            outputs.revised(state, self.cycle, state.ring.last_slot, self.quantum, self.totals)
-        )
+        return tuple(self._revised(state, state.ring.last_slot))
+
+    def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
+        """Revise all slots up to one that have not been."""
+        return outputs.revised(state, self.cycle, until, self.quantum, self.layout)

@@ -567,7 +567,9 @@ class Cycle:
         beginning = [one for one in state.looked_at if one.running is None]
         if beginning:
             level = bank.forecast(beliefs)
-            worth = float((level.mean**2).mean() / (level.variance + level.white).mean())
+            # Before the first release anything is possible, and this is taken to be likely.
+            variance = np.minimum(level.variance, bank.users**2 / (2 * bank.bins**1.5))
+            worth = float((level.mean**2).mean() / (variance + level.white).mean())
             for one in beginning:
                 one.share = self._share(state, one, worth)
         return sum(one.share for one in state.looked_at)

@@ -50,6 +50,10 @@ RARE = 8.0
 
 # No bin is taken to vary less: slow members stay slow where hardly anybody is.
 LEAST_SCALE = 0.1
+# Variance of a count before any release, in squares of the number of users, or of the errors of the
+# first release where that number is assumed: so large that what is believed after the first release
+# is that release, and no guess lowers or raises sums of bins.
+ANYTHING = 10.0
 # Variance of what events add to a graded part, in parts of the most that it can be with that mean:
 # between a quarter, of exponential numbers in a range five times as wide as their mean, and all of
 # it, of numbers that lie at the bounds.
@@ -135,6 +139,8 @@ class Bank:
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
         mean, variance = self._prior(self.users)
+        if not self.assumed:
+            variance = ANYTHING * self.users**2
         return self._at(mean, variance, self.scale(np.full(self.bins, mean)))
 
     def _prior(self, users: float | Floats) -> tuple[Any, Any]:
@@ -173,6 +179,8 @@ class Bank:
         level = float(weights @ mean)
         doubt = float(weights @ (variance + (mean - level) ** 2))
         found = level + doubt / (doubt + error) * (counts - level)
+        # Explaining the release must not pull it: sums of bins would follow the guesses.
+        doubt += ANYTHING * float(np.mean(error))
         learnt = vars(self._at(level, doubt, self.scale(found)))
         vars(state).update(learnt | {"elapsed": state.elapsed, "mixture": None})
 

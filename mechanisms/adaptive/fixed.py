@@ -44,6 +44,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
+from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, guessed_bias
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import Requirement
@@ -94,7 +95,8 @@ class Adaptive(AdaptiveRelease):
         self.population = population
         self.quantum = population.quantum
         self.ratio = population.ratio
-        self.totals = population.totals
+        parts = len(population.graded)
+        self.layout = Layout(parts, population.totals, bool(population.ratio))
         self.assume_independent = assume_independent
         self.windows = population.requirements.windows
         self.longest = population.requirements.longest

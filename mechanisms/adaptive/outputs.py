@@ -14,6 +14,7 @@ from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
+from streamveil.mechanisms.adaptive.totals import Layout, published
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
 from streamveil.mechanisms.protocol import Lasting, SlotRelease
 from streamveil.mechanisms.protocol import Observed as Told
@@ -34,6 +35,7 @@ def told(
     bill: Bill,
     surprise: float,
     jumped: bool,
+    layout: Layout,
 ) -> SlotRelease:
     """What leaves: the last observation of the slot, or the forecast."""
     forecast, terms = here.forecast, here.terms
@@ -57,7 +59,7 @@ def told(
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
     plain = Told(mean * terms.crowd.quantum, variance * terms.crowd.quantum**2)
     if status != SKIPPED:
-        mean, variance, share = state.shrinkage.shrunk(mean, variance, error, terms.crowd.totals)
+        mean, variance, share = published(state.shrinkage, layout, mean, variance, error)
     quantum = terms.crowd.quantum
     counts, stderr, estimates = _in_counts(mean, variance, quantum, most)
     return SlotRelease(
@@ -123,7 +125,7 @@ def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tupl
 
 
 def revised(
-    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int, totals: int
+    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int, layout: Layout
 ) -> Iterator[Revised]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
@@ -138,7 +140,7 @@ def revised(
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
         else:
             error = known.variance + ring.doubt
-            mean, variance, _ = state.shrinkage.shrunk(mean, variance, error, totals)
+            mean, variance, _ = published(state.shrinkage, layout, mean, variance, error)
         yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
 
 

@@ -104,7 +104,7 @@ class Shrinkage:
         share = self.share(mean, error)
         counts = self._plausible(share, mean, variance)
         if share == 1.0:
-            return counts, variance, share
+            return counts, variance.copy(), share
         # A count may be about the estimate or about nothing, and it is a whole number.
         apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
         # Chance may hide a larger share.

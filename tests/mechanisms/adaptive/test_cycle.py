@@ -263,15 +263,16 @@ def test_a_cycle_that_ends_is_lost():
 # than the profile, and when the cycle is shallow.
 def test_shares_follow_what_is_known():
     bank = Bank(1000.0, 3)
-    known, unknown = levels_of(bank, waves(7, 9)), bank.start()
+    known = levels_of(bank, waves(7, 9))
 
     def share(cycle, state=None, beliefs=known):
         return cycle.share(state or cycle.start(3), bank, beliefs)
 
     assert share(Cycle((7,))) == pytest.approx(LOOKED_FOR)
     assert share(Cycle(USUAL)) == pytest.approx(LOOKED_FOR)
-    unknown.level_var *= 100
-    assert share(Cycle(USUAL), None, unknown) < 0.5 * LOOKED_FOR
+    # Before the first release, of many bins each may be far from what it is taken for.
+    many = Bank(1000.0, 100)
+    assert Cycle(USUAL).share(Cycle(USUAL).start(100), many, many.start()) < 0.5 * LOOKED_FOR
     cycle = Cycle((7,))
     state = cycle.start(3)
     state.found, one = 0, state.candidates[0]
