@@ -11,6 +11,9 @@ import pytest
 import streamveil as sv
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.portfolio.reading import portfolio_of
+from streamveil.pipelines.in_memory.options import options_of
+from streamveil.pipelines.jobs import EventOptions
+from streamveil.pipelines.yaml import _parsed
 
 EVENTS = pd.DataFrame({"user": ["u0"], "place": ["cafe"], "time": ["2024-05-01"], "n": [1.0]})
 ASKED = {
@@ -155,3 +158,14 @@ def test_a_plan_is_to_be_collected():
     for asked in ({"domain": Lazy()}, {"domain": CAFE, "requirements": Lazy()}):
         with pytest.raises(sv.ConfigurationError, match=r"of type Lazy: collect it first"):
             sv.release(EVENTS, value="place", slot="1d", **{**ASKED, **asked})
+
+
+def test_options_are_any_kind_of_number():
+    given = options_of("per-record", {"value_max": Decimal("10.5"), "epsilon_max": Fraction(5, 2)})
+    assert (given.value_max, given.epsilon_max) == (10.5, 2.5)
+
+
+def test_forms_of_times_are_listed_with_their_commas():
+    forms = ["%d.%m.%Y", "%b %d, %Y"]
+    assert options_of("release", {"time_format": forms}).time_format == "\n".join(forms)
+    assert _parsed((EventOptions,), {"time_format": forms}).time_format == "\n".join(forms)
