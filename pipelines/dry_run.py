@@ -33,6 +33,7 @@ from streamveil.transforms.columns.times import to_micros
 
 SAMPLE = 10_000
 _SHOWN = 3
+_GUESS = " (a guess)"
 _CLASSES_SHOWN = 10
 # Simulated without events: enough slots for a first publication of most mechanisms.
 _SLOTS = 20
@@ -344,7 +345,8 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
             window = number_of(requirement.window, "slot")
             lines.append(
                 f"class:    epsilon {requirement.epsilon:g} over {window}: "
-                f"{number_of(users, 'user')}{limits[k] if limits else ''}"
+                f"{number_of(users, 'user')}{_GUESS if k == registry.guessed else ''}"
+                f"{limits[k] if limits else ''}"
             )
     if len(pairs) > _CLASSES_SHOWN:
         lines.append(f"class:    and {len(pairs) - _CLASSES_SHOWN:,} more")

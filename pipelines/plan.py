@@ -129,7 +129,8 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
             f"chance{chance}"
         )
     users = number_of(int(plan.registry.sizes.sum()), "user")
-    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}"
+    guess = "" if plan.registry.guessed is None else " (a guess)"
+    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{guess}"
 
 
 def _told(requirements: Sequence[Requirement], factor: float) -> str:

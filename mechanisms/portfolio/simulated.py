@@ -59,6 +59,7 @@ def simulate_portfolio(
     *,
     shares: Units | None = None,
     adjacency: str = ADD_REMOVE,
+    guessed: int | None = None,
     first_slot: int = 0,
 ) -> PortfolioSimulation:
     """Run a portfolio over whole streams.
@@ -74,6 +75,7 @@ def simulate_portfolio(
         shares: units of each question and class, int64, shape (Q, K), for good; if None they are
             planned, and planned again from what is released.
         adjacency: what neighbouring streams differ in.
+        guessed: the class whose size is only a guess; None if all are known.
         first_slot: base slot with which the streams begin.
 
     Raises:
@@ -87,7 +89,10 @@ def simulate_portfolio(
     if shares is None:
         _, shares = plan_shares(portfolio, asked, people, adjacency=adjacency)
     stream = PortfolioStream(
-        *(portfolio, asked, people, shares, NoiseSource(key)), adjacency=adjacency, replan=replan
+        *(portfolio, asked, people, shares, NoiseSource(key)),
+        adjacency=adjacency,
+        guessed=guessed,
+        replan=replan,
     )
     tables = _checked(portfolio, counts, len(asked), first_slot)
     state = stream.start()

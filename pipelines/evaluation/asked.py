@@ -89,6 +89,7 @@ class AskedData:
             transform.units,
             first,
             str(path),
+            guessed=known.guessed,
         )
 
     def _batches(self, letters: Letters) -> Iterator[pa.RecordBatch]:

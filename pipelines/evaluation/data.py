@@ -131,6 +131,7 @@ class Data:
             self.inputs.slots.length,
             visits_path=str(visits_path) if self.by_user else None,
             adjacency=self.inputs.adjacency,
+            guessed=registry.guessed,
         )
 
     def _users(self) -> pa.Array:

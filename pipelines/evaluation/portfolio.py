@@ -62,6 +62,8 @@ class AskedEvents:
     """File of arrays: for each question by its number `counts0` and `figures0`, as `ExactQuestion`
     has them, and `longer0_1` of its second longer time. Processes read it for themselves."""
     about: str = ""
+    guessed: int | None = None
+    """The class whose size is only a guess: see :class:`Population`."""
 
     def units(self, shares: str) -> Units:
         """Of each question and class, with shares of a kind."""
@@ -111,6 +113,7 @@ class Asked(Family):
                 *(source.portfolio, source.requirements, source.sizes, source.units(kind)),
                 NoiseSource(noise_key(0)),
                 adjacency=source.adjacency,
+                guessed=source.guessed,
             )
 
     def run(self, task: Task) -> list[Run]:
@@ -167,6 +170,7 @@ def _runs(
         *(source.requirements, source.sizes, noise_key(seed)),
         shares=None if kind == PLANNED else source.units(kind),
         adjacency=source.adjacency,
+        guessed=source.guessed,
         first_slot=source.first_slot,
     )
     use = max(

@@ -152,6 +152,7 @@ class Stream:
             self.public.bins,
             self.public.sensitivity,
             self.public.slot_length,
+            guessed=self.public.guessed,
         )
         presence = Presence(tuple(limits), asked, self.adjacency)
         stream = PresentStream(mechanism(name, public), NoiseSource(key), {}, presence)

@@ -130,6 +130,8 @@ class Counted:
     """File of who is where, as `visitors.Visitors` writes it; None where nobody asked for it."""
     adjacency: str = ADD_REMOVE
     """What neighbouring inputs differ in."""
+    guessed: int | None = None
+    """The class whose size is only a guess: see :class:`Population`."""
 
     @cached_property
     def epsilon(self) -> float:
@@ -147,7 +149,8 @@ class Counted:
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
         public = population_of(classes, sizes, self.shape[1], self.sensitivity)
-        return replace(public, slot_length=self.slot_length)
+        guessed = None if self.guessed is None else int(place[self.guessed])
+        return replace(public, slot_length=self.slot_length, guessed=guessed)
 
     @property
     def shape(self) -> tuple[int, int]:

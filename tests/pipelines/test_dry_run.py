@@ -159,3 +159,10 @@ def test_it_is_told_in_the_form_of_the_log(job):
     assert outcome.out == ""
     told = [json.loads(line)["message"] for line in outcome.err.splitlines()]
     assert "raw, never publish" in told[0]
+
+
+def test_a_guess_of_how_many_users_there_are_is_one(job):
+    for guess, users in (("7,1,50", "50"), ("7,1", "1,000")):
+        outcome = job(dry_run=True, requirements=None, default_requirement=guess)
+        told = f"class:    epsilon 1 over 7 slots: {users} users (a guess)"
+        assert lines(outcome, "class") == [told]

@@ -1040,3 +1040,14 @@ def test_of_equal_releases_public_figures_are_equal_whatever_the_events(fetched,
     assert "streamveil_oldest_open_slot" in found["one", "public"]
     assert found["one", "raw"] != found["other", "raw"]
     assert found["other", "raw"].startswith(found["other", "public"])
+
+
+def test_that_releases_contradict_a_guess_is_said_in_one_pass(stream):
+    for n in (1, 2, 3):
+        stream.events(f"{n}.csv", visits(n))
+    stream.clock(day(5))
+    given = {"requirements": None, "default_requirement": "1,40,2", "slots_per_pass": 1}
+    outcome = stream(end="2024-01-04", **given)
+    told = outcome.out + outcome.err + outcome.log
+    assert told.count("but --default_requirement names 2:") == 1
+    assert all(sum(row["counts"]) > 2 for row in stream.rows("releases.jsonl"))

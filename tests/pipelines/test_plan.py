@@ -47,7 +47,7 @@ def test_errors_shares_and_the_epsilon_that_is_needed_are_told(run):
     assert rows[4][3] == "25.0%"
     assert "400 events in 1h" in outcome.out
     assert "assumed for late: 100 events" in outcome.out
-    assert "asked for: epsilon 1 over 6 base slots; 2,000 users" in outcome.out
+    assert "asked for: epsilon 1 over 6 base slots; 2,000 users (a guess)" in outcome.out
     assert re.search(r"^places: for an error of 50, .* [\d.]+ times what it is", outcome.out, re.M)
     assert re.search(r"^late: for an error of 5, .* over 6 base slots$", outcome.out, re.M)
 

@@ -1,5 +1,7 @@
 """Named streams and counted events, by requirement."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,10 @@ def test_in_a_sparse_stream_few_users_are_there_and_stay_for_days():
     # Waves: the days differ more than if everybody came by chance.
     days = found.sum(axis=(1, 2))
     assert days.var() > 2 * days.mean()
+
+
+def test_a_guess_is_of_the_class_that_it_became(counted):
+    assert counted.population(0.5, 6).guessed is None
+    guessed = dataclasses.replace(counted, guessed=2).population(0.5, 6)
+    assert guessed.sizes[guessed.guessed] == 9
+    assert guessed.assumed
