@@ -38,7 +38,7 @@ _Numbers = npt.NDArray[np.int64]
 # An empty field is null, a quoted empty field is the empty string, which means the same in events.
 NULLS = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 # Of a row over several lines; a longer one has a quote that was not meant.
-MAX_BYTES_OVER_LINES = 1 << 20
+MAX_BYTES_OVER_LINES = 1 << 24
 
 _OPEN_QUOTE = "a quoted field does not end"
 _CARRIAGE_RETURN = "a carriage return inside a row"

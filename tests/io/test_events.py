@@ -303,6 +303,13 @@ def test_csv_lines_of_a_quoted_field_are_no_rows(tmp_path, monkeypatch, caplog, 
     assert "line 3 begins a quoted field that goes on to line 9; 3 of the lines in it" in told[0]
 
 
+def test_csv_a_long_note_forges_no_rows_either(tmp_path):
+    """Above 1 MiB the lines of a quoted field were rows again."""
+    rows, _, rejected = csv(tmp_path, 'user,value\na,"' + "u1,B\n" * 300_000 + 'end"\nb,1\n')
+    assert [(user, value[-3:]) for _, user, value in rows] == [("a", "end"), ("b", "1")]
+    assert rejected == []
+
+
 def test_csv_names_of_columns_may_go_over_lines(tmp_path):
     rows, _, rejected = csv(tmp_path, '"a\nnote",user,value\nx,u1,A\n"y\nz",u2,B\n')
     assert rows == [(3, "u1", "A"), (4, "u2", "B")]
