@@ -9,6 +9,7 @@ from streamveil import __version__
 from streamveil.io.places import SINKS
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
 from streamveil.pipelines.cards.check_ledger import ledger_faults
+from streamveil.pipelines.cards.check_noise import noise_faults
 from streamveil.pipelines.cards.check_releases import released_faults
 from streamveil.pipelines.cards.check_rows import row_faults
 from streamveil.pipelines.cards.exported import read_streams
@@ -45,6 +46,7 @@ def faults_of(card: Record, places: Places) -> Checked:
         read = read_streams(card, places, read_files(card, places, faults, notices), notices)
         card = as_released(card, read)
         faults += released_faults(card, read)
+        faults += noise_faults(card, read)
         faults += _without_files(card)
         if card["promise"]["guarantee"] != PER_RECORD:
             faults += ledger_faults(card, read, notices)

@@ -447,3 +447,32 @@ def test_a_fingerprint_tells_keys_apart_and_not_more(honest):
 def test_read_back_tables_are_those_of_the_files(honest):
     """What tests change is what a run writes."""
     assert read_table(str(honest / "releases.jsonl")).num_rows == 16
+
+
+SIXTEENTH = 2.0**-4
+
+
+# Somebody spends sixteen times the budget, and rewrites ledger, epsilons and digests alike.
+@pytest.mark.parametrize("mechanism", ["uniform", "pba", "adaptive"])
+def test_costs_that_do_not_fit_the_noise_are_told(mechanism, tmp_path, toolbox):
+    asked = {f"u{u}": (3, 16.0) for u in range(60)}
+    path = put(tmp_path, call(requirements=asked, mechanism=mechanism))
+    assert toolbox.run("card", "--check", f"--card={path}").code == 0
+    card = read_card(str(path))
+    for one in card["promise"]["classes"]:
+        one["epsilon"] *= SIXTEENTH
+    for kind, columns in (
+        ("releases", ["epsilon"]),
+        ("ledger", ["epsilon", "spent", "spent_in_window"]),
+    ):
+        file = tmp_path / f"{kind}.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row.update({name: row[name] * SIXTEENTH for name in columns})
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        card["runs"][0]["files"][kind] = file_of(str(file))
+    write_card(str(path), card)
+    outcome = toolbox.run("card", "--check", f"--card={path}")
+    assert outcome.code == 1
+    assert "beside a standard error of" in outcome.err
+    assert "or one of the two was changed" in outcome.err
