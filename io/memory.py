@@ -60,7 +60,7 @@ def table_of(data: Any, name: str) -> pa.Table:
         arrays = []
         for at in range(frame.shape[1]):
             faults: dict[int, str] = {}
-            array = _column_of_frame(frame, at, faults)
+            array = _column_of_frame(frame, at, str(frame.columns[at]), faults)
             arrays.append(pa.array(frame.iloc[:, at], from_pandas=True) if faults else array)
         return pa.Table.from_arrays(arrays, names=_names(frame))
 
@@ -86,12 +86,7 @@ def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[
         frame = _with_index(data)
         names = _names(frame)
         require_columns(name, columns, names, what="the table")
-        arrays = [
-            _column_of_frame(
-                frame, names.index(each), None if isinstance(each, QueryColumn) else faults
-            )
-            for each in columns
-        ]
+        arrays = [_column_of_frame(frame, names.index(each), each, faults) for each in columns]
         return pa.Table.from_arrays(arrays, names=list(columns)), faults
 
 
@@ -134,12 +129,9 @@ def _names(frame: Any) -> list[str]:
 
 
 def _column_of_frame(
-    frame: Any, at: int, faults: dict[int, str] | None
+    frame: Any, at: int, name: str, faults: dict[int, str]
 ) -> pa.Array | pa.ChunkedArray:
-    """A column of pandas; of a cell that cannot be read a null, and in `faults` why.
-
-    Without `faults` such a cell becomes text that shows it.
-    """
+    """A column of pandas; of a cell that cannot be read what :func:`_texts` makes."""
     column = frame.iloc[:, at]
     values = getattr(column.dtype, "categories", column)
     few = values is not column and set(map(type, values)) <= {str}
@@ -149,28 +141,31 @@ def _column_of_frame(
     if {type(cell).__name__ for cell in cells} <= _TEXT_OR_MISSING:
         with contextlib.suppress(ValueError, pa.ArrowException):
             return pa.array(cells, pa.string(), from_pandas=True)
-    return _texts(str(frame.columns[at]), cells, faults)
+    return _texts(name, cells, faults)
 
 
 def _table_of_polars(data: Any, columns: Columns, faults: dict[int, str]) -> pa.Table:
     """A table of Polars, whose columns of objects Arrow would have as addresses."""
     objects = [name for name, kind in data.schema.items() if str(kind) == "Object"]
     table = _arrow_table(data.drop(objects))
-    for name in objects:
-        if name in columns:
+    for name in columns:
+        if name in objects:
             texts = _texts(name, data.get_column(name).to_list(), faults)
             table = table.append_column(name, texts)
     return table
 
 
 def _texts(name: str, cells: Iterable[Any], faults: dict[int, str]) -> pa.Array:
-    """Each cell as text; of one that cannot be read a null, and in `faults` why."""
+    """Each cell as text; of one that cannot be read a null, and in `faults` why.
+
+    Of a :class:`QueryColumn` such a cell becomes text that shows it.
+    """
     texts: list[str | None] = []
     for row, cell in enumerate(cells):
         try:
             texts.append(cell_text(cell))
         except Exception:  # whatever a cell is, it stops no other
-            if faults is None:
+            if isinstance(name, QueryColumn):
                 texts.append(shown_cell(cell))
                 continue
             texts.append(None)

@@ -291,12 +291,11 @@ class Parts(NamedTuple):
 
 def parts_of(domain: Domain) -> Parts:
     """Take a domain apart; :func:`with_bins` puts it together again."""
-    null = None
     if isinstance(domain, WithNull):
-        domain, null = domain.domain, domain.name
+        return parts_of(domain.domain)._replace(null=domain.name)
     if isinstance(domain, WithOther):
-        return Parts(domain.domain, domain.name, null)
-    return Parts(domain, None, null)
+        return Parts(domain.domain, domain.name, None)
+    return Parts(domain, None, None)
 
 
 def with_bins(domain: Categories | Edges | Grid, other: str | None, null: str | None) -> Domain:
