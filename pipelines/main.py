@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from streamveil import __version__
+from streamveil.pipelines.standard_streams import lasting_streams
 
 USAGE = """usage: streamveil COMMAND [options]
 
@@ -35,9 +37,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done, 3 nothing released
-    because most of the input was lost, 4 an audit found a violation.
+    because most of the input was lost, 4 an audit found a violation. A release whose words cannot
+    be printed is done; what a command does for its words alone has failed then.
     """
     arguments = [_underscored(each) for each in (sys.argv[1:] if argv is None else argv)]
+    with lasting_streams() as printed:
+        code = _main(arguments)
+        printed.flush()
+        if printed.error is None or printed.error.errno == errno.EPIPE:
+            return code  # who closes a pipe has read enough
+        lost = f"standard output cannot be written to ({printed.error.strerror})"
+        if code == 0 and _releases(arguments):
+            print(f"streamveil: {lost}; what was released stays", file=sys.stderr)
+            return 0
+        print(f"streamveil: {lost}", file=sys.stderr)
+        return code or 1
+
+
+def _releases(arguments: Sequence[str]) -> bool:
+    """Whether a command that ran to its end has released something."""
+    from streamveil.pipelines.commands import COMMANDS
+    from streamveil.pipelines.flags import is_true
+
+    if not arguments or arguments[0] not in _RELEASING:
+        return False
+    given, _ = COMMANDS[arguments[0]].strict().parse_known_args(arguments[1:])
+    return not is_true("dry_run", getattr(given, "dry_run", "false"))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    """Run a command; gives its exit code."""
     if arguments[:1] in (["-h"], ["--help"], ["help"]):
         if arguments[1:]:
             arguments = [arguments[1], "--help"]
@@ -228,6 +257,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "card": _card,
     "demo": _demo,
 }
+_RELEASING = ("release", "collect", "per-record", "demo")
 
 
 if __name__ == "__main__":
