@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         check_outputs,
         check_place,
         read_table,
-        unfinished,
         write_table,
         write_text,
     )
@@ -168,7 +167,6 @@ __all__ = [
     "source_of",
     "split_file",
     "table_of",
-    "unfinished",
     "witness_of",
     "write_table",
     "write_text",

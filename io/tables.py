@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -39,6 +39,7 @@ GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come lar
 # batch is of, if not of its rows.
 _NUMBER, _ITEMS = b"streamveil.number", b"streamveil.items"
 _ANY_NUMBER = -1
+_BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
 _WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}
 
 
@@ -118,9 +119,9 @@ def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
             write(stack.enter_context(_whole(path)), batch.schema, [batch])
 
 
-def write_text(path: str, text: str) -> None:
+def write_text(path: str, text: str, private: bool = False) -> None:
     """Write a text file as UTF-8, whole or not at all, as :func:`write_table` does."""
-    with _whole(path) as handle:
+    with _whole(path, private) as handle:
         handle.write(text.encode())
 
 
@@ -143,10 +144,22 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
-def unfinished(path: str) -> list[str]:
-    """What :func:`write_table` has begun of a local file that has not got its name yet."""
-    folder, name = os.path.split(path)
-    return glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.part"))
+def begun_name(name: str) -> str | None:
+    """The name that an unfinished file of :func:`write_table` is to get; None for another file."""
+    match = _BEGUN.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def remove_unfinished(path: str) -> int:
+    """Remove what a run that is gone has begun of a local file; gives the number."""
+    folder, name = os.path.split(os.path.abspath(path))
+    removed = 0
+    with contextlib.suppress(OSError):
+        for found in os.listdir(folder):
+            if begun_name(found) == name:
+                os.unlink(os.path.join(folder, found))
+                removed += 1
+    return removed
 
 
 def _created(path: str, private: bool) -> Any:

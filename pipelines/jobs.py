@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -31,8 +30,8 @@ from streamveil.io import (
     revision_sink_of,
     sink_of,
     source_of,
-    unfinished,
 )
+from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
@@ -340,21 +339,23 @@ def run_with_card(
     """
     if card.missing:
         tell(card.missing)
-    try:
-        card.launch()
-    except OSError as error:
-        raise ConfigurationError(
-            f"the card {card.path} cannot be written ({reason_of(error)}), so nothing was "
-            "launched: choose another place (--card)"
-        ) from error
-    if card.path and card.endless:  # whoever waits for the end is not told before
-        tell(f"wrote {card.path}")
-    summary = run_whole(build, options, title, files)
-    with telling_what_is_whole(card.path or "", files):
-        if not summary.handed_over:
-            card.end(summary.counters)
-            return summary
-        card.hand_over()
+    begun = [*files, card.path] if card.path else files
+    with claimed(files), ending(partial(_removed, files, begun)):
+        try:
+            card.launch()
+        except OSError as error:
+            raise ConfigurationError(
+                f"the card {card.path} cannot be written ({reason_of(error)}), so nothing was "
+                "launched: choose another place (--card)"
+            ) from error
+        if card.path and card.endless:  # whoever waits for the end is not told before
+            tell(f"wrote {card.path}")
+        summary = run_whole(build, options, title, files)
+        with telling_what_is_whole(card.path or "", files):
+            if not summary.handed_over:
+                card.end(summary.counters)
+                return summary
+            card.hand_over()
     if card.path and not card.endless:
         tell(f"wrote {card.path}")
     return summary
@@ -367,36 +368,36 @@ def run_whole(
     files: Sequence[str],
 ) -> Summary:
     """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
-    with claimed(files):
-        try:
-            with ending(partial(_removed, files)):
-                summary = run(build, options, title)
-            for path in files:
-                if not summary.handed_over and not FileSystems.exists(path):
-                    raise RuntimeError(f"the runner is done, but {path} was not written")
-            return summary
-        except Exception as error:
-            whole = [path for path in files if FileSystems.exists(path)]
-            if not whole or isinstance(error, InputLost):
-                raise
-            ours = isinstance(error, ConfigurationError)
-            raise (ConfigurationError if ours else PartlyWritten)(
-                f"{error if ours else reason_of(error)}. These were whole before that and are "
-                f"kept: {', '.join(whole)}. Move them away before the next run, which spends the "
-                "budget again unless it has the same noise key"
-            ) from error
+    try:
+        summary = run(build, options, title)
+        for path in files:
+            if not summary.handed_over and not FileSystems.exists(path):
+                raise RuntimeError(f"the runner is done, but {path} was not written")
+        return summary
+    except Exception as error:
+        whole = [path for path in files if FileSystems.exists(path)]
+        if not whole or isinstance(error, InputLost):
+            raise
+        ours = isinstance(error, ConfigurationError)
+        raise (ConfigurationError if ours else PartlyWritten)(
+            f"{error if ours else reason_of(error)}. These were whole before that and are "
+            f"kept: {', '.join(whole)}. Move them away before the next run, which spends the "
+            "budget again unless it has the same noise key"
+        ) from error
 
 
-def _removed(files: Sequence[str]) -> str:
-    """Remove what is half written; says what there was and is."""
-    begun = [path for file in files if "://" not in file for path in unfinished(file)]
-    for path in begun:
-        with suppress(OSError):
-            os.unlink(path)
+def _removed(files: Sequence[str], begun: Sequence[str]) -> str:
+    """Remove what is half written of some files; says what that was, and which of a run are whole.
+
+    Args:
+        files: those of the run, whose claims go as well.
+        begun: all that it may have begun to write.
+    """
+    removed = sum(remove_unfinished(path) for path in begun if "://" not in path)
     drop_claims(files)
     whole = [path for path in files if FileSystems.exists(path)]
     kept = f"; whole, and kept: {', '.join(whole)}" if whole else "; no result was whole"
-    return f"removed {number_of(len(begun), 'unfinished file')}{kept}"
+    return f"removed {number_of(removed, 'unfinished file')}{kept}"
 
 
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:

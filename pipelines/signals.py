@@ -1,4 +1,4 @@
-"""What a run does when it is asked to end by Ctrl-C or SIGTERM."""
+"""What a run does when a signal ends it: Ctrl-C, SIGTERM, or SIGHUP of a closed terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 def stopping() -> Iterator[Callable[[float], bool]]:
     """Gives a way to wait so many seconds, and to know whether a signal came meanwhile.
 
-    The first Ctrl-C or SIGTERM lets what runs come to its end; the next one acts as ever.
+    The first Ctrl-C, SIGTERM or SIGHUP lets what runs come to its end; the next one acts as ever.
     """
     asked = False
     before: dict[int, Any] = {}
@@ -41,7 +41,7 @@ def stopping() -> Iterator[Callable[[float], bool]]:
             time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
         return asked
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *_heard()):
         before[number] = signal.signal(number, ask)
     try:
         yield stopped_within
@@ -51,22 +51,32 @@ def stopping() -> Iterator[Callable[[float], bool]]:
 
 @contextmanager
 def ending(last_words: Callable[[], str]) -> Iterator[None]:
-    """On SIGTERM end at once, with the exit code of that signal.
+    """On SIGTERM or SIGHUP end at once, with the exit code of that signal.
 
     `last_words` cleans up and says what it did, for a line of the log. Outside the main thread,
     where signals do not come, this does nothing.
     """
 
-    def end(*_: object) -> None:
-        tell_aside(f"streamveil: stopped by SIGTERM: {last_words()}", logging.ERROR)
-        sys.stdout.flush()
-        os._exit(128 + signal.SIGTERM)  # threads that write must not finish a file now
+    def end(number: int, _: object) -> None:
+        try:
+            name = signal.Signals(number).name
+            tell_aside(f"streamveil: stopped by {name}: {last_words()}", logging.ERROR)
+            sys.stdout.flush()
+        finally:
+            os._exit(128 + number)  # threads that write must not finish a file now
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in _heard()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _heard() -> list[signal.Signals]:
+    """Those that ask a run to end; not SIGHUP where `nohup` has a run outlive its terminal."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP]

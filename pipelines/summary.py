@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.event_tallies import EventTally, is_loss
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
@@ -250,16 +249,8 @@ def write_summary(path: str | None, figures: Mapping[str, Any]) -> bool:
     if path is None:
         return False
     text = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
-    folder, name = os.path.split(os.path.abspath(path))
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # of mode 0600
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_text(path, text, private=True)
     except OSError as error:
         tell_aside(
             f"warning: --summary={path} cannot be written ({error.strerror}): the run goes on "

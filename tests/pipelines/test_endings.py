@@ -7,17 +7,18 @@ from functools import partial
 
 import pytest
 
-from streamveil.io import unfinished
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import release
 from streamveil.pipelines.claims import claimed
 from streamveil.pipelines.errors import WorkerDied, refused_by_disk
 from streamveil.pipelines.jobs import _removed
-from streamveil.pipelines.signals import ending
+from streamveil.pipelines.signals import ending, stopping
+
+DIGITS = "0123456789abcdef" * 2
 
 
-def stopped(action, log):
-    """Exit code of a process that is sent SIGTERM when it has done that, and what it said."""
+def stopped(action, log, number):
+    """Exit code of a process that gets a signal when it has done that, and what it said."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -31,23 +32,24 @@ def stopped(action, log):
     os.close(write)
     os.read(read, 1)
     os.close(read)
-    os.kill(child, signal.SIGTERM)
+    os.kill(child, number)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), log.read_text()
 
 
-def test_sigterm_removes_what_a_batch_has_begun_and_says_so(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_removes_what_a_batch_has_begun_and_says_so(tmp_path, monkeypatch, number):
     monkeypatch.setattr("sys.stderr", os.fdopen(2, "w", closefd=False))
-    begun = tmp_path / ".out.csv.0123.part"
-    other = tmp_path / ".other.csv.0123.part"
+    begun = tmp_path / f".out.csv.{DIGITS}.part"
+    other = tmp_path / f".out.csv.gz.{DIGITS}.part"
     whole = tmp_path / "ledger.csv"
     for path in (begun, other, whole):
         path.write_text("x")
     files = [str(tmp_path / "out.csv"), str(whole)]
-    assert unfinished(files[0]) == [str(begun)]
-    code, text = stopped(partial(_removed, files), tmp_path / "log")
-    assert code == 128 + signal.SIGTERM
+    code, text = stopped(partial(_removed, files, files), tmp_path / "log", number)
+    assert code == 128 + number
     assert text == (
-        f"streamveil: stopped by SIGTERM: removed 1 unfinished file; whole, and kept: {whole}\n"
+        f"streamveil: stopped by {number.name}: removed 1 unfinished file; whole, and kept: "
+        f"{whole}\n"
     )
     assert not begun.exists()
     assert other.exists()
@@ -82,6 +84,78 @@ def test_what_a_killed_run_claimed_is_free_again(tmp_path):
     with claimed([output]):
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+def killed(action):
+    """Let a process do that, and kill it then."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with action():
+            os.write(write, b".")
+            signal.pause()
+    os.read(read, 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+
+
+def test_what_killed_runs_left_in_the_folder_is_removed_at_the_next_start(job):
+    killed(lambda: claimed([job.path("other.csv"), job.path("out.jsonl")]))
+    left = [f".other.csv.{DIGITS}.part", f".out.jsonl.card.json.{DIGITS}.part"]
+    old = f".sum.json.{DIGITS}.part"
+    foreign = [".other.csv.part", "mine.part", ".notes.claim", f".new.json.{DIGITS}.part"]
+    for name in (*left, old, *foreign):
+        job.write(name, "x")
+    os.utime(job.path(old), (0, 0))
+    before = {p.name for p in job.folder.iterdir()}
+    assert {".other.csv.claim", ".out.jsonl.claim"} < before
+    job.done(ledger=job.path("ledger.jsonl"))
+    after = {p.name for p in job.folder.iterdir() if p.name.startswith(".")}
+    assert after == set(foreign) - {"mine.part"}
+    assert job.path("mine.part")
+
+
+def test_what_a_running_run_claims_and_has_begun_stays(job):
+    begun = job.write(f".other.csv.{DIGITS}.part", "x")
+    card = job.write(f".other.csv.card.json.{DIGITS}.part", "x")
+    for path in (begun, card):
+        os.utime(path, (0, 0))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with claimed([job.path("other.csv")]):
+            for path in (begun, card):  # which cleaned up when it began
+                job.write(os.path.basename(path), "x")
+                os.utime(path, (0, 0))
+            os.write(write, b".")
+            signal.pause()
+    os.read(read, 1)
+    try:
+        job.done()
+        assert os.path.exists(job.path(".other.csv.claim"))
+        assert os.path.exists(begun)
+        assert os.path.exists(card)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)
+
+
+def test_a_run_that_outlives_its_terminal_is_not_stopped_by_it():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        for held in (ending(str), stopping()):
+            with held:
+                assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with stopping() as stopped_within:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stopped_within(1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
