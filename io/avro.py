@@ -26,6 +26,7 @@ from streamveil.mechanisms.core.records import ConfigurationError, QueryColumn
 BATCH_ROWS = 1 << 16
 # Unpacked bytes of the blocks that are read side by side: hundreds, as most writers make them.
 GROUP_BYTES = 1 << 24
+_ONE_READ = 1 << 24  # bytes
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 PRIMITIVES = {
@@ -83,7 +84,8 @@ BLOCK = fastavro.parse_schema(
 def avro_schema_of(path: str) -> dict[str, Any]:
     """Record schema of a file; raises ConfigurationError when the header cannot be read."""
     with reading(path), open_file(path) as handle:
-        schema: Any = expand_schema(fastavro.reader(handle).writer_schema or "null")
+        reader = fastavro.reader(cast(BinaryIO, _Pieces(handle)))
+        schema: Any = expand_schema(reader.writer_schema or "null")
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigurationError(f"{path}: the Avro file does not hold records: {schema!r}")
     return schema
@@ -270,13 +272,31 @@ def _as_bytes(kind: Any) -> Any:
 
 def _as_stored(handle: BinaryIO) -> BinaryIO:
     """The file as if its schema were the one of the stored types."""
-    header: Any = fastavro.schemaless_reader(handle, HEADER, None)
+    rest = cast(BinaryIO, _Pieces(handle))
+    header: Any = fastavro.schemaless_reader(rest, HEADER, None)
     schema = stored_schema(json.loads(header["meta"]["avro.schema"]))
     header["meta"]["avro.schema"] = json.dumps(schema).encode()
     start = BytesIO()
     fastavro.schemaless_writer(start, HEADER, header)
     start.seek(0)
-    return cast(BinaryIO, _Joined(start, handle))
+    return cast(BinaryIO, _Joined(start, rest))
+
+
+class _Pieces:
+    """A file that gives no more memory to a length, which may be damaged, than it has bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes."""
+        if size < _ONE_READ:
+            return self._file.read(size)
+        pieces = []
+        while size > 0 and (piece := self._file.read(min(size, _ONE_READ))):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
 
 
 class _Joined:
@@ -318,7 +338,7 @@ def _narrower(schema: dict[str, Any], fields: list[Any]) -> dict[str, Any] | Non
 def avro_metadata(path: str) -> dict[str, str]:
     """Metadata that the writer of a file left in its header."""
     with reading(path), open_file(path) as handle:
-        metadata = fastavro.reader(handle).metadata
+        metadata = fastavro.reader(cast(BinaryIO, _Pieces(handle))).metadata
     return {key: value for key, value in metadata.items() if not key.startswith("avro.")}
 
 

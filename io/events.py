@@ -44,6 +44,7 @@ from streamveil.mechanisms.core.records import (
     REJECTED_COLUMNS,
     REJECTED_PREFIX,
     ConfigurationError,
+    MachineFault,
 )
 
 UNPARSABLE = "unparsable"
@@ -373,7 +374,10 @@ def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:
 
 
 class ReadFileFn(beam.DoFn):
-    """Reads whole files, given as path and size; one that cannot be read is a dead letter."""
+    """Reads whole files, given as path and size; one that cannot be read is a dead letter.
+
+    What the machine lacks to read one raises MachineFault: there is nothing wrong with the file.
+    """
 
     def __init__(
         self, columns: Columns, silent: bool, dialect: CsvDialect | None, again: bool = False
@@ -391,6 +395,8 @@ class ReadFileFn(beam.DoFn):
             for part in split_file(path, self._columns, self._dialect):
                 yield from read_outputs(part, self._columns, self._silent, self._again)
         except ConfigurationError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise MachineFault(f"{path} was there, and is not now: {error}") from error
             if self._silent or self._again:
                 return
             yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))

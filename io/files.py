@@ -19,8 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.localfilesystem import LocalFileSystem
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
+from streamveil.io.faults import fault_in_reading
 from streamveil.io.formats import (
     EXTENSIONS,
     CsvDialect,
@@ -30,7 +32,12 @@ from streamveil.io.formats import (
     typed_format_of,
 )
 from streamveil.mechanisms.core.extras import install_line
-from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
+from streamveil.mechanisms.core.records import (
+    ROW_COLUMN,
+    SOURCE_METADATA,
+    ConfigurationError,
+    MachineFault,
+)
 
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
@@ -42,6 +49,7 @@ _FILESYSTEMS = {
     "azfs": ("azure", "azure.storage.blob"),
     "hdfs": ("hadoop", "hdfs"),
 }
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 def _zstd(raw: Any) -> Any:
@@ -87,13 +95,18 @@ def list_files(pattern: str) -> list[FileMetadata]:
 
     A local path that is there is that file, whatever characters are in its name; of a folder, and
     of folders where no file matches, the files in it and below whose names say a format, and that
-    are not hidden. Raises ConfigurationError when its filesystem is not known.
+    are not hidden.
+
+    Raises ConfigurationError when its filesystem is not known, and MachineFault where a folder of
+    this machine cannot be listed, whose files would be missing in silence.
     """
     require_filesystem(pattern)
     # Beam takes a local glob without a folder for one of the root.
     bare = "/" not in pattern and "\\" not in pattern
     place = f"./{pattern}" if bare else pattern
     try:
+        if isinstance(FileSystems.get_filesystem(place), LocalFileSystem):
+            _check_listing(place)
         if os.path.isfile(place):
             return [_metadata(place)]
         if os.path.isdir(place):
@@ -104,6 +117,9 @@ def list_files(pattern: str) -> list[FileMetadata]:
             found = [file for folder in folders for file in _in_folder(folder)]
         return found
     except Exception as error:
+        why = fault_in_reading(error)
+        if why is not None:
+            raise MachineFault(f"files {pattern!r} cannot be listed: {why}") from error
         raise ConfigurationError(
             f"files {pattern!r} cannot be listed: {error}: check the scheme of the path and that "
             "Beam's package for that filesystem is installed"
@@ -129,10 +145,18 @@ class Stamp(NamedTuple):
 
     @classmethod
     def now(cls, path: str) -> Stamp:
-        """Of a file as it is. Raises ConfigurationError for one that is not there."""
+        """Of a file as it is.
+
+        Raises ConfigurationError for one that is not there, and MachineFault.
+        """
         try:
-            file = FileSystems.get_filesystem(path).metadata(path)
+            system = FileSystems.get_filesystem(path)
+            local = isinstance(system, LocalFileSystem)  # Beam's own hides what a disk said
+            file = _metadata(path) if local else system.metadata(path)
         except Exception as error:
+            why = fault_in_reading(error)
+            if why is not None:
+                raise MachineFault(f"{path} could not be looked at: {why}") from error
             raise ConfigurationError(
                 f"{path} went away while it was read: bring it back"
             ) from error
@@ -162,13 +186,64 @@ def is_in_folder(path: str, folder: str) -> bool:
 def _in_folder(folder: str) -> list[FileMetadata]:
     """Files below a folder that say a format; others leave marks there, such as `_SUCCESS`."""
     found = []
-    for base, folders, names in os.walk(folder):
+    for base, folders, names in os.walk(folder, onerror=_refuse_fault):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in sorted(names):
             if not name.startswith((".", "_")) and says_format(name):
-                with contextlib.suppress(OSError):  # it went away
+                with _looking():
                     found.append(_metadata(os.path.join(base, name)))
     return found
+
+
+def _check_listing(pattern: str) -> None:
+    """Raise OSError where the machine fails at a folder or a file that matches so far.
+
+    Beam leaves these out, as if they were not there.
+    """
+    wildcard = _WILDCARD.search(pattern)
+    with _looking():
+        os.stat(pattern)
+        return
+    if wildcard is None:
+        return
+    folder, _, rest = pattern[: wildcard.start()].rpartition("/")
+    names = (rest + pattern[wildcard.start() :]).split("/")
+    _check_folder(folder or ("/" if pattern.startswith("/") else "."), names)
+
+
+def _check_folder(folder: str, names: Sequence[str]) -> None:
+    below = names if "**" in names[0] else names[1:]
+    with _looking(), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _matches(entry.name, names[0]):
+                continue
+            with _looking():
+                if not entry.is_dir(follow_symlinks=False):
+                    entry.stat()
+                elif below:
+                    _check_folder(entry.path, below)
+
+
+@contextlib.contextmanager
+def _looking() -> Iterator[None]:
+    """Raise what the machine is to blame for; what is gone, or is no folder, is none of that."""
+    try:
+        yield
+    except OSError as error:
+        _refuse_fault(error)
+
+
+def _refuse_fault(error: OSError) -> None:
+    """Raise it if the machine is to blame."""
+    if fault_in_reading(error) is not None:
+        raise error
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name may match a part of a glob between slashes."""
+    if "**" in pattern or pattern.count("[") != pattern.count("]"):
+        return True
+    return re.match(LocalFileSystem.translate_pattern(pattern), name) is not None
 
 
 def input_files(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]:
@@ -248,15 +323,22 @@ class Place:
 
 @contextlib.contextmanager
 def reading(path: str, row: int | None = None) -> Iterator[Place]:
-    """Context in which any failure becomes a ConfigurationError with the file and the place."""
+    """Context in which any failure becomes an error of ours with the file and the place.
+
+    That is a ConfigurationError for what is wrong with the file, and a MachineFault for what the
+    machine lacked, so that no good file is given up for a fault that passes.
+    """
     place = Place(row)
     try:
         yield place
-    except ConfigurationError:
+    except (ConfigurationError, MachineFault):
         raise
     except Exception as error:
-        why = " ".join(str(error).split())
         where = "" if place.row is None else f" from {row_word(path)} {place.row} on"
+        fault = fault_in_reading(error)
+        if fault is not None:
+            raise MachineFault(f"{path} could not be read{where}: {fault}") from error
+        why = " ".join(str(error).split())
         raise ConfigurationError(
             f"{path}: the file cannot be read{where}: {type(error).__name__}: {why}: "
             "check that it is complete and of the format that its name says"

@@ -35,9 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamveil.io.faults import fault_in_reading
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
 from streamveil.io.witness import Mark, check_witness, held_alone, write_witness
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -223,14 +224,17 @@ class StateFolder:
     def refuse_replaced(self) -> None:
         """Refuse another folder, or another manifest in it, than this process holds.
 
-        Raises ConfigurationError.
+        Raises ConfigurationError, and MachineFault where that cannot be told.
         """
         assert self._handle is not None
         held = os.fstat(self._handle)
         try:
             now = os.stat(self.path)
             same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
-        except OSError:
+        except OSError as error:
+            why = fault_in_reading(error)
+            if why is not None:
+                raise MachineFault(f"{self.path} could not be looked at: {why}") from error
             same = False
         if same and self._committed is not None:
             manifest = self.path / MANIFEST

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
+from streamveil.io.faults import fault_in_reading
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    MachineFault,
+    format_time,
+    parse_time,
+)
 from streamveil.transforms.slots.clock import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _LEAST_WAIT = 10_000  # microseconds
+# How often an empty file is read again, in case it is being written, and seconds between.
+_READS, _SECONDS_BETWEEN_READS = 10, 0.1
 
 
 def _machine() -> int:
@@ -29,12 +38,15 @@ class Clock:
     file: str | None = None
     begun: int = field(default_factory=lambda: _machine() - _steady())
     """What the machine's clock is ahead of its steady one, in microseconds, at first."""
+    _said: list[int] = field(default_factory=list, compare=False)
+    """The last time that the file gave, if any."""
 
     def __call__(self) -> int:
         """Microseconds since the epoch.
 
-        Raises ConfigurationError for a file without a time or with one that is to come, and for a
-        machine whose clock was set by more than a day since the run began.
+        A file that is empty for a while, since it is written anew, says what it said before. Raises
+        ConfigurationError for a file without a time or with one that is to come, and for a machine
+        whose clock was set by more than a day since the run began.
         """
         machine = _machine()
         if self.file is None:
@@ -47,14 +59,7 @@ class Clock:
                     "with --resume"
                 )
             return machine
-        try:
-            with open(self.file, encoding="utf-8") as file:
-                now = parse_time(file.read())
-        except (OSError, UnicodeDecodeError, ConfigurationError) as error:
-            raise ConfigurationError(
-                f"--clock_file={self.file} gives no time: {error}: write one such as "
-                "2024-05-01T12:00:00Z to a file beside it and rename it into place"
-            ) from None
+        now = self._read(self.file)
         if now > machine + MOST_AHEAD:
             raise ConfigurationError(
                 f"--clock_file={self.file} says {format_time(now)}, which is "
@@ -62,7 +67,43 @@ class Clock:
                 "slot is released by it, for its events are still to come; write the time up to "
                 "which they are complete"
             )
+        self._said[:] = [now]
         return now
+
+    def _read(self, file: str) -> int:
+        """What the file says; while it is empty, what it said last. Raises ConfigurationError."""
+        try:
+            for read in range(_READS):
+                if read:
+                    time.sleep(_SECONDS_BETWEEN_READS)
+                with open(file, encoding="utf-8") as opened:
+                    text = opened.read()
+                if text.strip():
+                    return parse_time(text)
+                if self._said:  # a shell empties a file before it writes to it
+                    return self._said[0]
+            raise ConfigurationError("it is empty")
+        except (OSError, UnicodeDecodeError, ConfigurationError) as error:
+            why = fault_in_reading(error)
+            if why is not None:
+                raise MachineFault(f"--clock_file={file} could not be read: {why}") from error
+            raise ConfigurationError(
+                f"--clock_file={file} gives no time: {error}: write one such as "
+                "2024-05-01T12:00:00Z to a file beside it and rename it into place"
+            ) from error
+
+    @property
+    def silence(self) -> str | None:
+        """What to say of a file that is empty, so that its time stands still."""
+        if self.file is None:
+            return None
+        with suppress(OSError, UnicodeDecodeError), open(self.file, encoding="utf-8") as opened:
+            if not opened.read().strip():
+                return (
+                    f"--clock_file={self.file} is empty: no slot is closed until it gives a time; "
+                    "write it to a file beside it and rename that into place"
+                )
+        return None
 
     def wait_for(self, when: int, most: int) -> int:
         """Microseconds until it will say `when`, but `most` of them where that is sooner.

@@ -6,6 +6,10 @@ import errno
 import os
 import re
 
+from streamveil.io.faults import OUT_OF_MEMORY, PASSING, is_memory_short
+from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
+
+_ANY_ERROR = re.compile(r"\[Errno (\d+)\] ")
 _DISK_ERROR = re.compile(r"\[Errno (\d+)\] [^:'\n\\]+(?:: '([^'\n]+?)')?")
 _DISK_REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run again"),
@@ -14,6 +18,7 @@ _DISK_REMEDIES = {
     errno.EROFS: "mount its disk for writing, or choose another place",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),
     errno.EIO: "look after its disk before anything is written there",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
 }
 
 
@@ -37,8 +42,10 @@ def reason_of(error: BaseException) -> str:
 
     Of what a disk refused it is the file and the remedy.
     """
-    if isinstance(error, PartlyWritten | WorkerDied):
+    if isinstance(error, PartlyWritten | WorkerDied | MachineFault):
         return in_one_line(str(error))
+    if _is_memory_short(error):
+        return f"{OUT_OF_MEMORY}: give the run more memory, or less to do, and run it again"
     refused = refused_by_disk(error)
     if refused is not None:
         return in_one_line(refused)
@@ -51,7 +58,28 @@ def reason_of(error: BaseException) -> str:
 
 def is_explained(error: BaseException) -> bool:
     """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
-    return isinstance(error, WorkerDied) or refused_by_disk(error) is not None
+    known = isinstance(error, WorkerDied | MachineFault) or _is_memory_short(error)
+    return known or refused_by_disk(error) is not None
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a machine is to blame, so that the same run may end well later.
+
+    That is also looked for in what caused the error, and in the text that a runner reports of a
+    worker.
+    """
+    if isinstance(error, MachineFault | WorkerDied) or _is_memory_short(error):
+        return True
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and not isinstance(error, ConfigurationError):  # which may quote a record
+        told = _ANY_ERROR.search(str(error))
+        number = int(told[1]) if told else None
+    cause = error.__cause__ or error.__context__
+    return number in PASSING or (cause is not None and may_pass(cause))
+
+
+def _is_memory_short(error: BaseException) -> bool:
+    return not isinstance(error, ConfigurationError) and is_memory_short(error)
 
 
 def refused_by_disk(error: BaseException) -> str | None:

@@ -35,6 +35,7 @@ from streamveil.io import (
     refuse_witness,
     witness_of,
 )
+from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
@@ -54,7 +55,7 @@ from streamveil.pipelines.cards.statement import check_card_place
 from streamveil.pipelines.cards.writing import after_choice, card_of_pass
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
-from streamveil.pipelines.errors import reason_of
+from streamveil.pipelines.errors import in_one_line, may_pass, reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
@@ -86,6 +87,9 @@ from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 
+# How long a machine is waited for, in seconds, before a pass is tried again.
+_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
+_STOPPED = "stopped by a signal: what is released is committed; go on with --resume"
 # A run that never ends must not grow.
 _PASSES_TOLD = 1_000
 
@@ -208,22 +212,34 @@ class Follow:
         if not snapshot.passes:
             stream._show_promise()
         interval, last = self.following.interval, self.transform.last_slot
-        told = None
+        told, waits = None, iter(_WAITS)
         held = _until_ended(self.folder) if interval is None else stopping()
         with held as stopped_within:
             while True:
-                before, waiting = snapshot, None
-                over, now = stream._over(snapshot)
+                before, waiting, again = snapshot, None, None
                 try:
+                    over, now = stream._over(snapshot)
                     for passed in stream._passes(snapshot, over, now, key, options):
                         stream, snapshot = passed
+                        waits = iter(_WAITS)
                         if stopped_within(0):
                             break
                     waiting = stream._waits_for(snapshot, over)
+                    waits = iter(_WAITS)
                 except InputMissing as error:
                     if self.following.missing != WAIT:
                         raise
                     waiting = f"slots wait: {error}"
+                except Exception as error:
+                    again = next(waits, None) if self._may_try_again(error, snapshot) else None
+                    if again is None:
+                        raise
+                    self._tell_of_fault(error, again)
+                if again is not None:
+                    if stopped_within(again):
+                        tell(_STOPPED)
+                        return
+                    continue
                 told = stream._end_of_look(waiting, told)
                 if interval is None and snapshot is before and waiting is None:
                     tell("no slot has closed that was not released: nothing to do")
@@ -233,8 +249,27 @@ class Follow:
                 closes = slots.end(snapshot.next_slot) + self.following.lateness
                 wait = interval if waiting else self.following.clock.wait_for(closes, interval)
                 if stopped_within(wait / 1e6):
-                    tell("stopped by a signal: what is released is committed; go on with --resume")
+                    tell(_STOPPED)
                     return
+
+    def _may_try_again(self, error: Exception, snapshot: Snapshot) -> bool:
+        """Whether the machine failed a pass of which nothing is committed."""
+        if self.following.interval is None or not may_pass(error):
+            return False
+        with suppress(Exception):
+            committed = self.folder.read()
+            return committed is not None and committed.passes == snapshot.passes
+        return False
+
+    def _tell_of_fault(self, error: Exception, wait: float) -> None:
+        """Say that the machine failed, and that the run tries again after so many seconds."""
+        self.monitor.failed(error)
+        ours = isinstance(error, ConfigurationError)
+        tell(
+            f"warning: {in_one_line(str(error)) if ours else reason_of(error)}: no slot is closed "
+            f"by this; trying again in {wait:g} s",
+            logging.WARNING,
+        )
 
     @contextmanager
     def _shown(self) -> Iterator[Board | None]:
@@ -275,6 +310,7 @@ class Follow:
 
     def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
         """Say what the next slot waits for, unless that was told; gives what is told now."""
+        waiting = waiting or self.following.clock.silence
         if waiting not in (None, told):
             tell(waiting)
         self.monitor.looked(waiting)
@@ -716,6 +752,7 @@ class Follow:
 
     def _put_card(self, card: Record) -> None:
         """Write it to where readers look. That it cannot be is said."""
+        remove_unfinished(self._card)  # this run alone has the stream: a killed one left it
         try:
             write_card(self._card, card)
         except OSError as error:
@@ -925,7 +962,7 @@ def _changed(file: FileMetadata) -> int:
 
 @contextmanager
 def _until_ended(folder: StateFolder) -> Iterator[Callable[[float], bool]]:
-    """The same as :func:`stopping` for a run that does not follow: SIGTERM ends it at once."""
+    """The same as :func:`stopping` for a run that does not follow: a signal ends it at once."""
     with ending(
         lambda: (
             f"what is committed in {folder.path} stays, and the next run with --resume removes "

@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from apache_beam.io.filesystem import FileMetadata
 
 from streamveil.io import InputFile, Snapshot, Stamp, ends_of, list_files
+from streamveil.io.faults import fault_in_reading
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    MachineFault,
+    Slots,
+    format_time,
+)
 
 STOP = "stop"
 WAIT = "wait"
@@ -198,8 +204,11 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
 def _ends(file: FileMetadata) -> str | None:
     try:
         return ends_of(file.path, file.size_in_bytes)
-    except OSError:  # it is told by whoever reads it
-        return None
+    except OSError as error:
+        why = fault_in_reading(error)
+        if why is not None:  # or it would be taken for another file
+            raise MachineFault(f"{file.path} could not be read: {why}") from error
+        return None  # it is told by whoever reads it
 
 
 def _mounts(folders: Iterable[str]) -> tuple[str, ...]:

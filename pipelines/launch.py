@@ -22,7 +22,12 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
-from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    InputLost,
+    MachineFault,
+    NothingChosen,
+)
 from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.commands import COMMANDS, HOW
 from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
@@ -37,7 +42,10 @@ from streamveil.transforms.slots.state_fence import StateWentBack
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {
     kind.__name__: kind
-    for kind in (ConfigurationError, BudgetExceeded, StateWentBack, InputLost, NothingChosen)
+    for kind in (
+        *(ConfigurationError, BudgetExceeded, StateWentBack, InputLost, NothingChosen),
+        MachineFault,
+    )
 }
 _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
 _WHILE = re.compile(r" \[while running [^\]]*\]")

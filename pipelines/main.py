@@ -117,7 +117,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
     from streamveil.mechanisms.core.lazy_names import lacks_beam, needs_beam
     from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
-    from streamveil.pipelines.errors import in_one_line, is_explained, reason_of
+    from streamveil.pipelines.errors import in_one_line, is_explained, may_pass, reason_of
     from streamveil.pipelines.logs import tell_aside
 
     def refused(why: str, code: int) -> int:
@@ -136,7 +136,8 @@ def _run(command: str, rest: Sequence[str]) -> int:
     except (BudgetExceeded, NothingChosen) as error:  # it was run, and may have cost budget
         return refused(in_one_line(str(error)), 1)
     except ConfigurationError as error:
-        return refused(in_one_line(str(error)), 2)
+        # Whatever starts a run again, such as systemd, is to do so where only the machine failed.
+        return refused(in_one_line(str(error)), 1 if may_pass(error) else 2)
     except KeyboardInterrupt:
         return refused("interrupted", 130)
     except Exception as error:

@@ -23,7 +23,12 @@ from streamveil.io import (
     witness_of,
 )
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import ConfigurationError, format_duration, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    MachineFault,
+    format_duration,
+    format_time,
+)
 from streamveil.mechanisms.portfolio.bounds import are_known
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_report import AnswersReport, shares_of
@@ -145,7 +150,11 @@ class FollowQuestions(Follow):
             )
             write_answers_page(report, part)
             os.replace(part, self.page)
-        except (OSError, ConfigurationError) as error:  # such as of answers that were moved away
+        except (
+            OSError,
+            ConfigurationError,
+            MachineFault,
+        ) as error:  # such as of answers that were moved away
             tell(
                 f"warning: --page={self.page} cannot be written ({reason_of(error)}): the run "
                 "goes on without it",

@@ -136,6 +136,10 @@ class NothingChosen(ConfigurationError):  # noqa: N818
     """Noise hides the numbers of a look, which is paid all the same."""
 
 
+class MachineFault(RuntimeError):  # noqa: N818
+    """The machine failed a run, not its input or options: the same run may end well later."""
+
+
 @dataclass(frozen=True, order=True)
 class Requirement(Identified):
     """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.

@@ -18,6 +18,7 @@ from streamveil.io import read_table
 from streamveil.io.releases import json_values
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
+    MachineFault,
     Slots,
     format_duration,
     parse_time,
@@ -86,7 +87,7 @@ def tables(paths: Iterable[str], of: Callable[[pa.Table], T]) -> Iterator[T | st
             if table.num_rows:
                 yield of(table)
         # Anything may be in a file that somebody put in its place.
-        except (ConfigurationError, OSError, KeyError, ValueError) as error:
+        except (ConfigurationError, MachineFault, OSError, KeyError, ValueError) as error:
             yield f"{path} cannot be shown: {in_one_line(str(error))}"
 
 

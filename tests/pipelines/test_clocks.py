@@ -80,3 +80,32 @@ def test_what_a_file_says_next_is_not_guessed(machine, tmp_path):
     path = tmp_path / "clock"
     path.write_text("2023-11-14T22:13:19Z")
     assert Clock(str(path)).wait_for(NOW, most=10_000_000) == 10_000_000
+
+
+def test_a_file_that_is_empty_for_a_moment_says_what_it_said(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(clocks, "_SECONDS_BETWEEN_READS", 0.001)
+    path = tmp_path / "clock"
+    path.write_text("")
+    clock = Clock(str(path))
+    with pytest.raises(ConfigurationError, match="gives no time: it is empty"):
+        clock()
+    path.write_text("2023-11-14T00:00:00Z")
+    before = clock()
+    assert clock.silence is None
+    for text in ("", "\n"):
+        path.write_text(text)
+        assert clock() == before
+    assert "is empty: no slot is closed until it gives a time" in clock.silence
+    path.write_text("2023-11-14T00:00:01Z")
+    assert clock() == before + 1_000_000
+    assert clock.silence is None
+    path.write_text("soon")
+    with pytest.raises(ConfigurationError, match="gives no time"):
+        clock()
+
+
+def test_a_file_that_is_being_written_at_the_start_is_read_again(machine, tmp_path, monkeypatch):
+    path = tmp_path / "clock"
+    path.write_text("")
+    monkeypatch.setattr(clocks.time, "sleep", lambda _: path.write_text("2023-11-14T00:00:00Z"))
+    assert Clock(str(path))() == 1_699_920_000_000_000
