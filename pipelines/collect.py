@@ -25,7 +25,6 @@ from streamveil.pipelines.jobs import (
     run_and_tell,
 )
 from streamveil.pipelines.keys import noise_key
-from streamveil.pipelines.logs import tell
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.pipelines.values import check_required, check_revisions, dialect_of
 from streamveil.transforms import CollectHistograms
@@ -105,7 +104,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         job = job_of(options)
         state = options.view_as(ReleaseOptions).state
         card = job.card.plan if state is None else ()
-        tell(preview(job.input, job.transform, job.places, job.dialect, state, card))
+        preview(job.input, job.transform, job.places, job.dialect, state, card)
         return 0
     given, own = _given(options), options.view_as(ReleaseOptions)
     following = following_of(given, own)

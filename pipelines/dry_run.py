@@ -9,7 +9,7 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,28 @@ import pyarrow as pa
 from streamveil.io import CsvDialect, is_stream, read_events
 from streamveil.io.events import read_outputs, split_file
 from streamveil.io.files import input_files
+from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import Lifetime, Slots, format_duration, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    Lifetime,
+    Slots,
+    format_duration,
+    format_time,
+)
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence.limits import LOOK
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
+from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.columns.dead_letters import column_of
+from streamveil.transforms.columns.dead_letters import column_of, losses_of
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.columns.times import to_micros
+from streamveil.transforms.counting.loss_limit import LossLimit
+from streamveil.transforms.release.release_steps import refuse_gap
 
 SAMPLE = 10_000
 _SHOWN = 3
@@ -46,13 +56,47 @@ class _Sample:
     """The first records of an input."""
 
     batches: list[pa.RecordBatch]
-    rejected: Counter[str]
-    """Dead letters of the reader by reason."""
+    unparsed: EventTally
+    """Dead letters of the reader."""
+    whole: bool
+    """Whether there are no more."""
 
     @property
-    def rows(self) -> int:
-        """How many could be read."""
-        return sum(batch.num_rows for batch in self.batches)
+    def records(self) -> int:
+        """How many there are."""
+        return sum(batch.num_rows for batch in self.batches) + self.unparsed.read
+
+    def refusal(
+        self,
+        transform: PrivateHistograms | CollectHistograms | PrivateAnswers,
+        mapped: EventTally,
+        slots: Sequence[int],
+        state: str | None,
+    ) -> ConfigurationError | None:
+        """Why a run would be refused, as far as the sample shows it; None if it would not.
+
+        Args:
+            transform: that makes the releases.
+            mapped: what became of the records that could be read.
+            slots: those with events that count, in order.
+            state: the folder that a run would go on from; a pass of it may find no more events.
+        """
+        tally = EventTally.total([self.unparsed, mapped])
+        lost = tally.read > 0 and tally.all_lost == tally.read
+        first, last = transform.first_slot, transform.last_slot
+        try:
+            if lost or (self.whole and state is None):
+                limit = LossLimit.of(transform)
+                if state is not None and last is None:
+                    limit = replace(limit, last_slot=first)
+                limit.check(tally.to_bytes(), "")
+            if self.whole and state is None and (first is None or last is None):
+                ends = [one for one in (first, *slots, last) if one is not None]
+                for before, after in itertools.pairwise(ends):
+                    refuse_gap(transform.slots, before + 1, after)
+        except ConfigurationError as error:
+            return error
+        return None
 
 
 def preview(
@@ -62,8 +106,8 @@ def preview(
     dialect: CsvDialect | None = None,
     state: str | None = None,
     card: Sequence[str] = (),
-) -> str:
-    """What a run that makes histograms would do, for people.
+) -> None:
+    """Tell what a run that makes histograms would do.
 
     Args:
         place: the input.
@@ -74,14 +118,15 @@ def preview(
         card: lines about the card of the run.
 
     Raises:
-        ConfigurationError: for an input that cannot be read.
+        ConfigurationError: for an input that cannot be read, and where a run would be refused.
     """
-    lines = [RAW]
+    lines, refusal = [RAW], None
     if is_stream(place):
         lines.append(f"sample:   {place} does not end: it is not read in a dry run")
     else:
         sample = _read(place, transform.columns.names, dialect)
-        lines += [*_columns(sample), *_mapped(sample, transform)]
+        mapped, refusal = _mapped(sample, transform, state)
+        lines += [*_columns(sample), *mapped]
     lines += [
         *_range(
             transform.slots,
@@ -101,7 +146,14 @@ def preview(
             f"ledger:   none: it is a file, written when the input has ended, and {place} does not "
             "end; what is released says what it cost"
         )
-    return "\n".join([*lines, *_state(state)])
+    _tell([*lines, *_state(state)], refusal)
+
+
+def _tell(lines: Sequence[str], refusal: ConfigurationError | None = None) -> None:
+    """Tell what was found, and raise what a run would."""
+    tell("\n".join(lines))
+    if refusal is not None:
+        raise refusal
 
 
 def _state(state: str | None) -> list[str]:
@@ -121,23 +173,29 @@ def preview_questions(
     dialect: CsvDialect | None = None,
     state: str | None = None,
     card: Sequence[str] = (),
-) -> str:
+) -> None:
     """The same of a run over questions. Raises ConfigurationError."""
     sample = _read(place, transform.columns.names, dialect)
     mapper, portfolio = transform.trial_mapper(), transform.portfolio
-    reasons = Counter(sample.rejected)
-    asked: Counter[str] = Counter()
+    mapped, asked, slots = EventTally(), Counter[str](), set[int]()
     for batch in sample.batches:
         events, letters = mapper.map(batch)
-        reasons.update(letters.column("reason").to_pylist())
-        for question, some in zip(portfolio, events, strict=True):
+        told = dict(zip(portfolio, events, strict=True))
+        tally = EventTally(
+            batch.num_rows,
+            losses_of(letters),
+            read_by={question.name: len(some.slots) for question, some in told.items()},
+            unread_by={question.name: some.unread for question, some in told.items()},
+        )
+        mapped = EventTally.total([mapped, tally])
+        for question, some in told.items():
             asked[question.name] += len(some.slots)
-    listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(reasons.items()))
+            slots.update(((np.unique(some.slots) + 1) * question.slots - 1).tolist())
     lines = [
         RAW,
         *_columns(sample),
         *_first_and_last([_times(batch, transform.columns) for batch in sample.batches]),
-        f"rejected: {reasons.total():,} of the sample{f': {listed}' if listed else ''}",
+        _rejected(sample, mapped),
         *_range(
             transform.slots,
             transform.first_slot,
@@ -153,7 +211,8 @@ def preview_questions(
             f"{number_of(question.domain.bins, 'bin')} by {question.mechanism}, of "
             f"{number_of(asked[question.name], 'event')} of the sample"
         )
-    return "\n".join([*lines, *(f"would write {what}" for what in written), *card, *_state(state)])
+    lines += [*(f"would write {what}" for what in written), *card, *_state(state)]
+    _tell(lines, sample.refusal(transform, mapped, sorted(slots), state))
 
 
 def preview_per_record(
@@ -163,7 +222,7 @@ def preview_per_record(
     output: str,
     dialect: CsvDialect | None = None,
     card: Sequence[str] = (),
-) -> str:
+) -> None:
     """The same of a statistic that protects each record; bad records are not told of here either.
 
     Raises ConfigurationError.
@@ -192,23 +251,27 @@ def preview_per_record(
         lines.append(f"keys:     {len(transform.keys):,}")
     transform.plan().statistic()  # refuses what does not fit
     lines.append("error:    depends on the budgets of the records; a run tells it as stderr")
-    return "\n".join([*lines, f"would write rows to {output}", *card])
+    _tell([*lines, f"would write rows to {output}", *card])
 
 
 def _read(
     place: str, columns: Sequence[str], dialect: CsvDialect | None, silent: bool = False
 ) -> _Sample:
     batches: list[pa.RecordBatch] = []
-    rejected: Counter[str] = Counter()
+    unparsed, rows = EventTally(), 0
     found = _silently if silent else read_events
     for batch, letters in found(place, columns, dialect=dialect):
+        if rows + unparsed.read >= SAMPLE and (batch.num_rows or letters is not None):
+            return _Sample(batches, unparsed, whole=False)
         if letters is not None:
-            rejected.update(letters.column("reason").to_pylist())
+            more = EventTally(letters.num_rows, losses_of(letters))
+            unparsed = EventTally.total([unparsed, more])
         if batch.num_rows:
-            batches.append(batch.slice(0, SAMPLE - sum(b.num_rows for b in batches)))
-        if sum(b.num_rows for b in batches) + rejected.total() >= SAMPLE:
-            break
-    return _Sample(batches, rejected)
+            batches.append(batch.slice(0, SAMPLE - rows))
+            rows += batch.num_rows
+        if rows > SAMPLE:
+            return _Sample(batches, unparsed, whole=False)
+    return _Sample(batches, unparsed, whole=True)
 
 
 def _silently(
@@ -222,7 +285,7 @@ def _silently(
 
 def _columns(sample: _Sample) -> list[str]:
     """How many there are, and the columns with their types and first values."""
-    lines = [f"sample:   the first {number_of(sample.rows + sample.rejected.total(), 'record')}"]
+    lines = [f"sample:   the first {number_of(sample.records, 'record')}"]
     if not sample.batches:
         return lines
     first = sample.batches[0]
@@ -233,25 +296,30 @@ def _columns(sample: _Sample) -> list[str]:
     return lines
 
 
-def _mapped(sample: _Sample, transform: PrivateHistograms | CollectHistograms) -> list[str]:
-    """What becomes of the sample: first and last time, events as they count, and what does not."""
+def _mapped(
+    sample: _Sample, transform: PrivateHistograms | CollectHistograms, state: str | None
+) -> tuple[list[str], ConfigurationError | None]:
+    """What becomes of the sample: first and last time, events as they count, and what does not.
+
+    Also why a run would be refused, if it would.
+    """
     mapper, columns = transform.event_mapper(), transform.columns
-    reasons = Counter(sample.rejected)
+    mapped = EventTally()
     times: list[np.ndarray] = []
     keys: list[np.ndarray] = []
+    slots: set[int] = set()
     shown: list[str] = []
     for batch in sample.batches:
         events, letters = mapper.map(batch)
-        reasons.update(letters.column("reason").to_pylist())
+        mapped = EventTally.total([mapped, EventTally(batch.num_rows, losses_of(letters))])
+        slots.update(np.unique(events.slots).tolist())
         times.append(_times(batch, columns))
         named = events.members >= 0
         keys.append(np.stack([events.slots[named], events.members[named]]))
         if len(shown) < _SHOWN:
             shown += itertools.islice(_examples(mapper, batch), _SHOWN - len(shown))
     accepted = sum(key.shape[1] for key in keys)
-    lines = [*_first_and_last(times), *shown]
-    listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(reasons.items()))
-    lines.append(f"rejected: {reasons.total():,} of the sample{f': {listed}' if listed else ''}")
+    lines = [*_first_and_last(times), *shown, _rejected(sample, mapped)]
     most = getattr(transform, "max_contributions", 1)
     if accepted:
         _, each = np.unique(np.concatenate(keys, axis=1), axis=1, return_counts=True)
@@ -260,7 +328,13 @@ def _mapped(sample: _Sample, transform: PrivateHistograms | CollectHistograms) -
             f"bound:    {beyond:,} of {number_of(accepted, 'event')} of users in the table are "
             f"beyond the {most:,} that count of a user in a slot"
         )
-    return lines
+    return lines, sample.refusal(transform, mapped, sorted(slots), state)
+
+
+def _rejected(sample: _Sample, mapped: EventTally) -> str:
+    reasons = EventTally.total([sample.unparsed, mapped]).rejected
+    listed = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
+    return f"rejected: {sum(reasons.values()):,} of the sample{f': {listed}' if listed else ''}"
 
 
 def _examples(mapper: EventMapper, batch: pa.RecordBatch) -> Iterator[str]:

@@ -257,9 +257,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     job = job_of(options)
     if is_true("dry_run", dry):
         card = job.card.plan
-        tell(
-            preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect, card)
-        )
+        preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect, card)
     else:
         tell(job.run(options))
     return 0

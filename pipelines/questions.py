@@ -249,7 +249,7 @@ def main(given: Any, options: PipelineOptions, dry: str, following: Following | 
     if is_true("dry_run", dry):
         state = None if following is None else following.state
         card = job.card.plan if state is None else ()
-        tell(preview_questions(job.input, job.transform, job.places, job.dialect, state, card))
+        preview_questions(job.input, job.transform, job.places, job.dialect, state, card)
         return 0
     run_and_tell(job, options, "streamveil release")
     return 0

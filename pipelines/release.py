@@ -284,7 +284,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         job = ReleaseJob.of(options)
         tell_limits(job.transform)
         card = job.card.plan if own.state is None else ()
-        tell(preview(job.input, job.transform, job.places, job.dialect, own.state, card))
+        preview(job.input, job.transform, job.places, job.dialect, own.state, card)
         return 0
     if following is not None:
         from streamveil.pipelines.follow import follow

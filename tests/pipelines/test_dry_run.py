@@ -30,7 +30,7 @@ def test_it_shows_what_would_be_read_counted_and_written(histograms):
         "u3,Z",
     )
     before = job.files()
-    outcome = job("--dry_run", **RANGE, ledger=job.path("ledger.csv"))
+    outcome = job("--dry_run", **RANGE, ledger=job.path("ledger.csv"), max_rejected=0.9)
     assert outcome.code == 0, outcome.err + outcome.log
     assert job.files() == before
     assert "raw, never publish" in outcome.out.splitlines()[0]
@@ -114,7 +114,8 @@ def test_a_stream_is_not_read(job):
 def test_without_a_sample(job):
     job.lines()
     outcome = job("--dry_run=true")
-    assert outcome.code == 0, outcome.err
+    assert outcome.code == 3, outcome.err
+    assert "no event was read" in outcome.err
     assert lines(outcome, "times") == ["times:    none of the sample can be read"]
     assert "give --start and --end" in lines(outcome, "slots")[0]
 
@@ -166,3 +167,62 @@ def test_a_guess_of_how_many_users_there_are_is_one(job):
         outcome = job(dry_run=True, requirements=None, default_requirement=guess)
         told = f"class:    epsilon 1 over 7 slots: {users} users (a guess)"
         assert lines(outcome, "class") == [told]
+
+
+GOOD = [f"u{1 + n % 3},A,2024-01-02T08:00:00Z" for n in range(4)]
+REFUSED = {
+    "year 1": ([*GOOD, "u1,A,0001-01-02"], {}, 2),
+    "year 1 after a start": ([*GOOD, "u1,A,9001-01-02"], {"start": "2024-01-01"}, 2),
+    "no row": ([], {}, 3),
+    "unparsable times": (["u1,A,yesterday"] * 5, {}, 3),
+    "unparsable times in a range": (["u1,A,yesterday"] * 5, RANGE, 3),
+    "unparsable records": (["u1"] * 5, RANGE, 3),
+    "outside the range": (["u1,A,2023-01-01"] * 5, RANGE, 3),
+    "strangers": (["u9,A,2024-01-02"] * 5, RANGE, 3),
+    "most of it": ([*GOOD[:1], *["u1,Z,2024-01-02"] * 5], RANGE, 3),
+}
+TAKEN = {
+    "all that may be lost": (["u1,A,yesterday"] * 5, {**RANGE, "max_rejected": 1}),
+    "a gap in a range": ([*GOOD, "u1,A,1924-01-01"], {"start": "1024-01-01", "end": "2024-01-08"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_run_refuses_a_dry_run_refuses_in_the_same_words(histograms, case):
+    job = histograms
+    rows, flags, code = REFUSED[case]
+    job.lines(*rows)
+    dry, run = job("--dry_run", **flags), job(**flags)
+    assert (dry.code, run.code) == (code, code), dry
+    said, would = run.err.partition(" Found: ")[0], dry.err.partition(" Found: ")[0]
+    assert said == would
+    assert dry.out.startswith("dry run: ")
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_a_run_takes_a_dry_run_takes(job, case):
+    rows, flags = TAKEN[case]
+    job.lines(*rows)
+    assert job("--dry_run", **flags).code == 0
+
+
+def test_a_sample_of_many_records_speaks_for_them_only_where_all_are_lost(job, monkeypatch):
+    monkeypatch.setattr("streamveil.pipelines.dry_run.SAMPLE", 5)
+    bad = ["u1,A,yesterday"] * 5
+    job.lines(*bad[:4], *GOOD, *GOOD)
+    assert job("--dry_run", **RANGE).code == 0
+    job.lines(*bad, *GOOD)
+    outcome = job("--dry_run", **RANGE)
+    assert outcome.code == 3
+    assert "all 5 events were rejected" in outcome.err
+    job.lines("u1,A,0001-01-01", *GOOD, *GOOD)
+    assert job("--dry_run").code == 0
+
+
+def test_a_stream_that_would_lose_its_input_is_refused(job):
+    job.lines(*["u1,A,yesterday"] * 5)
+    flags = {"state": job.path("state"), "start": "2024-01-01"}
+    assert job("--dry_run", **flags).code == 3
+    job.lines()
+    assert job("--dry_run", **flags).code == 0
+    assert not (job.folder / "state").exists()

@@ -234,13 +234,21 @@ class _ReleaseAtEndFn(beam.DoFn):
         config = self._config
         if config.first_slot is not None and config.last_slot is not None:
             return
-        if slot - next_slot > MOST_QUIET_SLOTS:
-            since, to = (format_time(config.clock.slots.start(s)) for s in (next_slot, slot))
-            raise ConfigurationError(
-                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
-                "wrong time or too short a slot; give the range to release (--start and --end), "
-                "which rejects what is outside it"
-            )
+        refuse_gap(config.clock.slots, next_slot, slot)
+
+
+def refuse_gap(slots: Slots, next_slot: int, slot: int) -> None:
+    """Refuse to release from one slot to another with events, where a wrong time lies between.
+
+    Raises ConfigurationError.
+    """
+    if slot - next_slot > MOST_QUIET_SLOTS:
+        since, to = (format_time(slots.start(s)) for s in (next_slot, slot))
+        raise ConfigurationError(
+            f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
+            "wrong time or too short a slot; give the range to release (--start and --end), "
+            "which rejects what is outside it"
+        )
 
 
 class _ReleaseInTimeFn(Fenced, beam.DoFn):
