@@ -169,7 +169,8 @@ class LossLimit:
         if _OTHER_FIELDS.fullmatch(some.detail):
             return (
                 "--delimiter is not what separates the fields, stands in a text without quotes, or "
-                "several spaces separate them: make these one first (tr -s ' ')"
+                "several spaces separate them: make these one first (tr -s ' '); or the file is "
+                "not of the format that its name says"
             )
         return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
 
