@@ -129,6 +129,7 @@ def noise_key(
         ConfigurationError: for a place without a key. What it says never holds the key, even if
             that was given in place of a place.
     """
+    card_key()  # one that is none is told before anything is released
     key: Callable[[], bytes | NoiseKeys] | None = None
     if isinstance(places, bytes):
         key = GivenKey(_key_of(places, "the noise key that was given"))
@@ -142,6 +143,28 @@ def noise_key(
     if key is not None:
         key()
     return key
+
+
+CARD_ENVIRONMENT = "STREAMVEIL_CARD_KEY"
+"""The variable with the key that cards are signed with."""
+
+
+def card_key() -> bytes | None:
+    """The key that cards are signed with: 32 bytes, None where none is given.
+
+    Raises ConfigurationError for a variable with too short a key.
+    """
+    if CARD_ENVIRONMENT not in os.environ:
+        return None
+    content = os.fsencode(os.environ[CARD_ENVIRONMENT])
+    secret = _without_line_end(content)
+    if len(secret) < KEY_BYTES:
+        raise ConfigurationError(
+            f"variable {CARD_ENVIRONMENT} holds {len(secret)} bytes, a key of cards needs "
+            f"{KEY_BYTES} or more: make one with python -c 'import secrets; "
+            "print(secrets.token_hex(32))'"
+        )
+    return hashlib.blake2b(secret, digest_size=KEY_BYTES, person=b"streamveil card").digest()
 
 
 def _source_of(place: str) -> Callable[[], bytes]:

@@ -7,7 +7,7 @@ import logging
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.check import faults_of
-from streamveil.pipelines.cards.files import EDITED, read_card
+from streamveil.pipelines.cards.files import EDITED, read_card, signature_faults
 from streamveil.pipelines.cards.read import Places
 from streamveil.pipelines.cards.words import checked, in_words
 from streamveil.pipelines.errors import in_one_line
@@ -35,6 +35,7 @@ def main(given: argparse.Namespace) -> int:
 def _check(given: argparse.Namespace, card: dict[str, object]) -> int:
     places = Places(given.card, given.releases, given.ledger, given.revisions)
     faults, notices, found = faults_of(card, places)
+    faults = [*signature_faults(given.card), *faults]
     for line in notices:
         tell_aside(f"streamveil card: {in_one_line(line)}", logging.WARNING)
     more = len(faults) - _MOST_FAULTS

@@ -8,10 +8,11 @@ small however many passes there were.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
@@ -19,9 +20,12 @@ from apache_beam.io.filesystems import FileSystems
 from streamveil.io.files import open_file, reading
 from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.pipelines.keys import CARD_ENVIRONMENT, card_key
 
 SUFFIX = ".card.json"
 IN_FOLDER = "card.json"
+SIGNATURE = "signature"
+"""The field of a card with its signature."""
 PUBLIC = ("releases", "revisions", "ledger")
 """What may be published of what a run writes, and answers; dead letters are raw."""
 
@@ -84,12 +88,53 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 
 def write_card(path: str, card: Mapping[str, Any]) -> None:
-    """Write a card, whole, in place of one that is there. Raises OSError."""
-    write_text(path, card_text(card))
+    """Write a card, whole, in place of one that is there: signed where a key is given.
+
+    Raises OSError, and ConfigurationError for a key that is none.
+    """
+    key = card_key()
+    signed = card if key is None else {**card, SIGNATURE: signature_of(card, key)}
+    write_text(path, card_text(signed))
+
+
+def signature_of(card: Mapping[str, Any], key: bytes) -> str:
+    """HMAC-SHA256 of a card without its signature, whatever the order of its fields."""
+    text = json.dumps(
+        {name: part for name, part in card.items() if name != SIGNATURE}, sort_keys=True
+    )
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def signature_faults(path: str) -> Iterator[str]:
+    """What is wrong with the signature of a card, where the key of cards is given."""
+    key = card_key()
+    if key is None:
+        return
+    card = _read(path)
+    found = card.get(SIGNATURE)
+    if found is None:
+        yield (
+            f"{path} is not signed, and {CARD_ENVIRONMENT} is given: name the card of a run that "
+            "had it"
+        )
+    elif not hmac.compare_digest(str(found).encode(), signature_of(card, key).encode()):
+        yield (
+            f"{path} was changed since it was signed, or signed with another key than that of "
+            f"{CARD_ENVIRONMENT}: bring back the card that the run wrote"
+        )
 
 
 def read_card(path: str) -> dict[str, Any]:
-    """The card of a file. Raises ConfigurationError for a file that cannot be read, or is none."""
+    """The card of a file, without its signature.
+
+    Raises ConfigurationError for a file that cannot be read, or is none.
+    """
+    card = _read(path)
+    card.pop(SIGNATURE, None)
+    return card
+
+
+def _read(path: str) -> dict[str, Any]:
     with reading(path), open_file(path) as file:
         data = file.read()
     try:

@@ -476,3 +476,28 @@ def test_costs_that_do_not_fit_the_noise_are_told(mechanism, tmp_path, toolbox):
     assert outcome.code == 1
     assert "beside a standard error of" in outcome.err
     assert "or one of the two was changed" in outcome.err
+
+
+def test_a_card_is_signed_where_a_key_is_given(tmp_path, toolbox, monkeypatch):
+    def check():
+        return toolbox.run("card", "--check", f"--card={path}")
+
+    asked = {f"u{u}": (3, 1.0) for u in range(60)}
+    path = put(tmp_path, call(requirements=asked))
+    monkeypatch.setenv("STREAMVEIL_CARD_KEY", "c" * 64)
+    assert "is not signed, and STREAMVEIL_CARD_KEY is given" in check().err
+    path = put(tmp_path, call(requirements=asked))
+    assert check().code == 0
+    monkeypatch.setenv("STREAMVEIL_CARD_KEY", "d" * 64)
+    assert "or signed with another key" in check().err
+    card = json.loads(path.read_text())
+    card["runs"][0]["files"]["ledger"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(card))
+    monkeypatch.setenv("STREAMVEIL_CARD_KEY", "c" * 64)
+    outcome = check()
+    assert outcome.code == 1
+    assert "was changed since it was signed" in outcome.err
+    monkeypatch.setenv("STREAMVEIL_CARD_KEY", "short")
+    assert "a key of cards needs 32 or more" in check().err
+    with pytest.raises(sv.ConfigurationError, match="a key of cards needs 32 or more"):
+        call(requirements=asked)  # before anything is released
