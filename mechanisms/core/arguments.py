@@ -111,7 +111,8 @@ def column_of_table(value: Any, name: str, column: str | None = None) -> Any:
             f"{name} is a table of the columns {', '.join(columns) or 'none'}: give a list of "
             f"values, or a table with a column 'value'{or_so}"
         )
-    return value[listed[0] if listed else _labels_in(value)[0]]
+    [label] = listed[:1] or _labels_in(value) or []
+    return value[label]
 
 
 def texts_of(value: Any, name: str) -> tuple[str, ...]:
