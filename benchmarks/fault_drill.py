@@ -345,7 +345,7 @@ class Drill:
                 moved = self._archive()
         else:
             shutil.copy2(backup / "manifest.json", state / "manifest.json")
-            words = ["is older: it knows of"]
+            words = ["is older: it is at pass"]
 
         def mend() -> None:
             self._put_back(newest, moved)
