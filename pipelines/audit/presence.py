@@ -205,12 +205,20 @@ class PresenceAudit:
                 rule = self._rules[k]
                 pairs = [*rule.pairs(), *([rule.besides()] if rule.limited else [])]
                 for pair in pairs:
-                    yield self._stage(k, pair, number, random)
+                    if self._fits(rule, pair):
+                        yield self._stage(k, pair, number, random)
+
+    def _fits(self, rule: Rule, pair: Pair) -> bool:
+        """Whether there are slots for both stories, and bins to move to."""
+        if self._moves and self._population.bins < 2:
+            return False
+        return self._real is None or spacing(rule, [pair], alone=False) <= len(self._real.counts)
 
     def _stage(self, k: int, pair: Pair, number: int, random: np.random.Generator) -> Stage:
         rule = self._rules[k]
         if self._real is not None:
-            others, beside = self._real.counts[: replay_worlds.LENGTH], self._real.beyond
+            slots = max(replay_worlds.LENGTH, spacing(rule, [pair], alone=False))
+            others, beside = self._real.counts[:slots], self._real.beyond
         else:
             slots = max(
                 length_of(self._population), spacing(rule, [pair], alone=False) + rule.block
@@ -222,7 +230,7 @@ class PresenceAudit:
             ]
         span = spacing(rule, [pair], alone=False)
         first = int(random.integers(max(len(others) - span, 0) + 1))
-        at = self._bins(1, alone=False)[:, :1]
+        at = np.zeros((1, 1), np.int64)
         plan = comers(rule, [pair], np.array([first], np.int64), at, self._each, self._key)
         base = plan.beside(others)
 
