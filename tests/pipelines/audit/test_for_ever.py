@@ -139,10 +139,10 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     assert "Charged in a life" in page.read_text()
 
 
-def test_a_conviction_is_told_and_the_exit_code_is_1(toolbox):
+def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox):
     with MUTANTS["a_series_without_an_end"].patched(), no_filters():
         outcome = toolbox.run("audit", *FOREVER, f"--mechanism={SEVERAL}")
-    assert outcome.code == 1
+    assert outcome.code == 4
     assert "CONVICTED: gated:p=4" in outcome.out
 
 
