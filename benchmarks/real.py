@@ -28,10 +28,9 @@ def main() -> None:
     given = options.parse_args()
     found = []
     for name in given.streams:
-        for epsilon in given.epsilons:
-            case = {"name": name, "epsilon": epsilon, "seeds": given.seeds}
-            (answer,) = measure_case("real.py", case, 1).answers
-            found += [scored.Score(**one) for one in answer["scores"]]
+        case = {"name": name, "epsilons": given.epsilons, "seeds": given.seeds}
+        (answer,) = measure_case("real.py", case, 1).answers
+        found += [scored.Score(**one) for one in answer["scores"]]
     seeds = f"{given.seeds} seeds"
     days = f"first {scored.FIRST_DAYS} days"
     about = "; ".join(f"{name}: {STREAMS[name].about}" for name in given.streams)
@@ -61,11 +60,12 @@ def main() -> None:
     save(given.results, "real", kept, [each, together])
 
 
-def run(name: str, epsilon: float, seeds: int) -> dict[str, Any]:
-    """One stream with one budget, with all seeds."""
+def run(name: str, epsilons: list[float], seeds: int) -> dict[str, Any]:
+    """One stream with each budget, with all seeds."""
     from tests.real.scores import scores
 
-    return {"scores": [asdict(one) for seed in range(seeds) for one in scores(name, epsilon, seed)]}
+    found = [scores(name, epsilon, seed) for epsilon in epsilons for seed in range(seeds)]
+    return {"scores": [asdict(one) for some in found for one in some]}
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ SMALL = {
         *("--kinds", "fast places"),
     ),
     "coverage": ("--seeds", "4", "--streams", "steps", "--epsilons", "3", "--slots=30"),
+    "real": ("--seeds=2", "--streams", "visits", "--epsilons", "1"),
     "scaling": (
         *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
         *("--repeats=1",),
@@ -78,7 +79,7 @@ def tables(folder, name):
     "name",
     [
         *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
-        *("portfolio_pass", "mutants", "coverage"),
+        *("portfolio_pass", "mutants", "coverage", "real"),
     ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):

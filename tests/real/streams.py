@@ -27,8 +27,9 @@ class Stream:
     """Of all requirements, in slots."""
     users: int
     """How many there are at most."""
-    population: float
-    """The USERS of a default requirement as a multiple of `users`; TABLE for a full table."""
+    population: float | None
+    """The USERS of a default requirement as a multiple of `users`; TABLE for a full table, and None
+    where the number is left out."""
     start: str = "2024-01-01"
     slot: str = "1d"
     zone: str = "UTC"
@@ -48,6 +49,8 @@ class Stream:
         if self.population == TABLE:
             table = {f"u{user}": (self.window, epsilon) for user in range(self.users)}
             return {"requirements": table}
+        if self.population is None:
+            return {"default_requirement": (self.window, epsilon)}
         users = round(self.users * self.population)
         return {"default_requirement": (self.window, epsilon, users)}
 
@@ -236,8 +239,8 @@ STREAMS: dict[str, Stream] = {
         ],
     ),
     "logins": Stream(
-        *("attempts to log in with a boolean, USERS a tenth", _logins, 42, 7, 700),
-        population=0.1,
+        *("attempts to log in with a boolean, USERS left out", _logins, 42, 7, 700),
+        population=None,
         queries=[
             {"name": "succeeded", "where": {"ok": True}, "share": 0.3},
             {"name": "attempts", "share": 0.7},

@@ -1,0 +1,61 @@
+"""Sums are unbiased and intervals are honest on streams that are shaped like public files.
+
+The slow tests take a sample of `benchmarks/real.py`: each stream with eight seeds, two or three of
+each budget.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.real.scores import EPSILONS, SEEDS, grouped, scores
+from tests.real.streams import STREAMS
+
+LEAST, MOST = 0.85, 0.95
+"""Coverage of intervals of 90 %."""
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "real.json"
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return [
+        one
+        for name in STREAMS
+        for seed in SEEDS
+        for one in scores(name, EPSILONS[seed % len(EPSILONS)], seed)
+    ]
+
+
+@pytest.mark.slow
+def test_sums_are_those_of_the_events(sample):
+    biased = {g.key: (g.ratio, g.bias) for g in grouped(sample, "stream", "figure") if g.is_biased}
+    assert not biased
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("by", ["figure", "epsilon"])
+def test_intervals_hold_nine_tenths_of_the_truth(sample, by, later):
+    for group in grouped(sample, by):
+        held = np.array([one.held[later] for one in group.scores])
+        slack = 3 * held.std(ddof=1) / math.sqrt(len(held))
+        assert held.mean() >= LEAST - slack, group.key
+        # In the first days an interval may be wider: less is known than is allowed for.
+        held = np.array([one.held[later] for one in group.scores if not one.is_sparse])
+        assert not later or held.mean() <= MOST + slack, group.key
+
+
+def test_the_recorded_table_is_of_all_streams_and_budgets():
+    each, together = json.loads(RECORDED.read_text())[-1]["tables"]
+    assert {tuple(row[i] for i in (0, 2)) for row in each["rows"]} == {
+        (name, epsilon) for name in STREAMS for epsilon in EPSILONS
+    }
+    figures = {(stream, figure) for stream, figure, *_ in each["rows"]}
+    assert sum(row[2] for row in together["rows"]) == len(figures) * len(EPSILONS)
+    # By chance one sum in fifty is beyond three standard errors of a mean of eight.
+    sums = [row for row in together["rows"] if row[0].split()[0] in ("count", "users", "sum")]
+    assert sum(row[5] for row in sums) <= 0.1 * sum(row[2] for row in sums)
+    assert all(min(row[6:]) > 0.75 for row in together["rows"])
