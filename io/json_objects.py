@@ -221,7 +221,7 @@ def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
             return f"{name!r} is there twice"
         value = row.get(name)
         if isinstance(value, (list, dict, float)) and not isinstance(name, QueryColumn):
-            kinds = {list: "a list", dict: "an object"}
+            kinds: dict[type, str] = {list: "a list", dict: "an object"}
             kind = kinds.get(type(value)) or ("NaN" if value != value else "infinite")
             return f"{name!r} is {kind}, not a string, a number or a boolean"
         if isinstance(value, str) and not value.isascii():
