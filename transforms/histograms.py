@@ -636,7 +636,14 @@ class PrivateHistograms(beam.PTransform):
                     "end: release it pass by pass (--state), or say max_slots, or auto and the "
                     "share of the slots in which users are there, such as auto:0.05"
                 )
-            choice = ChooseLimits(config, self._looks, self._key, of_parts(self.context))
+            choice = ChooseLimits(
+                config,
+                self._looks,
+                self._key,
+                of_parts(self.context),
+                counted.tallies,
+                LossLimit.of(self),
+            )
         limit = LimitPresence(config, starts, self._kept, choice, changes)
         limited = counted.counts | "LimitPresence" >> limit
         return counted._replace(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import streamveil as sv
+from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.presence.counters import Tally
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
@@ -280,6 +281,15 @@ def test_a_run_chooses_its_limit_and_pays_for_the_look(chosen):
     looks = ledger[0]["spent_in_window"] - ledger[0]["spent"]
     assert looks == pytest.approx(900.0 * 0.09)
     assert "kept_share" in chosen.json_rows("out.jsonl")[-1]["diagnostics"]
+
+
+def test_a_run_that_lost_its_input_does_not_look_at_anybody(chosen, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Look, "answer", lambda *given: asked.append(given))
+    chosen.events([(user, "elsewhere", time) for user, _, time in ROWS])
+    chosen.refused("outside the domain", "nothing is released", code=3)
+    assert not asked
+    assert not list(Path(chosen.folder).glob("*.jsonl"))
 
 
 def test_where_no_limit_is_worth_it_none_is_chosen(chosen):

@@ -18,6 +18,7 @@ from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.questions import QuestionsJob
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.transforms.counting.loss_limit import tally_in
+from streamveil.transforms.portfolio import bounds_choice
 
 UTC = dt.timezone.utc
 QUESTIONS = """\
@@ -397,6 +398,29 @@ def test_bounds_that_a_run_chooses(job):
     speed = answers(job, "speed")
     cars = [kmh for _, _, kind, kmh, time in events() if kind == "car" and time.day == 1]
     assert speed[0]["value"] == pytest.approx(sum(cars) / len(cars), abs=0.2)
+
+
+@pytest.mark.parametrize("beam", [{}, {"runner": "FnApiRunner"}])
+def test_a_run_that_lost_its_input_looks_at_no_numbers(job, monkeypatch, beam):
+    asked = []
+    monkeypatch.setattr(bounds_choice, "answer", lambda *given: asked.append(given))
+    job.write("questions.yaml", QUESTIONS.replace("lower: 0, upper: 128", "bounds: auto"))
+    job.write("events.parquet", table([(*row[:3], None, row[4]) for row in events()]))
+    told = "question 'speed' asks about 80 events and can read none of them"
+    job.refused(told, "nothing is released", "the column kmh is empty", code=3, **beam)
+    assert not os.listdir(job.path("answers"))
+    assert not os.path.exists(job.path("ledger.csv"))
+    assert not asked
+    if not beam:
+        with pytest.raises(sv.InputLost, match=told):
+            sv.answers(
+                job.path("events.parquet"),
+                user="user",
+                time="time",
+                questions=job.path("questions.yaml"),
+                requirements=job.path("users.csv"),
+            )
+        assert not asked
 
 
 def test_too_few_numbers_to_choose_bounds_by_are_told_in_a_line(job):

@@ -264,6 +264,20 @@ def test_bounds_that_the_first_pass_chose_stay(stream):
     assert "Numbers count from 0 to 130." in (stream.folder / "page.html").read_text()
 
 
+# Nothing was looked at, so nothing is paid: the stream can still choose.
+def test_a_stream_whose_first_input_is_lost_can_still_choose(stream):
+    stream.ask(QUESTIONS.replace("lower: 0, upper: 128", "bounds: auto"))
+    stream.job.requirements({f"u{u}": (6, 4000.0) for u in range(60)})
+    stream.events("a", [(user, place, float("nan"), time) for user, place, _, time in rows(0, 15)])
+    stream.clock(16)
+    outcome = stream.job(**stream.given({}))
+    assert outcome.code == 3
+    assert "question 'speed' asks about 192 events and can read none" in outcome.message
+    assert not stream.ledger()
+    stream.events("a", rows(0, 15))
+    assert "bounds chosen: speed 0 to 130" in stream().out
+
+
 # Whatever starts a command again must not pay for one look after another.
 @pytest.mark.slow
 def test_a_look_in_vain_is_not_paid_again(stream):

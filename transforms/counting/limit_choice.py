@@ -3,6 +3,7 @@
 The blocks of users are counted by their slots with events, shard by shard, added up and asked for
 with noise: see `mechanisms/presence/choice.py`. What follows is told to every shard, which decides
 by it who counts, and to the release stage, which prices slots by it and keeps it in the state.
+Nothing is asked before it is known that the input is not lost: a run that is refused costs nobody.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.counting.event_codes import ShardKey, Visits
+from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
 from streamveil.transforms.messages import (
     TALLIES,
     Kind,
@@ -74,6 +76,10 @@ class ChooseLimits(beam.PTransform):
     noise_key: Callable[[], NoiseKeys]
     identity: bytes
     """Of the configuration."""
+    tallies: Sequence[beam.PCollection[bytes]]
+    """What became of the events up to the visits."""
+    limit: LossLimit
+    """How much of them may be lost: where it is more, nothing is asked."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
@@ -89,10 +95,13 @@ class ChooseLimits(beam.PTransform):
             visits
             | "GatherForLook" >> beam.GroupByKey()
             | "LookAtUsers"
-            >> beam.ParDo(_LookFn(self.config, self.looks)).with_output_types(KV[str, Message])
+            >> beam.ParDo(_LookFn(self.config, self.looks)).with_outputs(TALLIES, main="looked")
         )
+        looked.looked.element_type = KV[str, Message]
+        looked[TALLIES].element_type = bytes
+        word = refuse_loss((*self.tallies, looked[TALLIES]), self.limit, stream)
         chosen = (
-            (looked, nothing)
+            (looked.looked, nothing, word)
             | "AddNobody" >> beam.Flatten()
             | "GatherLooks" >> beam.GroupByKey()
             | "Choose"
@@ -107,14 +116,18 @@ class ChooseLimits(beam.PTransform):
 
 
 class _LookFn(beam.DoFn):
-    """All visits of a shard to (stream, cells of each class that is looked at)."""
+    """All visits of a shard to (stream, cells of each class that is looked at).
+
+    On the side a tally, of the look alone: what counts is told where limits are known.
+    """
 
     def __init__(self, config: PresenceConfig, looks: Sequence[Look | None]) -> None:
         self._config, self._looks = config, looks
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
-        config, (key, messages) = self._config, element
-        there = [config.visitors(key[0], Visits.of(message)) for message in messages]
+        config, key = self._config, element[0]
+        visits = [Visits.of(message) for message in element[1]]
+        there = [config.visitors(key[0], some) for some in visits]
         users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
         classes, cells = config.classes_of(key[0], users), _nothing(self._looks)
         asked = config.first_slot, config.last_slot
@@ -124,6 +137,9 @@ class _LookFn(beam.DoFn):
                 told = look.cells(look.used(config.key, users[mine], slots[mine], asked))
                 cells[k, : len(told)] = told
         yield config.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
+        counted = sum(int(some.kept.sum()) for some in visits)
+        tally = EventTally(counted=counted, messages=1 - len(visits))
+        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
 
 
 class _ChooseFn(beam.DoFn):
@@ -141,10 +157,14 @@ class _ChooseFn(beam.DoFn):
 
     def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
         config, layout, (stream, messages) = self._config, self._config.layout, element
-        cells = _nothing(self._looks)
+        cells, taken, sent = _nothing(self._looks), 0, list[int]()
         for message in messages:
             if message.kind is Kind.COUNTS:
                 cells += array_from_bytes(message.payload)
+                taken += 1
+            elif message.kind is Kind.WHOLE:
+                sent.append(int(message.payload))
+        check_whole(sent, taken)
         noise = NoiseSource(self._noise_key(), stream).slot(
             config.first_slot or 0, digest(self._identity, b"look at presence", cells.tobytes())
         )

@@ -333,6 +333,20 @@ def refuse_loss(
     ).with_output_types(KV[str, Message])
 
 
+def check_whole(words: Sequence[int], came: int) -> None:
+    """Refuse to release from messages of which one is missing, by the word how many there must be.
+
+    Raises InputLost, also where there is no word.
+    """
+    if list(words) != [came]:
+        should = words[0] if words else "nobody says how many"
+        raise InputLost(
+            f"{came} messages of counts came to be released, and {should} should: a step "
+            "before this failed or was lost, and the runner went on, so nothing is released. "
+            "See the first error in the runner's log, and run again"
+        )
+
+
 @dataclass
 class LossWatch:
     """Warns on a worker of a stream, which cannot be refused, once most of it is lost."""

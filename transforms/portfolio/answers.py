@@ -371,7 +371,12 @@ class PrivateAnswers(beam.PTransform):
                 on_workers._sample_key,
             )
             chosen = slices | "LookAtNumbers" >> ChooseBounds(
-                sample, self._key, self._identity, _STREAM, self.first_slot or 0
+                sample,
+                self._key,
+                self._identity,
+                _STREAM,
+                self.first_slot or 0,
+                LossLimit.of(self),
             )
         counted = count_events(
             slices,

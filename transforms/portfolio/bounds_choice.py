@@ -3,14 +3,15 @@
 Of each user one event is drawn, shard by shard, and counted by its cell; all are added up and asked
 for with noise: see `mechanisms/portfolio/bounds.py`. What follows is told to the step that maps
 events, which waits for it, and to the release stage, which keeps it in the state. So events go by
-twice: once for the look, once to be counted.
+twice: once for the look, once to be counted. The first time it is also seen what all questions
+lose, and nothing is asked if that is too much: a run that is refused costs nobody.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from streamveil.mechanisms.portfolio.bounds import (
 )
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+from streamveil.transforms.columns.dead_letters import losses_of, tally_of
 from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.event_codes import (
@@ -47,6 +49,7 @@ from streamveil.transforms.counting.event_codes import (
     pack,
     read_codes,
 )
+from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
 from streamveil.transforms.messages import (
     TALLIES,
     Kind,
@@ -54,7 +57,7 @@ from streamveil.transforms.messages import (
     array_from_bytes,
     array_to_bytes,
 )
-from streamveil.transforms.portfolio.mapping import QuestionsMapper
+from streamveil.transforms.portfolio.mapping import QuestionEvents, QuestionsMapper, with_questions
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -92,9 +95,24 @@ class Sample:
 
     @property
     def mapper(self) -> QuestionsMapper:
-        """What maps batches to the cells of each look."""
-        samples = tuple(look.sample for look in self.looks)
-        return replace(self.make_mapper(Portfolio(self.portfolio.base, samples)), counts=False)
+        """What maps batches as all questions do, but for the cells of looks.
+
+        A question reads, and loses, the same events whatever is counted of its numbers.
+        """
+        samples = {name: look.sample for look in self.looks for name in look.names}
+        asked = tuple(
+            replace(samples[one.name], name=one.name) if one.name in samples else one
+            for one in self.portfolio
+        )
+        return replace(self.make_mapper(Portfolio(self.portfolio.base, asked)), counts=False)
+
+    def lost(
+        self, batch: pa.RecordBatch, events: Sequence[QuestionEvents], rejected: pa.RecordBatch
+    ) -> EventTally:
+        """What becomes of a batch of which so much was mapped."""
+        losses = losses_of(rejected) if rejected.num_rows else {}
+        tally = with_questions(EventTally(batch.num_rows, losses), self.portfolio, events)
+        return EventTally.total([tally_of(batch), tally])
 
     @property
     def rate(self) -> int:
@@ -109,7 +127,9 @@ class Sample:
 
     def pack(self, events: Iterable[Events]) -> Iterator[tuple[tuple[int, int, int], Packed]]:
         """Those of a batch, for each look, kind of users and shard."""
-        for number, some in enumerate(events):
+        told = {one.name: some for one, some in zip(self.portfolio, events, strict=True)}
+        for number, look in enumerate(self.looks):
+            some = told[look.names[0]]
             one = Events(np.zeros_like(some.slots), some.bins % CELLS, some.members, some.strangers)
             for _, key, packed, _ in pack(one, self.layout, self.bounding):
                 yield (number, *key), packed
@@ -151,6 +171,8 @@ class ChooseBounds(beam.PTransform):
     stream: str
     slot: int
     """Which slot's noise key is taken."""
+    limit: LossLimit
+    """How much may be lost: where it is more, nothing is asked."""
 
     def __post_init__(self) -> None:
         """Name the transform. Raises ConfigurationError for too small a budget."""
@@ -177,8 +199,9 @@ class ChooseBounds(beam.PTransform):
         )
         counted.counts.element_type = KV[str, Message]
         counted[TALLIES].element_type = bytes
+        word = refuse_loss((drawn[TALLIES], counted[TALLIES]), self.limit, self.stream)
         chosen = (
-            (counted.counts, nothing)
+            (counted.counts, nothing, word)
             | "AddNothing" >> beam.Flatten()
             | "GatherLooks" >> beam.GroupByKey()
             | "ChooseBounds"
@@ -187,14 +210,9 @@ class ChooseBounds(beam.PTransform):
         chosen.told.element_type = KV[str, Message]
         chosen[_BOUNDS].element_type = bytes
         chosen[TALLIES].element_type = bytes
-        tallies = (
-            drawn[TALLIES],
-            counted[TALLIES],
-            chosen[TALLIES],
-        ) | "TalliesOfLook" >> beam.Flatten()
         # BundleBasedDirectRunner tells the outputs of one step apart only where a step follows.
         bounds = chosen[_BOUNDS] | "Bounds" >> beam.Map(bytes).with_output_types(bytes)
-        return Chosen(bounds, chosen.told, tallies)
+        return Chosen(bounds, chosen.told, chosen[TALLIES])
 
 
 def bounds_from(data: bytes) -> Floats:
@@ -203,7 +221,10 @@ def bounds_from(data: bytes) -> Floats:
 
 
 class _MapSampleFn(beam.DoFn):
-    """Batches to the events of each look and shard. What cannot be read is told elsewhere."""
+    """Batches to the events of each look and shard.
+
+    On the side tallies of the look alone: dead letters are told where all is counted.
+    """
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
@@ -213,13 +234,16 @@ class _MapSampleFn(beam.DoFn):
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
         if not element.num_rows:
+            yield beam.pvalue.TaggedOutput(TALLIES, tally_of(element).to_bytes())
             return
         sent = 0
-        events, _ = self._mapper.map(element)
+        events, rejected = self._mapper.map(element)
         for key, packed in self._sample.pack(events):
             sent += 1
             yield key, Message(Kind.EVENTS, payload=packed.to_bytes())
-        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=sent).to_bytes())
+        lost = self._sample.lost(element, events, rejected)
+        tally = replace(lost, messages=lost.messages + sent)
+        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
 
 
 class _CountSampleFn(beam.DoFn):
@@ -246,11 +270,14 @@ class _ChooseFn(beam.DoFn):
 
     def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
         sample, (stream, messages) = self._sample, element
-        cells, taken = np.zeros((len(sample.looks), CELLS), np.int64), 0
+        cells, taken, sent = np.zeros((len(sample.looks), CELLS), np.int64), 0, list[int]()
         for message in messages:
             if message.kind is Kind.COUNTS:
                 cells[message.slot] += array_from_bytes(message.payload)
                 taken += 1
+            elif message.kind is Kind.WHOLE:
+                sent.append(int(message.payload))
+        check_whole(sent, taken)
         noise = NoiseSource(self._noise_key(), stream).slot(
             self._slot, digest(self._identity, b"look at bounds", cells.tobytes())
         )
@@ -264,7 +291,7 @@ class _ChooseFn(beam.DoFn):
         payload = array_to_bytes(np.array(found, np.float64))
         yield stream, Message(Kind.CHOICE, payload=payload)
         yield beam.pvalue.TaggedOutput(_BOUNDS, payload)
-        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=1 - taken).to_bytes())
+        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=1).to_bytes())
 
 
 def nothing_chosen(look: Look, why: str, cost: float) -> NothingChosen:

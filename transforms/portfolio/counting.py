@@ -47,7 +47,7 @@ from streamveil.transforms.messages import (
     narrow,
 )
 from streamveil.transforms.portfolio import carried
-from streamveil.transforms.portfolio.mapping import QuestionEvents
+from streamveil.transforms.portfolio.mapping import QuestionEvents, with_questions
 
 # Groups of events of a block: what is made of more does not stay in a core's cache.
 _AT_ONCE = 1 << 16
@@ -251,17 +251,11 @@ class PortfolioCounter(Counter):
         by its own bound on contributions or because the event is late for it, is in counters of its
         own.
         """
-        names = [question.name for question in self.layout.portfolio]
-        told = dict(zip(names, events, strict=True))
-        taken = sum(one.first for one in events)
-        metrics.count(metrics.EVENTS_UNASKED, tally.read - tally.all_lost - taken)
+        found = with_questions(tally, self.layout.portfolio, events)
+        metrics.count(metrics.EVENTS_UNASKED, tally.read - tally.all_lost - found.counted)
         if self._several:
-            tally = replace(tally, beyond_bound=0, counted=taken)
-        return replace(
-            tally,
-            read_by={name: len(one.slots) for name, one in told.items()},
-            unread_by={name: one.unread for name, one in told.items() if one.unread},
-        )
+            return found
+        return replace(found, beyond_bound=tally.beyond_bound, counted=tally.counted)
 
     def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, histograms) of each of the question's slots with events; of none, nothing.

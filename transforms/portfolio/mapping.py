@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -236,6 +236,20 @@ class QuestionsMapper:
         return ", ".join(
             f"{name} is {'null' if record[name] is None else record[name]}" for name in names
         )
+
+
+def with_questions(
+    tally: EventTally, portfolio: Portfolio, events: Sequence[QuestionEvents]
+) -> EventTally:
+    """The tally of mapped events, with what each question could read; all that any takes count."""
+    told = {one.name: some for one, some in zip(portfolio, events, strict=True)}
+    return replace(
+        tally,
+        beyond_bound=0,
+        counted=sum(some.first for some in events),
+        read_by={name: len(some.slots) for name, some in told.items()},
+        unread_by={name: some.unread for name, some in told.items() if some.unread},
+    )
 
 
 class Located(NamedTuple):

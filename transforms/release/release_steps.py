@@ -18,7 +18,6 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
-    InputLost,
     Release,
     Revised,
     Revision,
@@ -28,6 +27,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.presence.life_share import mostly_left_out
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
+from streamveil.transforms.counting.loss_limit import check_whole
 from streamveil.transforms.messages import (
     BOOKED,
     DONE,
@@ -172,13 +172,7 @@ class _ReleaseAtEndFn(beam.DoFn):
             elif message.kind is Kind.WHOLE:
                 words.append(int(message.payload))
         came = len(kept) + len(chosen) + sum(map(len, ended.values()))
-        if words != [came]:
-            should = words[0] if words else "nobody says how many"
-            raise InputLost(
-                f"{came} messages of counts came to be released, and {should} should: a step "
-                "before this failed or was lost, and the runner went on, so nothing is released. "
-                "See the first error in the runner's log, and run again"
-            )
+        check_whole(words, came)
         for choice in chosen:
             driver = driver.chosen(choice)
             driver.tell_chosen()

@@ -126,6 +126,17 @@ def test_where_nobody_comes_no_limit_is_chosen(run, kit):
     assert all(one.is_none for one in chosen_of(made, state))
 
 
+@pytest.mark.parametrize("good", [0, 40])
+def test_where_the_input_is_lost_nobody_is_looked_at(run, kit, monkeypatch, good):
+    asked = []
+    monkeypatch.setattr(Look, "answer", lambda *given: asked.append(given))
+    lost = [(user, "z", slot) for user, _, slot in ROWS[good:100]]
+    found = f"Found: 100 read, {100 - good} rejected .*, {good} counted"
+    with pytest.raises(Exception, match=found):
+        run(transform(kit, max_rejected=0.5), [events(kit, ROWS[:good] + lost)])
+    assert not asked
+
+
 def test_a_stream_without_end_needs_to_be_told(run, kit):
     made = transform(kit)
     line = kit.timeline(made)

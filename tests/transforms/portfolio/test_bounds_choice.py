@@ -1,5 +1,6 @@
 """Bounds that a run chooses itself: by which events, what is told of it, kept and refused."""
 
+import re
 from dataclasses import replace
 
 import apache_beam as beam
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
+from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.portfolio.bounds import CELLS, EDGES, AutoBounds, set_aside
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -18,6 +20,7 @@ from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.transforms.counting.event_codes import Packed
+from streamveil.transforms.counting.loss_limit import LossLimit
 from streamveil.transforms.messages import Kind, Message, array_to_bytes
 from streamveil.transforms.portfolio import bounds_choice
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
@@ -188,17 +191,78 @@ def test_a_look_tells_no_counters(run):
 def test_every_look_has_noise_of_its_own(monkeypatch):
     seen = []
     monkeypatch.setattr(bounds_choice, "choice", lambda told, rate: seen.append(told) or (0.0, 1.0))
-    looking = ChooseBounds(sample(), lambda: NoiseKeys(bytes(32)), b"", "portfolio", 0)
+    limit = LossLimit.of(answers(SPEED))
+    looking = ChooseBounds(sample(), lambda: NoiseKeys(bytes(32)), b"", "portfolio", 0, limit)
 
-    def noise(events):
+    def noise(events, *words):
         cells = np.full(CELLS, events)
         messages = [Message(Kind.COUNTS, look, payload=array_to_bytes(cells)) for look in range(2)]
+        messages += [Message(Kind.WHOLE, payload=word) for word in words]
         list(_ChooseFn(looking).process(("portfolio", messages)))
         return [(told - cells).tolist() for told in seen[-2:]]
 
-    once, again, other = noise(100), noise(100), noise(101)
+    once, again, other = noise(100, b"2"), noise(100, b"2"), noise(101, b"2")
     assert once == again
     assert len({str(each) for each in (*once, *other, [0] * CELLS)}) == 5
+    for words in ([], [b"3"]):  # a step failed, and a runner went on
+        with pytest.raises(InputLost, match="2 messages of counts came"):
+            noise(100, *words)
+    assert len(seen) == 6
+
+
+LOST = {
+    "users": (0, None),
+    "times": (2, 7),
+    "bins": (1, "z"),
+    "numbers": (4, float("nan")),
+}
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """Looks for which noise is drawn."""
+    seen = []
+    monkeypatch.setattr(bounds_choice, "answer", lambda *asked: seen.append(asked))
+    return seen
+
+
+def lost_rows(column, bad, share=1.0):
+    rows = rows_of(2)
+    much = int(share * len(rows))
+    return [(*row[:column], bad, *row[column + 1 :]) for row in rows[:much]] + rows[much:]
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_where_the_input_is_lost_nothing_is_looked_at(run, draws, what):
+    binned = replace(SPEED, value=("value",), domain=AB)
+    asked = answers(binned, CARS, first_slot=0, last_slot=2, max_rejected=0.5)
+    with pytest.raises(Exception, match=r"all 80 events were rejected.*Found: 80 read, 80 rej"):
+        run(asked, [batch(lost_rows(*LOST[what]))])
+    assert not draws
+
+
+# One question has bounds to choose, and another one is what the run is refused for.
+def test_nothing_is_looked_at_where_another_question_reads_nothing(run, draws):
+    places = Question("places", value=("value",), domain=AB, mechanism="ba")
+    asked = answers(SPEED, places, VISITS, first_slot=0, last_slot=2, max_rejected=0.5)
+    with pytest.raises(Exception, match="question 'places' asks about 80 events and can read none"):
+        run(asked, [batch(lost_rows(1, "z"))])
+    assert not draws
+
+
+@pytest.mark.parametrize("share", [0.5, 0.525])
+def test_a_run_that_chooses_is_refused_as_one_that_knows(run, share):
+    known = (
+        replace(SPEED, statistic=AutoBounds("mean", "speed", 0, 130)),
+        replace(CARS, statistic=AutoBounds("sum", "speed", 64, 130)),
+    )
+    lost, told = [batch(lost_rows(4, float("nan"), share))], []
+    for asked in ((SPEED, CARS), known):
+        try:
+            run(answers(*asked, first_slot=0, last_slot=2, max_rejected=0.5), lost)
+        except Exception as error:
+            told.append(re.search("4. of 80 events .*counted", str(error))[0])
+    assert told == ([] if share == 0.5 else [told[0], told[0]])
 
 
 # In nanoseconds, and in terabytes per second: the cells go far beyond what people have at hand.
