@@ -45,20 +45,28 @@ class Asked:
     shares: Units
     """Of each question and class at first, shape (Q, K): they are planned again from answers."""
     adjacency: str = ADD_REMOVE
+    guessed: int | None = None
+    """The class whose size is only a guess, as of :class:`Population`."""
 
     @classmethod
     def of(
-        cls, portfolio: Portfolio, requirements: Requirements, sizes: Integers, adjacency: str
+        cls,
+        portfolio: Portfolio,
+        requirements: Requirements,
+        sizes: Integers,
+        adjacency: str,
+        guessed: int | None = None,
     ) -> Asked:
         """With the shares that a pipeline plans. Raises ConfigurationError."""
         _, shares = plan_shares(portfolio, requirements, sizes, adjacency=adjacency)
-        return cls(portfolio, requirements, sizes, shares, adjacency)
+        return cls(portfolio, requirements, sizes, shares, adjacency, guessed)
 
     def stream(self, key: bytes) -> PortfolioStream:
         """As a pipeline drives it. Raises ConfigurationError for what a question cannot do."""
         return PortfolioStream(
             *(self.portfolio, self.requirements, self.sizes, self.shares, NoiseSource(key)),
             adjacency=self.adjacency,
+            guessed=self.guessed,
             replan=True,
         )
 

@@ -72,6 +72,7 @@ def audited(
     *,
     mechanism: str = DEFAULT,
     sizes: Integers | None = None,
+    guessed: int | None = None,
     bins: int = DEFAULT_BINS,
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
@@ -87,6 +88,8 @@ def audited(
             requirements then stay as they are.
         sizes: users of each class, shape (K,); in worst cases there are as many times more of all
             as these need.
+        guessed: the class whose size is only a guess, as of :class:`Population`; None if all are
+            known.
         bins: of the histogram, where there are no counts.
         sensitivity: as of `Population`.
         adjacency: what neighbouring streams differ in.
@@ -103,7 +106,7 @@ def audited(
         users = crowd(asked, users, bins)
     else:
         bins = counts.shape[2]
-    population = Population(asked, users, bins, sensitivity)
+    population = Population(asked, users, bins, sensitivity, guessed=guessed)
     audit = Audit(mechanism, population, adjacency == REPLACE, counts, extent.seed, make_driver)
     return found_by(
         audit,

@@ -70,6 +70,7 @@ def audited_changes(
     changes: Sequence[DynamicRequirement] = (),
     mechanism: str = DEFAULT,
     sizes: Integers | None = None,
+    guessed: int | None = None,
     bins: int = DEFAULT_BINS,
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
@@ -83,6 +84,8 @@ def audited_changes(
         changes: what users may ask for later, beside these.
         mechanism: a key of `DYNAMIC_MECHANISMS`, with options.
         sizes: users of each class, shape (K,); there are as many times more as worst cases need.
+        guessed: the class whose size is only a guess, as of :class:`Population`; None if all are
+            known.
         bins: of the histogram.
         sensitivity: as of `Population`.
         adjacency: what neighbouring streams differ in.
@@ -93,7 +96,8 @@ def audited_changes(
     """
     asked = Requirements.of(requirements)
     users = sizes_of(asked, sizes)
-    population = Population(asked, crowd(asked, users, bins), bins, sensitivity)
+    users = crowd(asked, users, bins)
+    population = Population(asked, users, bins, sensitivity, guessed=guessed)
     later = asked_units(np.reshape([astuple(one) for one in changes], (-1, 4)))
     kinds = np.concatenate([asked.as_changing, later])
     longest = int(kinds[:, [0, 2]].max())
@@ -340,6 +344,7 @@ class ChangesAudit:
             self._machine,
             *(asked.as_changing, sizes),
             NoiseSource(digest(b"audit", b"%d" % self._seed, name.encode())),
+            default=self._population.guessed,
         )
         cohorts = np.append(np.arange(known), np.full(len(stories), k))
         in_force, state = asked.as_changing[cohorts], stream.start()

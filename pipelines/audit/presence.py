@@ -82,6 +82,7 @@ def audited_presence(
     *,
     mechanism: str = DEFAULT,
     sizes: Integers | None = None,
+    guessed: int | None = None,
     bins: int = DEFAULT_BINS,
     sensitivity: int = 1,
     adjacency: str = ADD_REMOVE,
@@ -96,6 +97,8 @@ def audited_presence(
         mechanism: a key of `MECHANISMS`, with options.
         sizes: users of each class, shape (K,); in worst cases there are as many times more of all
             as these need.
+        guessed: the class whose size is only a guess, as of :class:`Population`; None if all are
+            known.
         bins: of the histogram.
         sensitivity: as of `Population`.
         adjacency: what neighbouring streams differ in.
@@ -110,7 +113,7 @@ def audited_presence(
     users = sizes_of(asked, sizes)
     if visits is None:
         users = crowd(prices, users, bins)
-    population = Population(prices, users, bins, sensitivity)
+    population = Population(prices, users, bins, sensitivity, guessed=guessed)
     presence = Presence(tuple(limits), asked, adjacency)
     real, key = None, digest(b"audit", b"calendars", b"%d" % extent.seed)
     if visits is not None:

@@ -71,6 +71,7 @@ def audited_questions(
     *,
     name: str = "the portfolio",
     sizes: Integers | None = None,
+    guessed: int | None = None,
     bins: int = DEFAULT_BINS_OF_QUESTIONS,
     adjacency: str = ADD_REMOVE,
     counts: Mapping[str, Integers] | None = None,
@@ -85,6 +86,8 @@ def audited_questions(
         name: of the portfolio, for what is told.
         sizes: users of each class, shape (K,); in worst cases there are as many times more of all
             as these need.
+        guessed: the class whose size is only a guess, as of :class:`Population`; None if all are
+            known.
         bins: of every question in worst cases, in place of its own.
         adjacency: what neighbouring streams differ in.
         counts: of real streams by question, beside which canaries are put, as of
@@ -96,7 +99,7 @@ def audited_questions(
     """
     known = Requirements.of(requirements)
     users = sizes_of(known, sizes)
-    asked = Asked.of(portfolio, known, users, adjacency)
+    asked = Asked.of(portfolio, known, users, adjacency, guessed)
     real = None
     if counts is None:
         asked = asked.widened(bins)

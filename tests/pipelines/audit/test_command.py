@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import command
+from streamveil.pipelines.audit import auditing, changes, command, presence
+from streamveil.pipelines.audit import questions as asked
 from streamveil.pipelines.audit.devices import auditing as devices
 from streamveil.pipelines.audit.records import auditing as records
 from tests.audits import mutants
@@ -49,6 +52,49 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     assert "<section" not in html.split("<main")[0] + html.split("</main>")[1]
     assert "streamveil audit --default_requirement=4,3,100" in html
     assert html.count('<tr><th class="text nowrap" scope="row">') == len(found["checks"])
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [
+        (auditing, ["--mechanism=adaptive"]),
+        (auditing, ["--mechanism=adaptive", "events"]),
+        (presence, ["--max_slots=1"]),
+        (changes, ["--requirement_changes=drawn", "--mechanism=adaptive"]),
+        (asked, ["questions"]),
+    ],
+)
+@pytest.mark.parametrize("some", [",100", ""])
+def test_a_guessed_population_is_audited_as_one(
+    toolbox, files, questions, monkeypatch, module, flags, some
+):
+    made, known = [], []
+
+    def stop(audit, *_, **__):
+        made.append(audit)
+        raise ConfigurationError("made")
+
+    def learn(*given, **options):
+        known.append(options["default"])
+        return DynamicStream(*given, **options)
+
+    monkeypatch.setattr(module, "found_by", stop)
+    monkeypatch.setattr(changes, "DynamicStream", learn)
+    table, given = files[-1], f"--default_requirement=60,2.5{some}"
+    more = {"events": files[:-1], "questions": [questions]}
+    options = [one for flag in flags for one in more.get(flag, [flag])]
+    outcome = toolbox.run("audit", table, given, *options)
+    assert "made" in outcome.err, outcome
+    (audit,) = made
+    last = 2  # after the two classes of the table
+    if module is asked:
+        streams = audit._asked.stream(bytes(32)).streams
+        assert [one.mechanism.population.guessed for one in streams] == [last] * 2
+        return
+    assert audit._population.guessed == last
+    if module is changes:
+        next(iter(next(audit.stages()).play()))
+        assert known == [last]
 
 
 @pytest.mark.usefixtures("short")
@@ -163,10 +209,12 @@ def test_devices_are_audited(toolbox, tmp_path, monkeypatch, flags):
     assert "publications" not in html
 
 
-def test_names_without_devices_are_those_of_streams(toolbox):
-    outcome = toolbox.run("audit", ASKED, "--mechanism=lbu", "--runs=4", "--bins=4")
+def test_names_without_devices_are_those_of_streams(toolbox, files):
+    outcome = toolbox.run("audit", files[-1], "--mechanism=lbu", "--runs=4", "--bins=4")
     assert outcome.code == 0, outcome.err
     assert "| publications | charge |" in outcome.out
+    refused = toolbox.run("audit", ASKED, "--mechanism=lbu", "--runs=4", "--bins=4")
+    assert "so it must be known how many there are" in refused.err  # as a run says
 
 
 def test_devices_have_values_of_a_file(toolbox, files, monkeypatch):
