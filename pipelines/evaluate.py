@@ -436,6 +436,10 @@ def _check_outputs(given: argparse.Namespace) -> None:
         check_output(given.rejected)
         if given.rejected == given.output:
             raise ConfigurationError(f"two outputs are named {given.output}: name them apart")
+    if given.input:
+        from streamveil.pipelines.overlaps import refuse_in_input
+
+        refuse_in_input([given.input], [given.output, given.page, given.rejected])
     if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
         raise ConfigurationError(f"--page needs jinja2 and matplotlib: {install_line('demo')}")
 

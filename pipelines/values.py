@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Sequence
@@ -508,25 +507,27 @@ def check_summary(path: str | None) -> None:
 def check_apart(given: Any) -> None:
     """Refuse a summary or a card, which replace what is there, in the place of another file.
 
+    What a pattern of the input takes in is refused in `overlaps.py`.
+
     Raises ConfigurationError that names the other option.
     """
     for own in ("summary", "card"):
         path = getattr(given, own)
         for name, value in vars(given).items():
-            if path and name != own and isinstance(value, str) and _is_file_of(path, value):
+            if path and name != own and isinstance(value, str) and _is_same_file(path, value):
                 raise ConfigurationError(
-                    f"--{own}={path} is a file of --{name}={value} too, and would be replaced: "
+                    f"--{own}={path} is the file of --{name}={value} too, and would be replaced: "
                     "choose another name"
                 )
 
 
-def _is_file_of(path: str, value: str) -> bool:
-    """Whether a path is one of those that an option may name, whatever that is."""
-    at = [
+def _is_same_file(path: str, value: str) -> bool:
+    """Whether a path is the one that an option may name, whatever that is."""
+    at = {
         text if "://" in text else os.path.realpath(text)
         for text in (path, value.removeprefix("file:").removeprefix("watch:"))
-    ]
-    return bool(value) and (at[0] == at[1] or fnmatch.fnmatchcase(*at))
+    }
+    return bool(value) and len(at) == 1
 
 
 def check_formats(given: Any, outputs: Sequence[str]) -> None:

@@ -427,6 +427,10 @@ def _check_outputs(given: argparse.Namespace) -> None:
             from streamveil.io import check_place
 
             check_place(path)
+    if given.input:
+        from streamveil.pipelines.overlaps import refuse_in_input
+
+        refuse_in_input([given.input], [given.page, given.json, given.rejected])
     if not find_spec("scipy"):
         raise ConfigurationError(f"an audit needs scipy: {install_line('audit')}")
     if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):

@@ -357,6 +357,15 @@ def test_outputs_are_not_overwritten(command):
     command.refused("two outputs are named", flags=flags)
 
 
+def test_no_output_is_where_the_next_one_reads(command):
+    source, *flags = events(command)
+    folder = source.removeprefix("--input=").rpartition("/")[0]
+    for output in ("output=t.csv", "rejected=r.jsonl"):
+        name, _, file = output.partition("=")
+        told = f"{folder}/{file} would be written where the input {folder}/* takes it in"
+        command.refused(told, flags=[f"--input={folder}/*", *flags, f"--{name}={folder}/{file}"])
+
+
 def test_a_missing_column(command):
     flags = [*events(command), "--time_column=when"]
     command.refused("events.csv", "no column 'when'", flags=flags)

@@ -272,7 +272,20 @@ def test_a_summary_takes_the_place_of_no_other_file(job, option):
     )
     names = {option: place, "summary": place.removeprefix("file:"), **RANGE}
     job.refused("--summary", f"--{option}", "another", **names)
-    job.refused("--summary", "--input", summary=job.path("events.csv"), input=job.path("ev*.csv"))
+
+
+@pytest.mark.parametrize("option", ["summary", "card"])
+def test_what_the_input_takes_in_is_not_replaced(job, option):
+    job.lines(*GOOD)
+    place, taken, asked = job.path("events.csv"), job.path("even.csv"), job.path("ev*.csv")
+    told = "would be written where the input"
+    job.refused(taken, told, **{option: taken, "input": asked})
+    job.refused(f"--{option}={place}", "would be replaced", **{option: place})
+    if option == "summary":  # a file that is no card is refused as one
+        job.refused(place, told, summary=place, input=asked)
+    # A * of a file name matches no folder.
+    os.mkdir(job.path("deep"))
+    job.done(**{option: job.path("deep/even.csv"), "input": asked, **RANGE})
 
 
 def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capsys):

@@ -97,6 +97,16 @@ def test_a_guessed_population_is_audited_as_one(
         assert known == [last]
 
 
+@pytest.mark.parametrize("output", ["page=p.html", "json=f.json", "rejected=r.jsonl"])
+def test_no_output_is_where_the_next_audit_reads(toolbox, files, output):
+    folder = files[0].removeprefix("--input=").rpartition("/")[0]
+    name, _, file = output.partition("=")
+    given = (f"--input={folder}/*", *files[1:], f"--{name}={folder}/{file}")
+    outcome = toolbox.run("audit", *given, "--runs=4")
+    assert outcome.code == 2
+    assert f"{folder}/{file} would be written where the input {folder}/* takes" in outcome.err
+
+
 @pytest.mark.usefixtures("short")
 def test_long_windows_are_warned_of(toolbox, monkeypatch, caplog):
     monkeypatch.setattr(command, "LONG", 3)

@@ -347,7 +347,7 @@ BAD_PLACES = {
     "of a stream": ("kafka:h:9092/cards", "a card is one file"),
     "that is no card": ("users.csv", "users.csv"),
     "in no folder": ("nowhere/card.json", "not a folder where a file may be written"),
-    "of events": ("in/x.csv", "--input"),
+    "of events": ("in/x.csv", "would be written where the input"),
     "of another file": ("text.json", "is no card, which would be replaced"),
 }
 
