@@ -368,7 +368,7 @@ def test_nothing_is_launched_where_the_card_cannot_be_written(stream):
     full = OSError(errno.ENOSPC, "No space left on device", stream.path)
     with mock.patch.object(statement, "write_card", side_effect=full):
         done = stream.launched()
-    assert done.code == 2
+    assert done.code == 1  # a fault of the machine, after which the same launch may do
     assert "so nothing was launched: choose another place (--card)" in done.err
     assert done.err.count("\n") == 1
 
