@@ -47,6 +47,7 @@ from streamveil.pipelines.audit.replay_worlds import STAGES, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript, spent_of
 from streamveil.pipelines.audit.scores import guesses_of
+from streamveil.pipelines.audit.shown import learnt
 from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, crowd, leaping, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
@@ -204,10 +205,12 @@ class ChangesAudit:
 
     def _checks_of(self, k: int, each: float) -> Iterator[Check]:
         asked = self._population.requirements[k]
-        single, whole = (self._guesses[k, kind] for kind in KINDS)
-        yield check(BINS, CHARGE, asked, [one for one, _ in single], each)
-        yield check(WINDOWS, CHARGE, asked, [one for one, _ in whole], each)
-        yield check(WINDOWS, WINDOW, asked, [one.of_window(most) for one, most in whole], each)
+        single, whole = (learnt([one for one, _ in self._guesses[k, kind]]) for kind in KINDS)
+        promised = [most for _, most in self._guesses[k, WINDOWS]]
+        against = [one.of_window(most) for one, most in zip(whole, promised, strict=True)]
+        yield check(BINS, CHARGE, asked, single, each)
+        yield check(WINDOWS, CHARGE, asked, whole, each)
+        yield check(WINDOWS, WINDOW, asked, against, each)
 
     # ---- stories ------------------------------------------------------------------------------
 

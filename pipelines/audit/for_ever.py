@@ -31,7 +31,7 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window
-from streamveil.pipelines.audit.guesses import CHOOSING, OF, Guesses, check
+from streamveil.pipelines.audit.guesses import Guesses, apart, check, no_figures
 from streamveil.pipelines.audit.life_odds import LifeOdds, Sight
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Play, Stage
@@ -115,6 +115,7 @@ class _Run:
             np.repeat(self.charged, places) * users,
             users,
             np.repeat(self.published, places),
+            no_figures(users.size),
         )
 
 
@@ -178,16 +179,10 @@ class AuditForEver:
             yield check(kind, claim, self._asked, guesses, flakiness / len(claims))
 
     def _guesses(self, kind: str) -> Iterator[Guesses]:
-        """Of each run; scores are learnt from those that do not count.
-
-        Of these one half is scored by what the other half taught, as those that count will be.
-        """
+        """Of each run; scores are learnt from those that do not count."""
         runs = self._seen[kind]
-        open_eyed = [i for i in range(len(runs)) if i % OF < CHOOSING]
-        learnt = LifeOdds([runs[i].sight for i in open_eyed])
-        halves = [LifeOdds([runs[i].sight for i in open_eyed if i % 2 != j]) for j in (0, 1)]
-        for i, run in enumerate(runs):
-            yield run.guesses(halves[i % 2] if i in open_eyed else learnt)
+        for run, odds in zip(runs, apart([one.sight for one in runs], LifeOdds), strict=True):
+            yield run.guesses(odds)
 
     def _run(self, kind: str, number: int) -> _Run:
         if kind not in self._groups:

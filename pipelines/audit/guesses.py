@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from streamveil.pipelines.audit.findings import Check
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Seen = TypeVar("Seen")
+Odds = TypeVar("Odds")
 
 # So many of so many runs, of each kind of world one, choose which guesses are made; the others
 # count them.
@@ -40,12 +43,14 @@ class Guesses:
     users: Integers
     published: Flags
     """Whether one of its slots published something."""
+    figures: Floats
+    """What the published record shows of each, shape (n, a): see `shown.py`."""
 
     @classmethod
     def of_single(cls, scores: Floats, there: Flags, losses: Floats) -> Guesses:
         """Of canaries of one user each, who is always told of."""
         ones = np.ones(scores.size, np.int64)
-        return cls(scores, there, losses, ones, ones.astype(np.bool_))
+        return cls(scores, there, losses, ones, ones.astype(np.bool_), no_figures(scores.size))
 
     def where(self, which: Flags) -> Guesses:
         """Some of them."""
@@ -75,6 +80,23 @@ def joined(several: Sequence[Guesses]) -> Guesses:
     return Guesses(
         *(np.concatenate([getattr(one, name.name) for one in several]) for name in fields(Guesses))
     )
+
+
+def no_figures(canaries: int) -> Floats:
+    """Of so many canaries that are not guessed by the published record."""
+    return np.zeros((canaries, 0))
+
+
+def apart(runs: Sequence[Seen], learn: Callable[[list[Seen]], Odds]) -> Iterator[Odds]:
+    """What scores each run, learnt from the runs that choose.
+
+    Of these one half is scored by what the other half taught, as those that count will be.
+    """
+    open_eyed = [i for i in range(len(runs)) if i % OF < CHOOSING]
+    learnt = learn([runs[i] for i in open_eyed])
+    halves = [learn([runs[i] for i in open_eyed if i % 2 != j]) for j in (0, 1)]
+    for i in range(len(runs)):
+        yield halves[i % 2] if i in open_eyed else learnt
 
 
 def check(

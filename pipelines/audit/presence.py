@@ -49,13 +49,14 @@ from streamveil.pipelines.audit import replay_worlds, worlds
 from streamveil.pipelines.audit.comers import Comers, Pair, Real, Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
-from streamveil.pipelines.audit.guesses import Guesses, check, joined
+from streamveil.pipelines.audit.guesses import Guesses, check, joined, no_figures
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
 from streamveil.pipelines.audit.replay_worlds import STAGES, length_of, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.runs import Transcript, spent_of
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
+from streamveil.pipelines.audit.shown import learnt
 from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, sizes_of, world_of
 
 Integers = npt.NDArray[np.int64]
@@ -286,9 +287,10 @@ class PresenceAudit:
     def _checks_of(self, k: int, each: float) -> Iterator[Check]:
         asked = self._presence.requirements[k]
         part, whole = self._whole(k)
-        single, wide, stories = (self._guesses[k, kind] for kind in (SLOTS, BINS, STORIES))
-        yield check("publications", CHARGE, asked, [one.only(True) for one in single], each)
-        yield check("looks", CHARGE, asked, [one.only(False) for one in single], each)
+        single = self._guesses[k, SLOTS]
+        wide, stories = (learnt(self._guesses[k, kind]) for kind in (BINS, STORIES))
+        yield check("publications", CHARGE, asked, learnt([one.only(True) for one in single]), each)
+        yield check("looks", CHARGE, asked, learnt([one.only(False) for one in single]), each)
         yield check("bins", CHARGE, asked, wide, each)
         yield check(part, CHARGE, asked, stories, each)
         yield check(part, whole, asked, [one.of_window(asked.epsilon) for one in stories], each)
@@ -418,6 +420,7 @@ class PresenceAudit:
             canaries.users.astype(np.float64) * self._aside(k),
             canaries.users,
             np.ones(scores.size, np.bool_),
+            no_figures(scores.size),
         )
 
     # ---- runs ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ same however many questions there are: what is promised is theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,13 @@ from streamveil.pipelines.audit.findings import (
     asked_of,
 )
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
-from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.guesses import Guesses, check, no_figures
 from streamveil.pipelines.audit.options import DEFAULT_BINS_OF_QUESTIONS
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
 from streamveil.pipelines.audit.replay_worlds import MOST_BINS, STAGES, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
+from streamveil.pipelines.audit.shown import learnt
 from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
@@ -145,6 +146,7 @@ class _Windows:
             np.sum([one.losses for one in self.each], axis=0),
             first.users,
             np.any([one.published for one in self.each], axis=0),
+            no_figures(first.users.size),
         )
 
 
@@ -247,29 +249,41 @@ class AskedAudit:
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Of all questions together first; half of the probability of an error is theirs."""
         part = flakiness / 2 / len(self.classes)
+        windows = {k: self._learnt(k) for k in self.classes}
         for k in self.classes:
-            yield from self._checks_together(k, part / _CHECKS_TOGETHER)
+            yield from self._checks_together(k, windows[k], part / _CHECKS_TOGETHER)
         each = part / (_CHECKS_EACH * len(self._populations))
         for q, question in enumerate(self._asked.portfolio):
             for k in self.classes:
-                yield from self._checks_of(k, q, question.name, each)
+                yield from self._checks_of(k, q, question.name, windows[k], each)
 
-    def _checks_together(self, k: int, each: float) -> Iterator[Check]:
+    def _learnt(self, k: int) -> list[_Windows]:
+        """Guesses in windows, of each run, by what the record of each question tells."""
+        runs = self._windows[k]
+        by_question = [learnt(some) for some in zip(*(one.each for one in runs), strict=True)]
+        return [
+            replace(one, each=each)
+            for one, each in zip(runs, zip(*by_question, strict=True), strict=True)
+        ]
+
+    def _checks_together(self, k: int, windows: Sequence[_Windows], each: float) -> Iterator[Check]:
         requirement = self._asked.requirements[k]
-        found = [one.together for one in self._windows[k]]
+        found = [one.together for one in windows]
         yield check("windows", CHARGE, requirement, found, each, TOGETHER)
         against = [one.of_window(requirement.epsilon) for one in found]
         yield check("windows", WINDOW, requirement, against, each, TOGETHER)
 
-    def _checks_of(self, k: int, q: int, name: str, each: float) -> Iterator[Check]:
+    def _checks_of(
+        self, k: int, q: int, name: str, windows: Sequence[_Windows], each: float
+    ) -> Iterator[Check]:
         requirement = self._asked.requirements[k]
         single, wide = ([run[q] for run in self._slots[k, kind]] for kind in (SLOTS, BINS))
-        whole = [one.each[q] for one in self._windows[k]]
-        against = [one.each[q].of_window(one.shares[q]) for one in self._windows[k]]
+        whole = [one.each[q] for one in windows]
+        against = [one.each[q].of_window(one.shares[q]) for one in windows]
         for part, claim, found in (
-            ("publications", CHARGE, [one.only(True) for one in single]),
-            ("looks", CHARGE, [one.only(False) for one in single]),
-            ("bins", CHARGE, wide),
+            ("publications", CHARGE, learnt([one.only(True) for one in single])),
+            ("looks", CHARGE, learnt([one.only(False) for one in single])),
+            ("bins", CHARGE, learnt(wide)),
             ("windows", CHARGE, whole),
             ("windows", SHARE, against),
         ):

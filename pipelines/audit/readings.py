@@ -48,25 +48,8 @@ class Reading:
 def readings(seen: Transcript) -> Iterator[Reading]:
     """All readings of a run."""
     for slot, release in enumerate(seen.releases):
-        if release.observed is not None:
-            yield from _observed(seen, slot)
-        elif release.status == PUBLISHED:
+        if release.status == PUBLISHED:
             yield _published(seen, slot)
-
-
-def _observed(seen: Transcript, slot: int) -> Iterator[Reading]:
-    """Of a mechanism that tells what it observed: means over slots, of weighted counts."""
-    observed = seen.releases[slot].observed or ()
-    spent, sizes = seen.spent, seen.population.sizes
-    for place, one in enumerate(observed):
-        first = slot - one.slots + 1
-        weights = spent[first : slot + 1].copy()
-        if one.slots > 1 and place + 1 < len(observed):
-            weights[-1] = 0.0  # an alarm ended the sum: its slot is no part of it
-        total = float((weights * sizes).sum())
-        if first >= 0 and total > 0:
-            shifts = weights * (sizes.sum() / total)
-            yield Reading(first, shifts, one.counts, np.sqrt(one.variances / 2))
 
 
 def _published(seen: Transcript, slot: int) -> Reading:

@@ -15,6 +15,7 @@ from streamveil.pipelines.audit.guesses import Guesses
 from streamveil.pipelines.audit.looks import Look, looks
 from streamveil.pipelines.audit.readings import Reading, readings
 from streamveil.pipelines.audit.runs import Transcript, published
+from streamveil.pipelines.audit.shown import figures_of
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -36,6 +37,7 @@ def guesses_of(seen: Transcript, others: Counts, canaries: Canaries, *, alone: b
         canaries.charged(seen.spent[:, canaries.class_index]),
         canaries.users,
         until[canaries.end] > until[canaries.first],
+        figures_of(seen, canaries.halved(others), canaries, alone=alone),
     )
 
 

@@ -25,7 +25,7 @@ all bins at once."""
 KINDS = (SLOTS, BINS, WINDOWS)
 
 # Slots of a run, at least.
-LENGTH = 240
+LENGTH = 480
 # Part of the slots in which the others leap.
 LEAPING = 0.25
 # Leaps of a run that come at known times, at least; and their size, in noise scales of a

@@ -159,7 +159,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
 
 @pytest.mark.usefixtures("short")
 def test_questions_that_would_not_fit_into_memory_have_fewer_bins(monkeypatch):
-    monkeypatch.setattr(asked, "MOST_COUNTS", 240 * 12)
+    monkeypatch.setattr(asked, "MOST_COUNTS", 480 * 12)
     found = audited_questions(portfolio(), ASKED, bins=16, extent=BRIEF)
     assert found.notes == (
         "question 'hour' is asked of 12 bins: more would not fit into memory; canaries of windows "
