@@ -34,7 +34,7 @@ _LEAST_NEW = 0.1
 # Added to what figures have to do with each other, so that those that are alike do no harm.
 _DOUBT = 1e-3
 # So many times as much as known scores must a figure tell: what is learnt is flattered.
-_BETTER = 1.2
+_BETTER = 1.1
 
 
 def figures_of(seen: Transcript, expected: Floats, canaries: Canaries, *, alone: bool) -> Floats:
@@ -94,27 +94,44 @@ class _RecordOdds:
 
     def __init__(self, runs: Sequence[Guesses]) -> None:
         known = joined(runs)
-        signs = np.where(known.there, 1.0, -1.0)
-        self._place: int | None = None
-        self._even = _Even(known.figures)
-        self._line = self._even.line(known.figures, signs)
-        best = _BETTER * float(signs @ known.scores)
-        for place, column in enumerate(self._with_line(known.figures).T):
-            odds = LearnedOdds(column[:, None], surely=True)
-            odds.learn(column[:, None], known.there)
-            worth = float(signs @ odds.scores(column[:, None]))
-            if worth > max(best, 0.0):
-                best, self._place, self._odds = worth, place, odds
+        second = np.arange(known.there.size) % 2 == 1
+        tried, rest = known.where(~second), known.where(second)
+        # What was learnt of one half is tried on the other: a line fits what it is drawn by.
+        signs = np.where(rest.there, 1.0, -1.0)
+        columns = _Columns(tried)
+        worth = [float(signs @ rest.scores)]
+        for place, column in enumerate(columns(rest.figures).T):
+            worth.append(float(signs @ columns.odds(tried, place).scores(column[:, None])))
+        best = int(np.argmax(worth))
+        self._place = None if worth[best] <= _BETTER * worth[0] else best - 1
+        self._columns = _Columns(known)
+        if self._place is not None:
+            self._odds = self._columns.odds(known, self._place)
 
     def scores(self, run: Guesses) -> Floats:
         """Of each canary, above 0 where it was likelier there: shape (n,)."""
         if self._place is None:
             return run.scores
-        return self._odds.scores(self._with_line(run.figures)[:, self._place, None])
+        return self._odds.scores(self._columns(run.figures)[:, self._place, None])
 
-    def _with_line(self, figures: Floats) -> Floats:
+
+class _Columns:
+    """Figures, and the line that some canaries give."""
+
+    def __init__(self, known: Guesses) -> None:
+        self._even = _Even(known.figures)
+        self._line = self._even.line(known.figures, np.where(known.there, 1.0, -1.0))
+
+    def __call__(self, figures: Floats) -> Floats:
         found: Floats = np.column_stack([figures, self._even(figures) @ self._line])
         return found
+
+    def odds(self, known: Guesses, place: int) -> LearnedOdds:
+        """What a column tells, learnt from these canaries."""
+        column = self(known.figures)[:, place, None]
+        odds = LearnedOdds(column, surely=True)
+        odds.learn(column, known.there)
+        return odds
 
 
 class _Even:
