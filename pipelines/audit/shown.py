@@ -103,7 +103,10 @@ class _RecordOdds:
         for place, column in enumerate(columns(rest.figures).T):
             worth.append(float(signs @ columns.odds(tried, place).scores(column[:, None])))
         best = int(np.argmax(worth))
-        self._place = None if worth[best] <= _BETTER * worth[0] else best - 1
+        scored = bool(known.scores.any())
+        self._place = None if scored and worth[best] <= _BETTER * worth[0] else best - 1
+        if self._place == -1:
+            self._place = 0
         self._columns = _Columns(known)
         if self._place is not None:
             self._odds = self._columns.odds(known, self._place)
@@ -129,7 +132,7 @@ class _Columns:
     def odds(self, known: Guesses, place: int) -> LearnedOdds:
         """What a column tells, learnt from these canaries."""
         column = self(known.figures)[:, place, None]
-        odds = LearnedOdds(column, surely=True)
+        odds = LearnedOdds(column, surely=False)
         odds.learn(column, known.there)
         return odds
 
