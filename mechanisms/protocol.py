@@ -40,6 +40,10 @@ class Crowd(Protocol):
         """The most that one event adds to a bin: counts in these are like counts of events."""
 
     @property
+    def guessed_users(self) -> int:
+        """How many users are only guessed."""
+
+    @property
     def assumed(self) -> bool:
         """Whether sizes are assumed rather than known, or others may join: they bound no counts."""
 
@@ -94,6 +98,11 @@ class Population:
         """As in :class:`Crowd`."""
         return self.joined or self.guessed is not None
 
+    @property
+    def guessed_users(self) -> int:
+        """As in :class:`Crowd`."""
+        return 0 if self.guessed is None else int(self.sizes[self.guessed])
+
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
         object.__setattr__(self, "requirements", Requirements.of(self.requirements))
@@ -127,6 +136,9 @@ class Members:
     quantum: int = 1
     guessed: int | None = None
     """The ledger of users who are in no table, if these count; other sizes are of the slot."""
+    guessed_users: int = 0
+    """How many users of that ledger are a guess. Others come to share it, and when equal ledgers
+    merge must not change what is released."""
     summed: ClassVar[bool] = False
     totals: ClassVar[int] = 0
 

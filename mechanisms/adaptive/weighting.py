@@ -224,14 +224,18 @@ def guessed_bias(offers: Units, crowd: Crowd) -> float:
     k = crowd.guessed
     if k is None:
         return 0.0
-    sizes, found = crowd.sizes / max(int(crowd.sizes.sum()), 1), 0.0
-    wrong = 1 + (WRONG_BY - 1) * sizes[k]  # all users, beside how many there seem to be
-    for threshold in candidates(offers[crowd.sizes > 0]).tolist():
-        weights = np.minimum(offers / threshold, 1.0)
+    # Of each offer, not of each ledger: how many ledgers make it must not change a last digit.
+    distinct, place = np.unique(offers, return_inverse=True)
+    members = np.bincount(place, crowd.sizes)
+    everybody = max(float(members.sum()), 1.0)
+    sizes, guess, found = members / everybody, crowd.guessed_users / everybody, 0.0
+    wrong = 1 + (WRONG_BY - 1) * guess  # all users, beside how many there seem to be
+    for threshold in candidates(distinct[members > 0]).tolist():
+        weights = np.minimum(distinct / threshold, 1.0)
         mean = float(weights @ sizes)
         spread = float(weights**2 @ sizes) / mean**2 - 1
         if spread > _EQUAL:
-            really = (mean + (WRONG_BY - 1) * weights[k] * sizes[k]) / wrong
+            really = (mean + (WRONG_BY - 1) * weights[place[k]] * guess) / wrong
             found = max(found, float(((really / mean - 1) ** 2).mean()) / spread)
     return found
 
@@ -281,6 +285,8 @@ class Mixed:
     """What is believed of beta in bins of some scale, arrays of shape (d,)."""
 
     scale: Floats
+    unknown: float
+    """The variance of beta that a guess of how many users there are makes."""
     mean: Floats
     variance: Floats
     told: Floats
@@ -308,7 +314,8 @@ class Mixed:
         if unknown:  # a wrong guess is in all bins alike, and so in their sum
             risky = CAUTION**2 * float(np.sqrt(here).sum()) ** 2
         risk = Risk(risky / bins, float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
-        return cls(scale, mean, variance, told, risk, float(np.sqrt((mean**2).sum() / bins)))
+        typical = float(np.sqrt((mean**2).sum() / bins))
+        return cls(scale, unknown, mean, variance, told, risk, typical)
 
 
 class Correlation:
@@ -328,9 +335,13 @@ class Correlation:
         return CorrelationState.of(np.zeros_like(variance), variance, BELIEF.copy())
 
     def belief(self, state: CorrelationState, scale: Floats) -> Mixed:
-        """Of each bin, and the squared bias to expect: mixed once for a scale of shape (d,)."""
+        """Of each bin, and the squared bias to expect: mixed once for a scale of shape (d,).
+
+        Where requirements change, so does what a guess makes unknown: a run that goes on from a
+        saved state must not differ from one that remembers.
+        """
         for known in state.mixed:
-            if known.scale is scale:
+            if known.scale is scale and known.unknown == self.unknown:
                 return known
         made = Mixed.of(state, scale, self.unknown)
         state.mixed = (made, *state.mixed[:2])

@@ -118,6 +118,7 @@ class DynamicStream:
         self._classes = Interned.of_classes(asked, sizes)
         self._check_asked(asked)
         self._default = default
+        self._guess = 0 if default is None else int(sizes[default])
         self._noise = noise
         parts = {
             **public_facts(
@@ -181,6 +182,7 @@ class DynamicStream:
             self.setting.bins,
             self.setting.sensitivity,
             guessed=state.interned.ledger_of(self._default),
+            guessed_users=self._guess,
         )
         return Begun(slot, moves, members, self.mechanism.price(state.mechanism, members))
 
