@@ -195,7 +195,7 @@ def _check_release(given: Any) -> None:
             f"--page={given.page} is of the answers to --questions: give these, or leave it out"
         )
     needed = ["input", "output", *REQUIRED]
-    if given.guarantee in (None, WINDOWS):
+    if given.guarantee in (None, WINDOWS) and given.epsilon is None:
         check_required("release", given, (*needed, *needs_table(given)))
     elif missing_of(given, needed):  # alone they have messages of their own
         needed += ["epsilon"] if given.guarantee == INFINITE else ["epsilon", "max_slots"]

@@ -19,7 +19,7 @@ GOOD = {
 }
 BAD = {
     "csv": ["1,2,3", "1"],
-    "jsonl": ['{"value":true,"time":1}', "none", "[]"],
+    "jsonl": ['{"value":[1],"time":1}', "none", "[]"],
 }
 
 

@@ -66,7 +66,7 @@ def test_they_are_drawn(releases):
     ("module", "use", "remedy"),
     [
         ("pandas", "to_pandas", "pip install pandas"),
-        ("matplotlib.pyplot", "plot", "pip install 'streamveil\\[demo\\]'"),
+        ("matplotlib.pyplot", "plot", "pip install '.\\[demo\\]'"),
     ],
 )
 def test_what_is_not_installed_is_named(monkeypatch, releases, module, use, remedy):
