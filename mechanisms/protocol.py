@@ -43,6 +43,9 @@ class Crowd(Protocol):
     def guessed_users(self) -> int:
         """How many users are only guessed."""
 
+    def shape_of(self, weights: npt.NDArray[np.int64]) -> bytes:
+        """Bytes of the weights of all users, for a digest: other weights get other noise."""
+
     @property
     def assumed(self) -> bool:
         """Whether sizes are assumed rather than known, or others may join: they bound no counts."""
@@ -103,6 +106,10 @@ class Population:
         """As in :class:`Crowd`."""
         return 0 if self.guessed is None else int(self.sizes[self.guessed])
 
+    def shape_of(self, weights: npt.NDArray[np.int64]) -> bytes:
+        """As in :class:`Crowd`."""
+        return weights.tobytes()
+
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
         object.__setattr__(self, "requirements", Requirements.of(self.requirements))
@@ -146,6 +153,12 @@ class Members:
     def assumed(self) -> bool:
         """As in :class:`Crowd`."""
         return self.guessed is not None
+
+    def shape_of(self, weights: npt.NDArray[np.int64]) -> bytes:
+        """As in :class:`Crowd`, whether ledgers that have become equal are merged by now or not."""
+        distinct, place = np.unique(weights, return_inverse=True)
+        users = np.bincount(place, self.sizes).astype(np.int64)
+        return distinct.tobytes() + users.tobytes()
 
 
 @dataclass(frozen=True)

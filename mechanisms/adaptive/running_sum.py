@@ -116,7 +116,7 @@ class RunningSum:
     def add(self, weighting: Weighting, counts: npt.NDArray[np.int64]) -> None:
         """Add a slot's counts, shape (K, d), with weights that are charged to it."""
         self.partial = self.partial + weighting.weights @ counts
-        self.shape = digest(self.shape, weighting.weights.tobytes(), size=16)
+        self.shape = digest(self.shape, weighting.population.shape_of(weighting.weights), size=16)
         if weighting is self.last:
             total = self.totals[-1]
         else:

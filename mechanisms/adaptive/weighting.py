@@ -147,7 +147,7 @@ class Weighting:
         The words belong to this weighting and to `shaping`, the public figures that entered the
         statistic: other weights or figures get independent noise.
         """
-        shape = digest(self.weights.tobytes(), b"%d" % self.unit, *shaping, size=16)
+        shape = digest(self.population.shape_of(self.weights), b"%d" % self.unit, *shaping, size=16)
         words = noise.words(f"{purpose} {shape.hex()}")
         return statistic + discrete_laplace(self.unit, statistic.size, words)
 
