@@ -39,6 +39,8 @@ QUICK_ROOMS = {"mechanisms", "io"}
 # Of these rooms, tests of long streams and of every file operation.
 LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_metamorphic", "test_snapshot"}
 RUNNERS = {"runner", "usual_runner"}
+# Whole audits: minutes of work, of which tests/audits has a quick sample.
+AUDITS = Path("pipelines", "audit")
 HERE = Path(__file__).parent
 NO_RUNNER, FN_API, BUNDLE_BASED, PRISM = "no_runner", "fn_api", "bundle_based", "prism"
 
@@ -101,6 +103,8 @@ def draw_fewer(test):
 def pytest_collection_modifyitems(config, items):
     """Mark what is quick; skip what needs something that was not given, and say how to get it."""
     for item in items:
+        if item.path.parent == HERE / AUDITS:
+            item.add_marker(pytest.mark.slow)
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
         if draws(item):

@@ -538,6 +538,7 @@ def test_a_file_that_is_not_of_its_format_is_refused(tmp_path, name, data):
         check_events(str(tmp_path / name), COLUMNS)
 
 
+@pytest.mark.slow
 def test_a_file_cut_in_the_middle_is_refused_by_check_or_by_read(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     source = np.random.default_rng(0)

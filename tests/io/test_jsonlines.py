@@ -140,6 +140,7 @@ def test_what_odd_lines_are():
     assert [isinstance(row, str) for row in deep] == [False, True, True, True, False, True, True]
 
 
+@pytest.mark.slow
 def test_a_scalar_at_the_front_kills_no_process(tmp_path):
     """Arrow's reader of JSON died of it, so a process of its own is asked."""
     good = b'{"user":1,"value":"A","time":5}\n' * 99
@@ -331,6 +332,7 @@ def mapped(path, mapper):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("domain", "unit"),
     [

@@ -258,6 +258,7 @@ def mapped(path, domain):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_of_events(tmp_path, reader):
     ending, record, write = READERS[reader]
@@ -396,6 +397,7 @@ def test_of_messages(case):
         assert sum((after - before).values()) == (more != b"[]" or events > 1), (seed, more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MESSAGES)
 def test_of_messages_with_bytes_that_differ(case):
     """Whatever a message holds, all others give what they gave, and nothing fails."""

@@ -137,6 +137,7 @@ def check_whole(place, number):
         assert found.files.keys() == {"releases.csv", "state.bin"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_kill_between_any_two_file_operations_leaves_all_or_nothing(tmp_path, number):
     committed = []

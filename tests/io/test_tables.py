@@ -145,6 +145,7 @@ def test_a_private_file_was_never_readable_by_others(tmp_path, kind, umask):
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~before  # others are as before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux counts threads there")
 def test_to_read_a_table_starts_no_pool_of_threads(tmp_path):
     paths = [str(tmp_path / f"table.{kind}") for kind in ("csv", "parquet", "jsonl")]
@@ -199,6 +200,7 @@ def test_outputs_that_are_refused(tmp_path):
 
 
 # A runner may go on when a step has failed, without what that step was given.
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 10])
 @pytest.mark.parametrize("number", [None, 0, 9, 10, 11])
 @pytest.mark.parametrize("sort_by", [None, "n"])

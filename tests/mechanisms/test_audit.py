@@ -248,6 +248,7 @@ def noisy_samples(adjacency, target_bin, runs) -> np.ndarray:
 
 # SM with discrete Laplace noise costs a user below the threshold their own budget: nearly all of
 # it is proven, and no more. Without thinning it would cost the threshold.
+@pytest.mark.slow
 @pytest.mark.parametrize(("adjacency", "least"), [("add_remove", 0.9), ("replace", 0.6)])
 def test_sampling_keeps_its_claim(monkeypatch, adjacency, least):
     worlds = [noisy_samples(adjacency, target, 300_000) for target in ADJACENCY[adjacency][1]]
@@ -272,6 +273,7 @@ def noisy_dissimilarities(target_bin, runs) -> np.ndarray:
 
 
 # The dissimilarity costs its own budget, too.
+@pytest.mark.slow
 def test_dissimilarity_keeps_its_claim():
     proven = audit(*[noisy_dissimilarities(target, 6000) for target in (0, None)])
     print(f"audit of the dissimilarity: at least {proven:.3f} of 1")

@@ -226,6 +226,7 @@ def test_the_filter_stops_a_spendthrift():
 
 # A slot that is released again from the same state bytes is the same release and the same state,
 # byte for byte; and so is all that follows.
+@pytest.mark.slow
 @NAMES
 def test_replay_is_identical(name):
     people = population([(3, 1.0), (5, 4.0)], [20, 30], bins=3)
@@ -451,6 +452,7 @@ def empirical_error(name, sensitivity, slots=400, bins=100):
 # The standard error is that of the noise: for a class of which all are kept, the mean square of
 # (released - true) is stderr**2 up to the sampling error of a mean of Laplace squares. The noise
 # of sensitivity D is that of a D-th of the budget; the epsilon reported is the user's.
+@pytest.mark.slow
 @SCHEDULED
 @pytest.mark.parametrize("sensitivity", [1, 2, 3])
 def test_standard_error_is_calibrated(name, sensitivity):
@@ -613,6 +615,7 @@ def test_simulation_refuses(change, message):
 # The state of 25 classes, windows of up to 200 slots and 100 bins stays below 64 KB: on a stream
 # that publishes whenever it may, at random, and when it changes slowly. Equal windows run out of
 # budget when all is published; with mixed ones some class always has some left.
+@pytest.mark.slow
 @SCHEDULED
 @pytest.mark.parametrize("windows", ["equal", "mixed"])
 @pytest.mark.parametrize("path", ["always", "random", "realistic"])

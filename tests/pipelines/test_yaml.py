@@ -184,7 +184,9 @@ def test_a_row_for_each_slot_and_bin_is_an_output_if_asked_for(config, tmp_path)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         outputs = pipeline | beam.Create([Event(*row) for row in ROWS]) | made
         assert set(outputs) == {"releases", "tidy"}
-        start = outputs["tidy"] | beam.Map(lambda row: (row.start.micros, row.bin, round(row.count)))
+        start = outputs["tidy"] | beam.Map(
+            lambda row: (row.start.micros, row.bin, round(row.count))
+        )
         start | beam.Map(_append, path)
     found = sorted(Path(path).read_text().splitlines())
     day = Timestamp.from_rfc3339("2024-01-01").micros

@@ -70,6 +70,7 @@ def letters(ran):
 
 
 # Members and strangers, more events than count, rejected ones: nothing of how they come matters.
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_releases_do_not_depend_on_how_events_come(run_on, kit, rows, usual_runner, most):
     def go(batches, runner, shards, seed):
@@ -474,6 +475,7 @@ def test_key_is_not_in_a_repr(kit):
         assert not shows_secret(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True], ids=["works", "fails"])
 def test_key_is_not_in_logs_or_errors(run_on, kit, caplog, capfd, rows, runner, fails):
     caplog.set_level(logging.DEBUG)

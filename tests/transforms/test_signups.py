@@ -266,6 +266,7 @@ def assert_promises_kept(by_slot, spent):
 # ---- with changes from the start ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_stream_with_changes_in_pieces_is_one_stream(kit, name, default):
     events, changes = history(0)
@@ -280,6 +281,7 @@ def test_a_stream_with_changes_in_pieces_is_one_stream(kit, name, default):
     assert "published" in {release.status for piece in whole for release in piece.releases}
 
 
+@pytest.mark.slow
 @KINDS
 def test_every_user_keeps_every_promise_slot_by_slot(kit, name, default):
     events, changes = history(10)
@@ -297,6 +299,7 @@ def test_every_user_keeps_every_promise_slot_by_slot(kit, name, default):
 # ---- a stream of fixed requirements, whose users then change -----------------------------------
 
 
+@pytest.mark.slow
 @DEFAULTS
 @pytest.mark.parametrize(
     ("since", "longest", "name"),

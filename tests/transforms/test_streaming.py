@@ -115,6 +115,7 @@ EVENTS = {
 
 
 # The moment of a release, and which slots there are, must not tell that an event came.
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"first_slot": -2}, {"last_slot": 4}], ids=str)
 def test_events_do_not_change_what_is_released_when(live, begin, options):
     orders = []
@@ -148,6 +149,7 @@ def test_events_may_come_in_any_order_until_their_slot_closes(live, begin):
 
 
 # What is delivered twice counts twice, up to the bound: that is all the harm that it can do.
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "expected"), [(1, [1, 0]), (2, [2, 0]), (5, [3, 0])])
 def test_an_event_that_comes_again_counts_within_the_bound(live, begin, most, expected):
     line = begin(max_contributions=most).events(("u1", "a", 0), ("u1", "a", 0)).advance(0.5)
@@ -157,6 +159,7 @@ def test_an_event_that_comes_again_counts_within_the_bound(live, begin, most, ex
 
 
 # How late may be is up to the watermark, never to what else is in the slot.
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize(
     ("passed", "lateness", "counted_late"),
@@ -221,6 +224,7 @@ def test_the_event_time_of_a_batch_does_not_matter(live, begin):
 
 
 # Against brute force: who came in time is counted, whatever came when, and nobody else is.
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_arrivals_count_as_brute_force_says(live, begin, seed):
     random = np.random.default_rng(seed)
@@ -347,6 +351,7 @@ def test_the_heartbeat_may_be_told_twice_or_leave_slots_out(live, begin):
 # ---- the same as a bounded input --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shards", "mechanism"), [(1, "pba"), (3, "pbd"), (2, "adaptive"), (2, "gated"), (1, "dpi")]
 )

@@ -215,6 +215,7 @@ def test_adaptive_is_better_than_pba_and_pbd(stream, margin):
 
 # Nothing is ever said that is no number, from the first release on: not in streams that jump
 # between nothing and everybody, nor with hardly any budget, nor with very much.
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 1.0, 4096.0])
 @pytest.mark.parametrize("users", [1, 1000, 10**6])
 def test_releases_are_numbers(epsilon, users):

@@ -437,6 +437,7 @@ def fields(release) -> tuple:
 
 # A stream that is written and read in every slot goes on as one that never was, in the middle of
 # spans and when a cycle is found.
+@pytest.mark.slow
 def test_restarts_keep_the_future():
     counts = waves(7, 200)
 

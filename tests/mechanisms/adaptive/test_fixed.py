@@ -281,6 +281,7 @@ def test_the_reserve_is_of_use_with_a_short_window(sizes):
 
 
 # Through the filter, which never refuses; what a slot costs at most is known before its counts.
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_filter_never_refuses(options):
     for seed in range(3):
@@ -371,6 +372,7 @@ def test_what_a_window_of_one_slot_has_goes_to_sums():
     assert np.median(found.spent[:, 1]) > (1 - 2**-14) * most[1]
 
 
+@pytest.mark.slow
 def test_audits_of_sums_show_what_weights_hide():
     """Over windows of one slot an audit is a sum in which all weigh alike."""
     counts, asked, sizes = tilted()

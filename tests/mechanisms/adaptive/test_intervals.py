@@ -107,6 +107,7 @@ def test_where_variances_are_right_a_release_leaves_what_the_filter_says():
 
 
 # Filters that state too much or too little take too large or too small a part of a surprise.
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.5, 4.0, 30.0])
 @pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
 def test_what_is_told_is_how_far_estimates_are(factor, noise):

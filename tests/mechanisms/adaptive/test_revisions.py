@@ -274,6 +274,7 @@ def test_what_cannot_revise_says_which_can():
             simulate("adaptive", counts_of(3), REQUIREMENTS, SIZES, KEY, revise=lag)
 
 
+@pytest.mark.slow
 def test_a_cycle_is_in_revisions_as_in_forecasts():
     """Of counts that rise and fall by two thirds, revised counts are about as near to the truth."""
     rng = np.random.default_rng(5)

@@ -134,6 +134,7 @@ def test_noise_is_drawn_at_the_unit_that_is_charged(monkeypatch):
 # Where class and value are independent, releases are unbiased, and their mean square error is the
 # noise plus `dispersion` times the variance of a count. Users draw their bin anew in every slot;
 # errors of a slot's bins depend on each other, so every slot is one sample of their mean.
+@pytest.mark.slow
 @pytest.mark.parametrize("sensitivity", [1, 2])
 @pytest.mark.parametrize("offers", [[1.0, 1.0, 1.0], [0.02, 0.1, 0.3], [0.0, 0.5, 4.0]])
 def test_releases_are_calibrated(sensitivity, offers):

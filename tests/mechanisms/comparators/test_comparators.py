@@ -99,6 +99,7 @@ def test_sample_publishes_once_a_window():
 
 # A class of which all are kept: released counts are unbiased, and their mean square error is what
 # stderr says, in the local mechanisms too, up to the error of a mean of `runs` squares.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uniform", "sample", "lbu", "plbu"])
 @pytest.mark.parametrize("sensitivity", [1, 2])
 @pytest.mark.parametrize("epsilon", [0.4, 3.0])

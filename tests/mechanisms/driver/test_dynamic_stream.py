@@ -239,6 +239,7 @@ def test_interned_ledgers_are_those_of_each_user(name, history, seed):
 
 
 # Those who asked for other things become one ledger again once all that is behind them.
+@pytest.mark.slow
 @NAMES
 def test_ledgers_that_have_become_equal_merge(name):
     changes = [[None] * 3] * 3 + [[1, None, 2]] + [[None] * 3] * 3 + [[0, None, 0]]

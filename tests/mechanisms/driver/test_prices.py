@@ -127,6 +127,7 @@ def test_no_slot_of_changing_requirements_costs_more_than_was_said(text, seed):
 
 
 # No mechanism says more than need be: some slots cost what was said, but for rounding of weights.
+@pytest.mark.slow
 @pytest.mark.parametrize("text", FIXED + FOREVER)
 def test_some_slots_cost_what_was_said(text):
     forever = text.partition(":")[0] in INFINITE_MECHANISMS

@@ -92,6 +92,7 @@ def test_noise_for_one_slot_of_three_is_convicted():
         assert released(2.0) > 2.0
 
 
+@pytest.mark.slow
 def test_a_gate_for_another_sensitivity_is_convicted():
     with patch.object(Gated, "_step", 1):
         assert opened(1.0) > 1.0

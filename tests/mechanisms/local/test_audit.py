@@ -48,6 +48,7 @@ def world(name, value, symbols) -> np.ndarray:
 
 # Little less than the claim is proven of two symbols; more symbols and more rounds take more users
 # to prove as much.
+@pytest.mark.slow
 @pytest.mark.parametrize("symbols", [2, 5])
 @pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "rotation:turns=2"])
 def test_a_window_keeps_its_claim(name, symbols):

@@ -84,6 +84,7 @@ MADE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", EPSILONS)
 @pytest.mark.parametrize(
     ("kind", "select"), [*((kind, "gap") for kind in MADE), ("distinct", "first")]
@@ -151,6 +152,7 @@ def shown(reports):
     return [np.clip(np.rint(world / spread), -6, 6).astype(np.int64) for world in reports]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HatCount, PrdpCount])
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("size", EPSILONS)

@@ -133,6 +133,7 @@ def continual(made, value, budget, tick, ticks, shares=None):
     return proven(*summed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "record"), [("count", 1), ("count", 2), ("sum", 1)])
 def test_running_totals_keep_within_the_budget(kind, record):
     value, budget = RECORDS[record]

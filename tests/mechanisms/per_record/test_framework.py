@@ -110,6 +110,7 @@ def test_no_record_pays_more_than_the_smallest_budget_of_its_domain(low, ratio, 
             assert Fraction(loss, 1 << 56) <= Fraction(float(made.low[domain]))
 
 
+@pytest.mark.slow
 def test_every_record_is_in_a_domain_below_its_budget():
     made = MECHANISMS["own"]()
     budgets = np.exp(np.random.default_rng(1).uniform(np.log(1e-3), np.log(20), 100_000))

@@ -375,6 +375,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 def test_how_far_numbers_within_a_bound_are_from_what_its_tail_tells():
     """What `BODIES` says, for the shape that hides as much variance as a distribution does."""
     places, apart = (np.arange(200_000) + 0.5) / 200_000, {True: [], False: []}
@@ -472,6 +473,7 @@ def truth_of(statistic, numbers):
     return np.array([TRUTH[statistic.name](numbers)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ASKED, ids=lambda one: one.name)
 def test_intervals_hold_the_figures_of_numbers_that_are_not_clipped(statistic):
     random = np.random.default_rng(RANDOM)

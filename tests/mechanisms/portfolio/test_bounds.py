@@ -53,6 +53,7 @@ SHAPES = {
 
 
 # The mean of what is clipped is off by a tenth of the spread at most, and no range is wide.
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("number", "scale"), [(100_000, 40), (20_000, 40), (1_000, 1)])
 def test_bounds_hold_what_matters_and_not_much_more(shape, number, scale):

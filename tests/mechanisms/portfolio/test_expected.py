@@ -64,6 +64,7 @@ def test_what_a_wanted_error_needs():
             epsilon_factor(*given, wrong)
 
 
+@pytest.mark.slow
 def test_what_no_epsilon_gives_is_refused():
     delay = Question("delay", statistic=Mean("delay", 0, 10))
     given = (portfolio_of(delay), 0, ASKED, SIZES, ASKED.budgets, Assumed(400.0))

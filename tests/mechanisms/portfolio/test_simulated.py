@@ -102,6 +102,7 @@ def means_of(users: int, slots: int, seed: int):
 # small it lies between them. How often hangs on the places that are drawn: of 30 seeds, 300 users
 # have it in 2 to 52 % of all slots, one seed of them in more than half. So the median of 11 seeds
 # is above half with a probability of 6e-7.
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "seeds", "outside"), [(300, 11, 0.5), (30_000, 3, 0.01)])
 def test_a_groups_mean_is_between_those_of_its_bins_or_near_them(users, seeds, outside):
     shares = []

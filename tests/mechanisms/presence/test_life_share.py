@@ -125,6 +125,7 @@ def lives(kind, random, users, slots, in_life):
 
 
 # Of 20 runs each with a nominal coverage of 90 %; the runs have a fixed key.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none too long", "all twice as long", "unlike"])
 def test_the_share_is_right_within_its_own_error(kind):
     random, query = np.random.default_rng(1), LifeQuery(4, 1)

@@ -101,6 +101,7 @@ def test_both_rules_at_once_cost_more_than_the_one_for_windows(rule, in_life):
         assert worst(rule, slots, replaced, lambda table: first(table, in_life)) <= bound
 
 
+@pytest.mark.slow
 def test_that_more_is_needed():
     # w = 8 in two blocks of four, one slot in each: 3 slots lost, and as many gained at the end.
     assert worst((8, 1, 2), 20, removed, lambda table: first(table, 3)) == 6

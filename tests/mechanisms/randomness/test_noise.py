@@ -98,6 +98,7 @@ def test_the_fit_would_notice_two_per_cent(units):
 
 
 # OpenDP's exact sampler, which is code of other people, draws from the same distribution.
+@pytest.mark.slow
 @BUDGETS
 def test_discrete_laplace_is_opendps(units):
     size = 60_000

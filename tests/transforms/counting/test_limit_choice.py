@@ -76,6 +76,7 @@ def test_shards_choose_as_one(run, kit, shards):
     kit.assert_same_releases(parts.releases, whole.releases)
 
 
+@pytest.mark.slow
 def test_who_counts_is_decided_by_what_was_chosen(run, kit):
     made = transform(kit)
     ran = run(made, [events(kit, ROWS)])

@@ -85,6 +85,7 @@ def same(ran, releases):
     assert told == [one.diagnostics["kept_share"] for one in releases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shards", "parts"), [(1, 1), (3, 4)])
 def test_everybody_counts_in_the_first_slots_of_a_life(
     run_on, kit, runner, expected, shards, parts

@@ -140,6 +140,7 @@ def same(ran, told):
     assert [one.counts.tolist() for one in ran.releases] == [one.counts.tolist() for one in told]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shards", "parts"), [(1, 1), (3, 4)])
 def test_at_the_end_those_count_who_should(run_on, kit, known, runner, shards, parts):
     made = transform(kit, first_slot=0, last_slot=SLOTS - 1, shards=shards)
@@ -244,6 +245,7 @@ def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limi
     kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
+@pytest.mark.slow
 def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
     slots = 12
     rows = [row for row in ROWS if row[2] < slots]

@@ -247,6 +247,7 @@ def test_passes_go_on_from_each_other(run):
 
 # Passes may end within slots of longer questions: their events go on with the state, also of users
 # with many of them, of whom some are drawn when all are there, of strangers, and to other shards.
+@pytest.mark.slow
 def test_slots_that_are_not_over_go_on_in_the_next_pass(run):
     registry = Registry.of(dict.fromkeys(USERS[:30], (2, 60.0)), default=(Requirement(3, 40.0), 10))
     few = replace(SPEED, slots=5, max_contributions=2)

@@ -122,6 +122,7 @@ def test_alarm_and_diagnostics_pass_through(run, kit, monkeypatch):
 # ---- which slots are released ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "last"),
     [(0, 0), (-3, 200), (63, 64), (-200, -130)],
@@ -157,6 +158,7 @@ def test_last_slot_alone(run, kit):
     assert ran.slots == list(range(3, 151))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "options"),
     [
@@ -186,6 +188,7 @@ def test_a_gap_too_long_is_refused(run, kit, monkeypatch):
 
 
 # Slots that do not divide the block, and an origin that is no multiple of a slot.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "origin"),
     [("7m", "1970-01-01T00:00Z"), ("7m", "2024-02-29T13:07:11.123Z"), ("1d", "1969-07-20T20:17Z")],

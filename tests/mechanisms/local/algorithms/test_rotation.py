@@ -69,6 +69,7 @@ def test_stated_errors_are_those_found(robust):
     assert np.abs(squares.mean() - 1) < 4.9 * np.sqrt(2 / len(squares)) + 0.02
 
 
+@pytest.mark.slow
 def test_the_filter_and_the_projection_help():
     values, truth = wave(400, 3000, np.random.default_rng(1))
     requirements = [(40, 1.5)] * 1500 + [(80, 2.5)] * 1500
@@ -281,6 +282,7 @@ def covered(released, stderr, truth) -> float:
 
 # A cycle is learnt from what was reported before: it is foreseen, and stderr knows that. One of
 # another length is not found.
+@pytest.mark.slow
 def test_a_cycle_is_foreseen():
     values, truth = hours(320, 2000, np.random.default_rng(2))
     plain, cyclic, other = (
@@ -303,6 +305,7 @@ def test_no_cycle_is_made_up():
 
 
 # Revisions leave releases as they are, and err less; all slots have one, and errors are honest.
+@pytest.mark.slow
 @pytest.mark.parametrize("cycle", [0, 24])
 def test_revisions_err_less(cycle):
     values, truth = (hours if cycle else wave)(300, 2000, np.random.default_rng(4))
