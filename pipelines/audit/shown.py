@@ -99,14 +99,12 @@ class _RecordOdds:
         # What was learnt of one half is tried on the other: a line fits what it is drawn by.
         signs = np.where(rest.there, 1.0, -1.0)
         columns = _Columns(tried)
-        worth = [float(signs @ rest.scores)]
+        scored = bool(known.scores.any())
+        worth = [float(signs @ rest.scores) if scored else -np.inf]
         for place, column in enumerate(columns(rest.figures).T):
             worth.append(float(signs @ columns.odds(tried, place).scores(column[:, None])))
         best = int(np.argmax(worth))
-        scored = bool(known.scores.any())
         self._place = None if scored and worth[best] <= _BETTER * worth[0] else best - 1
-        if self._place == -1:
-            self._place = 0
         self._columns = _Columns(known)
         if self._place is not None:
             self._odds = self._columns.odds(known, self._place)
@@ -194,6 +192,8 @@ def _means(table: Floats, canaries: Canaries) -> Floats:
 
 def _at(table: Floats, canaries: Canaries, shift: int) -> Floats:
     """The table (T, d) so many slots before the first slot of each, or after the last: (n,)."""
+    if not canaries.marks:  # an input may be too short for any
+        return np.full(canaries.users.size, np.nan)
     mark = canaries.marks[0]
     slots = canaries.first + shift if shift < 0 else canaries.end - 1 + shift
     inside = (slots >= 0) & (slots < len(table))
