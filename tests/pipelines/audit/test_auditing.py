@@ -175,6 +175,7 @@ def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monke
     assert not honest.convicted
     assert honest.worst.times > 0.75
     less_noise(1.2)
-    broken = audited(asked, extent=Extent(runs=6))
+    broken = audited(asked, extent=BRIEF)
     assert broken.convicted
-    assert any(one.claim == WINDOW and one.times > 0.85 for one in broken.checks)
+    # What is published is drawn to forecasts, so that guesses see less than the noise itself shows.
+    assert "tell 1.197 times what the slots were charged" in broken.replayed.violation
