@@ -499,6 +499,7 @@ def streamveil(*arguments, timeout=600, **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
 
 
+@pytest.mark.slow
 def test_one_event_far_before_a_given_end(job):
     """One end of the range does not tell that the other is meant."""
     job.lines("u1,A,0001-01-01", "u2,B,2024-01-01T01:00:00Z")

@@ -197,6 +197,7 @@ def test_no_mechanism_is_advised_whose_intervals_miss_every_count(command):
     assert "pba" in command.done(*flags, "--max_contributions=8").out.split("w 1: ")[1]
 
 
+@pytest.mark.slow
 def test_flights_with_the_demos_requirements(command):
     flags = ("--streams=flights", "--mechanisms=pba", "--seeds=1", "--processes=1")
     command.done(*flags, f"--output={command.path('t.csv')}")

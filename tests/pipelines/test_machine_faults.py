@@ -267,6 +267,7 @@ def test_what_a_killed_stream_has_begun_of_its_card_is_removed_at_the_next_start
 # ---- a full disk -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "flags"),
     [(errno.ENOSPC, {}), (errno.EDQUOT, {"follow": None}), (errno.EIO, {}), (errno.EROFS, {})],

@@ -218,6 +218,7 @@ def answering():
 
 
 # A probe must have its answer, however many forgot to hang up.
+@pytest.mark.slow
 def test_of_too_many_clients_those_who_came_first_make_room(served, until):
     silent = [socket.create_connection(served.address) for _ in range(60)]
     assert served.ask("/healthz")[0] == 503

@@ -62,6 +62,7 @@ def counting(pipeline):
     return {"groups": scaled, "by": counted.by, "sums": counted.sums}
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(processes, caplog):
     alone, counted = kept_of(counting, Processes(1))
     told = [record.getMessage() for record in caplog.records]
@@ -119,6 +120,7 @@ def filling(keys):
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("keys", [1, 2])
 def test_large_values_go_from_process_to_process(keys, shared, monkeypatch):
@@ -145,6 +147,7 @@ def memories():
     return sum("memfd:streamveil" in os.readlink(link) for link in links if os.path.lexists(link))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no such memory")
 def test_shared_memory_is_let_go_of():
     before = memories()
@@ -188,6 +191,7 @@ def test_what_is_half_written_is_written_over(monkeypatch):
     memory.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no such memory")
 def test_a_process_that_takes_the_place_of_another_writes_behind_it():
     """What the other one wrote may still be on its way."""
@@ -225,11 +229,13 @@ def test_an_error_comes_as_it_is_with_its_place(processes):
     assert "in fail" in str(raised.value.__cause__)
 
 
+@pytest.mark.slow
 def test_an_error_that_cannot_be_sent_is_told(processes):
     with pytest.raises(RuntimeError, match="UnsendableError: 1 and 2"):
         kept_of(fails_at_three(UnsendableError), processes)
 
 
+@pytest.mark.slow
 def test_who_dies_is_told_and_the_others_end():
     def build(pipeline):
         kill = beam.Map(lambda number: os.kill(os.getpid(), signal.SIGKILL))

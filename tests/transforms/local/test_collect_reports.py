@@ -335,6 +335,7 @@ def state_sizes(monkeypatch):
     return sizes
 
 
+@pytest.mark.slow
 def test_a_huge_report_never_enters_the_state(live, slots, state_sizes):
     """Of 50 MB, for a question with 4 answers: not even its token is looked at."""
     transform = asking()
