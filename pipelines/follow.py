@@ -655,7 +655,11 @@ class Follow:
             self._incoming.refuse_moved(found, read)
             raise
         self._incoming.refuse_moved(found, read)
-        self._state_card(job, snapshot, number)
+        try:
+            self._state_card(job, snapshot, number)
+        except OSError:
+            self.folder.refuse_replaced()  # this says more, as above
+            raise
         waiting, broken = job.waiting(), job.unreadable()
         slots = self.transform.slots
         committed = dataclasses.replace(
