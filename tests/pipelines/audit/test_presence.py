@@ -100,7 +100,8 @@ def test_too_little_noise_of_what_is_left_out_is_convicted(audited, monkeypatch)
         scaled(module, monkeypatch, 40)
     found = audited(bins=2, extent=Extent(runs=12))
     assert found.worst.part == LEFT_OUT
-    assert found.worst.times > 1.1
+    assert found.worst.times > 1.0  # of what is published; replay sees the noise itself
+    assert "claimed" in found.replayed.violation
 
 
 @pytest.mark.usefixtures("short")
