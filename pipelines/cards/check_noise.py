@@ -59,7 +59,7 @@ def noise_faults(card: Record, read: Read) -> Iterator[str]:
 def _begins(read: Read) -> bool:
     """Whether the ledger begins with the stream: later, releases are drawn towards earlier ones."""
     for path, table in read.of("ledger"):
-        if not {"spent", "spent_in_window"} <= set(table.column_names):
+        if not {"slot", "spent", "spent_in_window"} <= set(table.column_names):
             return False
         slots = numbers(path, table, "slot")
         spent, within = floats(path, table, "spent"), floats(path, table, "spent_in_window")

@@ -43,6 +43,9 @@ def _publications(card: Record, path: str, published: Units, costs: Units) -> It
     if card["promise"].get("requirements_change"):  # to what nobody knew at the launch
         return
     most = int(to_units(largest_epsilon(card["promise"])))
+    if any("limit" in one for one in card["promise"]["classes"]):
+        # A sum says what it cost whoever was in all of its slots, and nobody counts in all.
+        most *= max(one["window"] or 1 for one in card["promise"]["classes"])
     dear = np.flatnonzero(costs_of > most)
     if dear.size:
         yield (
