@@ -589,7 +589,8 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
         "no state to resume", "newest backup", resume="true", state=stream.job.folder / "in"
     )
     stream.refused("--state", "No such file", "newest backup", resume=True)
-    stream.refused("--start is missing", start=None, state=stream.job.folder / "in")
+    (stream.job.folder / "empty").mkdir()
+    stream.refused("--start is missing", start=None, state=stream.job.folder / "empty")
     stream.events("a.csv", visits(1))
     stream()
     stream.refused("holds the state of a stream", "--resume", resume=None)

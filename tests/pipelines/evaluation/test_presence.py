@@ -62,11 +62,13 @@ def test_it_errs_without_a_limit_what_the_mechanism_does(source):
         )
 
 
+# Before sums had no bias and priors were wide, the error without a limit was 167, and 57.6 with a
+# limit of 3; now it is 26 without one, and 41 with it.
 @pytest.mark.slow
-def test_the_best_limit_is_advised(source):
+def test_what_a_limit_is_worth_is_told(source):
     (line,) = limit_advice(Candidates.of("1,2,3"), [source], compared(source))
     assert line.startswith("visits, E 1, w 40, adaptive: AMRE ")
-    assert "; release with --max_slots=" in line
+    assert line.endswith("; none is worth it, so leave --max_slots out")
     told = line.partition("--max_slots: ")[2]
     assert [part.split()[0] for part in told.partition(";")[0].split(", ")] == [
         *("1:", "2:", "3:"),
