@@ -794,7 +794,8 @@ def test_files_of_all_kinds_are_shown(job, flags, monkeypatch, layout, extension
     for kind, values in (("output", "values"), ("revisions", "revised")):
         rows = [row for n in (1, 2) for row in job.rows(f"{kind}-{n:08d}.{extension}")]
         counts = [n for row in rows for n in row.get("counts", [row.get("count")])]
-        assert [cell[0][0] for slot in slots for cell in slot[values]] == counts
+        shown = [cell[0][0] for slot in slots for cell in slot[values]]
+        assert shown == pytest.approx(counts, abs=1e-5)  # the page rounds
     assert seen[-1]["raw"]["warnings"] == []
     assert seen[-1]["raw"]["condition"] == "over"
     assert {row["window"] for row in seen[-1]["public"]["budget"]["shown"]} == {1, 2, 3}
@@ -847,7 +848,8 @@ def test_each_question_has_a_section(job, flags, monkeypatch):
     budget = seen[-1]["public"]["budget"]
     assert budget["until"] == "2024-01-05T00:00:00Z"
     assert {row["users"] for row in budget["shown"]} == {1}
-    warned = [warning["words"] for warning in seen[-1]["raw"]["warnings"]]
+    # One event of a user is what distinct users are made of, so nothing is lost by the others.
+    assert not any(words.startswith("question people") for words in warned)
     assert any(words.startswith("question people: 67% of its events") for words in warned)
     assert not any("cannot be shown" in words for words in warned)
 
