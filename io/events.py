@@ -158,9 +158,12 @@ def _own_columns(path: str, wanted: Columns, dialect: CsvDialect | None) -> list
 def _said(
     path: str, columns: Columns, dialect: CsvDialect | None
 ) -> tuple[dict[str, str | None], Columns]:
-    """What the folders of a file say of the columns that it lacks, and those to read in it."""
+    """What the folders of a file say of the columns that it lacks, and those to read in it.
+
+    JSON Lines have no header, so there every row may have a column or lack it.
+    """
     said = {name: value for name, value in partitions_of(path).items() if name in columns}
-    if not said:
+    if not said or format_of(path, dialect) == JSON_LINES:
         return said, columns
     found = _own_columns(path, (), dialect)
     said = {name: value for name, value in said.items() if name not in found}

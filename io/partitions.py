@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.records import ROW_COLUMN
 
@@ -26,15 +27,26 @@ def partitions_of(path: str) -> dict[str, str | None]:
 def with_partitions(
     batch: pa.RecordBatch, columns: Sequence[str], said: Mapping[str, str | None]
 ) -> pa.RecordBatch:
-    """The named columns of a batch, in that order, and those that the path says among them."""
-    arrays = {name: batch.column(name) for name in (*columns, ROW_COLUMN) if name not in said} | {
-        name: _constant(said[name], batch.num_rows) for name in columns if name in said
-    }
+    """The named columns of a batch, in that order, and those that the path says among them.
+
+    Where the batch has such a column of text too, the path says what is null or empty in it.
+    """
+    arrays = {}
+    for name in (*columns, ROW_COLUMN):
+        own = batch.column(name) if name in batch.schema.names else None
+        arrays[name] = _filled(own, said[name], batch.num_rows) if name in said else own
     return pa.RecordBatch.from_arrays(
-        [arrays[name] for name in (*columns, ROW_COLUMN)],
-        names=[*columns, ROW_COLUMN],
-        metadata=batch.schema.metadata,
+        list(arrays.values()), names=list(arrays), metadata=batch.schema.metadata
     )
+
+
+def _filled(own: pa.Array | None, value: str | None, rows: int) -> pa.Array:
+    if own is None:
+        return _constant(value, rows)
+    missing = pc.fill_null(pc.equal(pc.binary_length(own), 0), True)
+    if pc.all(missing).as_py():
+        return _constant(value, rows)
+    return pc.if_else(missing, pa.scalar(value, own.type), own)
 
 
 def _constant(value: str | None, rows: int) -> pa.Array:

@@ -179,6 +179,15 @@ def test_folders_of_partitions_are_columns(job, kind):
         assert job.counts(f"out-{number}.jsonl") == {START: [3, 2], START + DAY: [1, 0]}
 
 
+def test_a_record_with_the_key_of_a_folder_changes_no_other(job):
+    os.makedirs(job.path("in/value=A"))
+    rows = [{"user": f"u{row}", "time": "2024-01-01T10:00:00Z"} for row in range(4)]
+    rows += [rows[0] | {"user": "own", "value": "B"}, rows[0] | {"user": "empty", "value": ""}]
+    written(job, rows, "jsonl", "in/value=A/part")
+    job.done(input=job.path("in"), **(crowd(9) | {"domain": "A,B"}))
+    assert job.counts() == {START: [5, 1]}
+
+
 # ---- files that change while they are read --------------------------------------------------
 
 
