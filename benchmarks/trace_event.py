@@ -45,8 +45,8 @@ def main() -> None:
         "Goals: at most {} functions in {} modules, and of the mechanism {} in {}. ".format(
             *GOAL, *GOAL_OF_MECHANISM
         )
-        + "The goals were 200 in 34 and 110 in 16 before files were read again after a fault of the "
-        "machine, checked for changes while they are read, and decoded from UTF-16.",
+        + "The goals were 200 in 34 and 110 in 16 before files were read again after a fault of "
+        "the machine, checked for changes while they are read, and decoded from UTF-16.",
     )
     sums = [f"{sum(map(len, some.values()))} in {len(some)}" for some in (command, way, mechanism)]
     made.add("all", *sums)
