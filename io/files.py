@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import glob
 import gzip
@@ -65,7 +66,7 @@ _COMPRESSED: Mapping[str, tuple[re.Pattern[bytes], Callable[[Any], Any]]] = {
     ".zst": (re.compile(rb"\x28\xb5\x2f\xfd"), _zstd),
 }
 _ZIP = b"PK\x03\x04"
-_LONGEST_MAGIC = 10
+_LOOK = 64  # bytes, in which what is compressed is no text
 
 
 def match_files(pattern: Patterns) -> list[FileMetadata]:
@@ -295,7 +296,7 @@ def _decompression(path: str, raw: BinaryIO) -> Callable[[Any], Any] | None:
     typed = typed_format_of(path)
     if typed and "://" in path:
         return None  # a look at it may fetch megabytes; its own reader says what it is not
-    begin = raw.read(_LONGEST_MAGIC)
+    begin = raw.read(_LOOK)
     raw.seek(0)
     if begin.startswith(_ZIP):
         raise ConfigurationError(
@@ -305,6 +306,9 @@ def _decompression(path: str, raw: BinaryIO) -> Callable[[Any], Any] | None:
     # Beam's own decompression takes a truncated file for a complete one.
     named = (read for ending, (_, read) in _COMPRESSED.items() if path.lower().endswith(ending))
     found = (read for magic, read in _COMPRESSED.values() if magic.match(begin))
+    with contextlib.suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+        found = iter(())  # it is text: bzip2 begins with letters, which a user may be called
     decompress = next(named, None) or next(found, None)
     if decompress is not None and typed:
         raise ConfigurationError(

@@ -25,6 +25,7 @@ _WIDE = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
+_SHORTEST_RECORD = 8  # bytes; what is shorter may be a part of a line of UTF-16
 
 # Called with the number of a line or row, what is wrong with it and its bytes.
 Reject = Callable[[int, str, bytes], None]
@@ -138,26 +139,48 @@ def read_lines(path: str) -> Iterator[Lines]:
 def _utf8_blocks(handle: BinaryIO) -> Iterator[bytes]:
     """What is read of a file, none of it empty, in UTF-8. Raises UnicodeDecodeError."""
     data = handle.read(BLOCK_BYTES)
-    encoding = _encoding(data[:4])
+    encoding = _encoding(data)
     if encoding is None:
         while data:
             yield data
             data = handle.read(BLOCK_BYTES)
         return
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = codecs.getincrementaldecoder(encoding)(_UNDECODED)
     while data:
         if text := decoder.decode(data):
-            yield text.encode()
+            yield text.encode(errors="surrogatepass")
         data = handle.read(BLOCK_BYTES)
     decoder.decode(b"", final=True)
 
 
-def _encoding(begin: bytes) -> str | None:
-    """The encoding of a text that begins so; None for UTF-8."""
-    marked = next((_WIDE[mark] for mark in _WIDE if begin.startswith(mark)), None)
-    if marked or len(begin) < 2 or 0 not in begin[:2] or begin[:2] == b"\0\0":
-        return marked
-    return "utf-16-be" if begin[0] == 0 else "utf-16-le"
+def _encoding(data: bytes) -> str | None:
+    """The encoding of a text that begins so; None for UTF-8.
+
+    The first record may be a file's first bytes, and must not change how others are read: so most
+    lines must be of that encoding, in which each has a zero byte.
+    """
+    begin = data[:4]
+    found = next((_WIDE[mark] for mark in _WIDE if begin.startswith(mark)), None)
+    if found is None and len(begin) > 1 and 0 in begin[:2] and begin[:2] != b"\0\0":
+        found = "utf-16-be" if begin[0] == 0 else "utf-16-le"
+    if found is not None:
+        lines = [line for line in data.split(b"\n") if len(line) >= _SHORTEST_RECORD]
+        wide = sum(b"\0" in line for line in lines)
+        if lines and 2 * wide <= len(lines):
+            return None
+    return found
+
+
+def _undecoded(error: UnicodeError) -> tuple[str, int]:
+    """What is no text becomes what UTF-8 cannot hold, so that its line is rejected, no other."""
+    if not isinstance(error, UnicodeDecodeError) or error.reason in _CUT_OFF:
+        raise error
+    return "\udcff", error.end
+
+
+_UNDECODED = "streamveil.undecoded"
+_CUT_OFF = ("truncated data", "unexpected end of data")
+codecs.register_error(_UNDECODED, _undecoded)
 
 
 def is_utf8(data: bytes) -> bool:

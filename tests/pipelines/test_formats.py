@@ -135,6 +135,37 @@ def test_what_is_not_read_is_refused_with_what_helps(job, name):
     job.refused(name, *words, input=job.write(name, content))
 
 
+# As the first record of a file without a header, which looks like the begin of another kind.
+FIRST = {
+    "utf-16-be": b"\0me,A,2024-01-01T08:00:00Z\n",
+    "utf-16-le": b"m\0e,A,2024-01-01T08:00:00Z\n",
+    "marked": b"\xff\xfeme,A,2024-01-01T08:00:00Z\n",
+    "bzip2": b"BZh91AY&SY,A,2024-01-01T08:00:00Z\n",
+}
+
+
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST.keys())
+def test_the_first_record_of_a_file_does_not_say_how_it_is_stored(job, first):
+    rest = "".join(f"u{row},B,2024-01-01T08:00:00Z\n" for row in range(3))
+    path = job.write("in.csv", first + rest.encode())
+    job.done(input=path, columns="user,value,time", **crowd(9))
+    assert job.counts()[START][1] == 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32"])
+def test_what_is_no_text_in_wide_characters_is_one_bad_line(job, encoding):
+    rows = TEXT.splitlines(keepends=True)
+    bad = {"utf-32": b"\xff\xff\xff\xff"}.get(encoding) or "\ud800".encode(
+        encoding, "surrogatepass"
+    )
+    lines = [rows[0].encode(encoding), "u9,".encode(encoding.replace("32", "32-le"))]
+    wide = [text.encode(encoding.replace("32", "32-le")) for text in (",2024-01-01\n", *rows[1:])]
+    path = job.write("in.csv", b"".join([*lines, bad, *wide]))
+    done = job.done(input=path, **(crowd(9) | {"domain": "A,Bé"}))
+    assert job.counts() == {START: [1, 1]}
+    assert "unparsable 1" in done.out
+
+
 @pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "lz4", "bzip2", "xz"])
 def test_codecs_of_avro(job, codec):
     rows = visits(5, value=lambda row: "A")
