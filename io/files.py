@@ -305,11 +305,11 @@ def _decompression(path: str, raw: BinaryIO) -> Callable[[Any], Any] | None:
         )
     # Beam's own decompression takes a truncated file for a complete one.
     named = (read for ending, (_, read) in _COMPRESSED.items() if path.lower().endswith(ending))
-    found = (read for magic, read in _COMPRESSED.values() if magic.match(begin))
+    found = [read for magic, read in _COMPRESSED.values() if magic.match(begin)]
     with contextlib.suppress(UnicodeDecodeError):
         codecs.getincrementaldecoder("utf-8")().decode(begin)
-        found = iter(())  # it is text: bzip2 begins with letters, which a user may be called
-    decompress = next(named, None) or next(found, None)
+        found = []  # it is text: bzip2 begins with letters, which a user may be called
+    decompress = next(named, None) or next(iter(found), None)
     if decompress is not None and typed:
         raise ConfigurationError(
             f"{path}: this file is compressed as a whole, and files of {typed} are compressed "
