@@ -91,6 +91,21 @@ def test_conditions_on_booleans_in_every_format(job, kind, where):
     assert answered(job, "all") == 9
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_booleans_are_numbers_in_every_format(job, kind):
+    asked = job.write(
+        "q.yaml",
+        "base_slot: 1d\nquestions:\n"
+        "  - {name: robots, statistic: sum, column: robot, lower: 0, upper: 1}\n"
+        "  - {name: people, where: {robot: {to: 0.5}}}\n",
+    )
+    flags = dict.fromkeys(("value_column", "domain", "slot"))
+    path = written(job, visits(9, robot=lambda row: row % 3 == 0), kind)
+    job.done(input=path, questions=asked, output=job.path("out"), **(crowd(9) | flags))
+    assert answered(job, "robots") == 3
+    assert answered(job, "people") == 6
+
+
 # ---- how files are stored -------------------------------------------------------------------
 
 TEXT = "user,value,time\nu1,A,2024-01-01T08:00:00Z\nu2,Bé,2024-01-01T09:00:00Z\n"

@@ -354,12 +354,12 @@ def test_arguments_of_statistics_are_refused(given, words):
 
 
 def test_fields_of_records_are_refused_by_type():
-    class Bools(NamedTuple):
+    class Raw(NamedTuple):
         shop: str
-        amount: bool
+        amount: bytes
 
-    records = beam.Pipeline(runner=FnApiRunner()) | beam.Create([]).with_output_types(Bools)
-    refused(lambda: records | PerRecordSum(BUDGET, "amount"), ["'amount' holds bool"])
+    records = beam.Pipeline(runner=FnApiRunner()) | beam.Create([]).with_output_types(Raw)
+    refused(lambda: records | PerRecordSum(BUDGET, "amount"), ["'amount' holds binary"])
     refused(
         lambda: records | "Lacks" >> PerRecordCount(ValueBudget("x", BUDGET.function)),
         ["the records have no field 'x'"],

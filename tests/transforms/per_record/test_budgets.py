@@ -42,8 +42,8 @@ def test_values_that_are_none():
     np.testing.assert_array_equal(budget.budgets(rows(v=broken)), [np.nan, 1, 0.5])
     encoded = budget.budgets(rows(v=broken.dictionary_encode()))
     np.testing.assert_array_equal(encoded, [np.nan, 1, 0.5])
-    with pytest.raises(ConfigurationError, match="'v' holds bool, which is no number"):
-        budget.budgets(rows(v=[True]))
+    with pytest.raises(ConfigurationError, match="'v' holds binary, which is no number"):
+        budget.budgets(rows(v=[b"1"]))
 
 
 @pytest.mark.parametrize(

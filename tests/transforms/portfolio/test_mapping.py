@@ -196,14 +196,14 @@ def test_what_is_wrong_with_an_event_is_wrong_for_all_questions():
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        ("speed", "column 'speed' holds bool, and numbers are asked for"),
+        ("speed", "column 'speed' holds binary, and numbers are asked for"),
         ("kind", "column 'kind' holds double; a condition on values"),
     ],
 )
 def test_columns_of_a_wrong_type_are_refused(column, words):
     asked = Question("asked", where=(Condition("kind", ("car",)),), statistic=Mean("speed", 0, 1))
     columns = {"kind": KINDS, "speed": pa.array([1.0] * 4)}
-    columns[column] = pa.array([True] * 4) if column == "speed" else pa.array([0.5] * 4)
+    columns[column] = pa.array([b"1"] * 4) if column == "speed" else pa.array([0.5] * 4)
     for read in (mapper(asked).check, mapper(asked).map):
         with pytest.raises(ConfigurationError, match=words):
             read(batch(4, **columns))
