@@ -270,7 +270,7 @@ def _check(
 
 def _listed(values: Any) -> list[Any] | None:
     """Python's own values of a sequence or a column; None for what is neither."""
-    for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and Polars; numpy
+    for method in ("to_pylist", "tolist", "to_list"):  # Arrow; numpy and pandas; Polars
         if hasattr(values, method):
             found = getattr(values, method)()
             return found if isinstance(found, list) else None

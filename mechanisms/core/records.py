@@ -13,7 +13,8 @@ import re
 import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Integral
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -162,14 +163,18 @@ class Requirement(Identified):
             raise ConfigurationError(
                 f"window {window!r} is not a whole number of slots from 1 to {MAX_WINDOW}"
             )
-        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.number)):
+        if isinstance(epsilon, bool) or not isinstance(epsilon, (Real, Decimal)):
             raise ConfigurationError(f"epsilon {epsilon!r} is not a number")
-        if not (math.isfinite(epsilon) and 0 < epsilon <= MAX_EPSILON):
+        try:
+            number = float(epsilon)
+        except (OverflowError, ValueError):  # beyond what a float holds, or a signalling NaN
+            number = math.inf
+        if not 0 < number <= MAX_EPSILON:
             raise ConfigurationError(
                 f"epsilon {epsilon!r} is not a finite number above 0 and at most {MAX_EPSILON:g}"
             )
         object.__setattr__(self, "window", int(window))
-        object.__setattr__(self, "epsilon", float(epsilon))
+        object.__setattr__(self, "epsilon", number)
 
 
 @dataclass(frozen=True, order=True)

@@ -151,10 +151,11 @@ class Question(Identified):
         self.tree.above(self.domain.bins)
         parse(text_of(self.mechanism, "mechanism", "give the name of a mechanism"))
         wanted = f"a number above 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
-        _positive("weight", self.weight, LEAST_WEIGHT, MOST_WEIGHT, wanted)
+        weight = _positive("weight", self.weight, LEAST_WEIGHT, MOST_WEIGHT, wanted)
+        object.__setattr__(self, "weight", weight)
         if self.share is not None:
             wanted = "a number above 0 and at most 1, or none to plan it"
-            _positive("share", self.share, 0, 1, wanted)
+            object.__setattr__(self, "share", _positive("share", self.share, 0, 1, wanted))
 
     def _check_times(self) -> None:
         if not isinstance(self.times, Iterable) or isinstance(self.times, str):
@@ -288,7 +289,8 @@ def check_name(name: Any) -> None:
         )
 
 
-def _positive(name: str, value: Any, least: float, most: float, wanted: str) -> None:
+def _positive(name: str, value: Any, least: float, most: float, wanted: str) -> float:
     number = finite_number(value)
     if number is None or not (number > 0 and least <= number <= most):
         raise ConfigurationError(f"{name} is {value!r}: give {wanted}")
+    return value if isinstance(value, (int, float)) else number

@@ -98,7 +98,11 @@ def portfolio_of(found: Any, read_domain: TextDomain = plain_domain) -> Portfoli
             f"it is empty: write {BASE_SLOT} and {QUESTIONS}, such as {_EXAMPLE}"
         )
     if not isinstance(found, Mapping):
-        _refuse("the file of questions", found, f"write a mapping of {BASE_SLOT} and {QUESTIONS}")
+        wanted = f"write a mapping of {BASE_SLOT} and {QUESTIONS}"
+        if columns_in(found) or _listed_by(found):
+            kind = type(found).__name__
+            raise ConfigurationError(f"these are of type {kind}: {wanted}, such as {_EXAMPLE}")
+        _refuse("the file of questions", found, wanted)
     _check_keys(found, (BASE_SLOT, QUESTIONS))
     for key in (BASE_SLOT, QUESTIONS):
         if found.get(key) is None:
@@ -174,7 +178,7 @@ def _listed_by(value: Any) -> str | None:
     """The method by which an array, a column or a number of a library becomes one of Python."""
     if columns_in(value) is not None:
         return None
-    for name in ("to_pylist", "to_list", "tolist"):  # of Arrow; pandas and Polars; numpy
+    for name in ("to_pylist", "tolist", "to_list"):  # of Arrow; numpy and pandas; Polars
         if callable(getattr(value, name, None)):
             return name
     return None

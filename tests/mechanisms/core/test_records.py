@@ -3,6 +3,8 @@
 import datetime as dt
 import math
 import re
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -25,7 +27,11 @@ def test_bad_window_is_named(window):
         Requirement(window, 1.0)
 
 
-@pytest.mark.parametrize("epsilon", [0, -0.5, 4097.0, math.nan, math.inf, True, "1", None])
+EPSILONS = [0, -0.5, 4097.0, math.nan, math.inf, True, "1", None, 10**400, 1j]
+EPSILONS += [Decimal("4097"), Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity")]
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS, ids=repr)
 def test_bad_epsilon_is_named(epsilon):
     with pytest.raises(ConfigurationError, match=rf"epsilon {re.escape(repr(epsilon))} is not"):
         Requirement(1, epsilon)
@@ -38,6 +44,7 @@ def test_requirement_is_normalised():
     assert hash(exotic) == hash(Requirement(3, 0.5))
     assert (type(exotic.window), type(exotic.epsilon)) == (int, float)
     assert type(Requirement(1, 2).epsilon) is float
+    assert Requirement(1, Decimal("0.1")) == Requirement(1, Fraction(1, 10)) == Requirement(1, 0.1)
     assert Requirement(2**20, 4096).window == 2**20
 
 

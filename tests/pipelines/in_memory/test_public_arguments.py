@@ -121,6 +121,15 @@ def test_columns_and_arrays_inside_questions():
     assert portfolio_of(asked).questions == portfolio_of(same).questions
 
 
+def test_exact_numbers_inside_questions():
+    asked = question(share=Decimal("0.3"), weight=Fraction(1, 2))
+    same = question(share=0.3, weight=0.5)
+    assert portfolio_of(asked).identity() == portfolio_of(same).identity()
+    requirements = {"u0": (1, Decimal("4000"))}
+    found = sv.answers(EVENTS, questions=asked, **{**ASKED, "requirements": requirements})
+    assert round(found["n"].to_pandas().value[0]) == 1
+
+
 @pytest.mark.parametrize(
     ("lower", "upper"),
     [
