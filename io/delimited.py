@@ -111,7 +111,12 @@ def _header(path: str, dialect: CsvDialect, block: Lines) -> tuple[list[str], Li
     try:
         text = line.decode().rstrip("\r")
         header = next(csv.reader([text], delimiter=dialect.delimiter), [])
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: line 1 is not UTF-8: {error}: convert the file, as by iconv -f WINDOWS-1252 "
+            "-t UTF-8"
+        ) from error
+    except csv.Error as error:
         raise ConfigurationError(
             f"{path}: line 1 is not a CSV header: {error}: the first line must name the columns"
         ) from error

@@ -362,6 +362,9 @@ def require_columns(
             found = "has no column" if count == 0 else f"has {count} columns named"
             if count == 0 and set(parts := column.split(",")) <= set(present):
                 remedy = f", after you have joined {' and '.join(map(repr, parts))} into one column"
+            outer = column.partition(".")[0]
+            if count == 0 and outer != column and outer in present:
+                remedy = f", after you have moved it from inside {outer!r} to a key of its own"
             raise ConfigurationError(
                 f"{path}: {what} {found} {column!r}; its columns are "
                 f"{', '.join(map(repr, present)) or 'none'}: name one of them{remedy}"

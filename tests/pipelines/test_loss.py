@@ -118,8 +118,38 @@ CAUSES = {
         {"start": "2025-01-01", "end": "2025-01-03"},
         ["outside the released slots (3)", "2025-01-01T00:00:00Z to 2025-01-03T00:00:00Z"],
     ),
+    "a field of a log": (
+        ["u1,A,[31/Jan/2024:10:00:00", "u2,B,[30/Jan/2024:10:00:00"],
+        {},
+        ["the times look like --time_format='[%d/%b/%Y:%H:%M:%S'"],
+    ),
+    "decimal commas": (
+        ['u1,"1,5",2024-01-01', 'u2,"2,5",2024-01-01'],
+        {"domain": "edges:0,5,10"},
+        ["not a number (2)", "value has decimal commas", "write points"],
+    ),
     "no CSV": (["what is this", "and this"], {}, ["unparsable (2)", "format that its name says"]),
 }
+
+
+OTHER_FILES = {
+    "another encoding": (
+        "events.csv",
+        "user,value,time\nä,A,2024-01-01\n".encode("cp1252"),
+        ["the text is not UTF-8", "iconv -f WINDOWS-1252"],
+    ),
+    "objects": (
+        "events.jsonl",
+        b'{"user": {"id": 1}, "value": "A", "time": "2024-01-01"}\n',
+        ["'user' is an object", "move what is inside"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_FILES)
+def test_a_file_that_was_written_otherwise_is_lost_and_the_cause_is_named(job, case):
+    name, content, words = OTHER_FILES[case]
+    job.refused("unparsable (1)", "likely cause", *words, code=3, input=job.write(name, content))
 
 
 @pytest.mark.parametrize("case", CAUSES)

@@ -3,6 +3,7 @@
 import pytest
 
 ASKED = ("--slot=1w", "--default_requirement=1,50,60")
+COLUMNS = ("--user_column=user", "--time_column=time", "--value_column=value", "--domain=a")
 
 
 @pytest.fixture
@@ -49,3 +50,18 @@ def test_events_without_a_value(released):
     outcome = released("transactions.csv", lines, *flags)
     assert outcome.code == 2
     assert "count all events in one with a query that has no value (--questions)" in outcome.message
+
+
+def test_a_header_in_another_encoding(released, tmp_path):
+    (tmp_path / "till.csv").write_bytes("Kunde;Straße\nä;b\n".encode("cp1252"))
+    outcome = released("other.csv", [], "--input=till.csv", "--delimiter=;", *COLUMNS)
+    assert outcome.code == 2
+    assert "till.csv: line 1 is not UTF-8" in outcome.message
+    assert "convert the file, as by iconv -f WINDOWS-1252 -t UTF-8" in outcome.message
+
+
+def test_keys_inside_an_object(released):
+    lines = ['{"user": {"id": 1}, "time": "2024-01-01", "value": "a"}']
+    outcome = released("nested.jsonl", lines, "--user_column=user.id", *COLUMNS[1:])
+    assert outcome.code == 2
+    assert "after you have moved it from inside 'user' to a key of its own" in outcome.message

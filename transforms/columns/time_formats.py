@@ -222,17 +222,22 @@ _WHOLE_FORMS = (
     *("%Y%m%d %H%M%S", "%y%m%d"),
 )
 _MOST = 3
+# A field of a log may begin or end with these.
+_BRACKETS = re.compile(r"([\[(<{\"]*)(.*?)([\])>}\"]*)", re.DOTALL)
 
 
 def guesses(text: str) -> list[str]:
     """Forms in which a text is a time, at most a few: more than one where it is ambiguous."""
     found: list[str] = []
-    column = pa.array([text], pa.large_string())
-    for form in _candidates(text.strip()):
+    parts = _BRACKETS.fullmatch(text.strip())
+    assert parts is not None
+    before, inside, after = parts.groups()
+    column = pa.array([inside], pa.large_string())
+    for form in _candidates(inside):
         again = form.replace("%B", "%b") in found  # May
         if not again and len(found) < _MOST and _is_time(as_iso(column, form)[0].as_py()):
             found.append(form)
-    return found
+    return [f"{before}{form}{after}" for form in found]
 
 
 def _candidates(text: str) -> Iterator[str]:

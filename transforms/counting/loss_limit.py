@@ -56,6 +56,9 @@ _NUMBER = re.compile(rf"-?(\d+)(?:[.]\d*)?(?:{A_NUMBER}.*)?")
 _PLAIN = re.compile(r"[\w%/:.,+-]+")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _OTHER_FIELDS = re.compile(r"[\d,]+ fields where the header has \d+")
+_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(?:[. ]\d{3})+),\d+\s*")
+_NOT_UTF8 = "not UTF-8"
+_NESTED = re.compile(r"' is (an object|a list), not ")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
 
@@ -172,6 +175,15 @@ class LossLimit:
                 "several spaces separate them: make these one first (tr -s ' '); or the file is "
                 "not of the format that its name says"
             )
+        if why == NOT_A_NUMBER and _COMMA.fullmatch(value):
+            return _commas(column)
+        if some.detail.startswith(_NOT_UTF8):
+            return "the text is not UTF-8: convert the file, as by iconv -f WINDOWS-1252 -t UTF-8"
+        if _NESTED.search(some.detail):
+            return (
+                "such a key is no text or number: name another one, or first move what is inside "
+                "it to keys of their own"
+            )
         return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
 
     def _time_cause(self, why: str, column: str, value: str) -> str:
@@ -233,6 +245,8 @@ def _either(forms: Sequence[str]) -> str:
 
 def _cause_of_question(why: str, question: str, column: str, value: str) -> str:
     """What may be behind it that a question cannot read an event, in the words of its file."""
+    if why in (NOT_FINITE, NOT_A_NUMBER) and _COMMA.fullmatch(value):
+        return _commas(column)
     named, of_it = f"the column {column}", f"of question {question!r}"
     if why == OUTSIDE_DOMAIN:
         more = "; other: NAME gives all other values a bin"
@@ -243,6 +257,10 @@ def _cause_of_question(why: str, question: str, column: str, value: str) -> str:
     fault = "holds what is no number, or no finite one" if why == NOT_FINITE else "is empty"
     more = ", or null: NAME gives null values a bin" if why == NULL_VALUE else ""
     return f"{named} {fault}: perhaps another one was meant ({key} {of_it}){more}"
+
+
+def _commas(column: str) -> str:
+    return f"the column {column} has decimal commas: write points, such as 1.5"
 
 
 def _unlisted(named: str, value: str, public: str, more: str = "") -> str:
