@@ -309,7 +309,7 @@ class StateFolder:
                 raise ConfigurationError(
                     f"{key} is missing: give the noise key that the stream began with (--noise_key)"
                 )
-            with _telling("the noise key cannot be written:"):
+            with _telling("the noise key cannot be written:", begun=False):
                 write_private(key, secrets.token_hex(_KEY_BYTES))
         elif not create and key.stat().st_size < _KEY_BYTES:
             raise ConfigurationError(
@@ -435,7 +435,8 @@ class StateFolder:
     def _write(self, snapshot: Snapshot, key: bytes) -> tuple[Snapshot, SealedRecord]:
         """Replace the manifest, when all that the pass has written is on the disk."""
         part = self._part_of_pass(snapshot.passes)
-        with _telling(f"pass {snapshot.passes} cannot be committed:"):
+        what = f"pass {snapshot.passes} cannot be committed:"
+        with _telling(what, begun=snapshot.passes > 0):
             snapshot = dataclasses.replace(snapshot, files=_files_of(part, snapshot.results))
             sealed = SealedRecord.of(
                 key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
@@ -553,12 +554,15 @@ def _snapshot_of(record: Mapping[str, Any]) -> Snapshot:
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Raise ConfigurationError, which says what was tried, for what a filesystem refuses."""
+def _telling(what: str, begun: bool = True) -> Iterator[None]:
+    """Raise ConfigurationError, which says what was tried, for what a filesystem refuses.
+
+    `begun` is whether there is a state, so that the next run must say that it resumes.
+    """
     try:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"{what} {error.filename2 or error.filename}: {error.strerror}: mend that, and go on "
-            "with --resume"
+            f"{what} {error.filename2 or error.filename}: {error.strerror}: mend that, and "
+            f"{'go on with --resume' if begun else 'run again'}"
         ) from error

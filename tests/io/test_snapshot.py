@@ -226,6 +226,16 @@ def test_a_folder_is_held_by_one_at_a_time(place):
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
 
 
+def test_a_stream_that_could_not_begin_is_not_to_be_resumed(place, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "key")
+
+    with StateFolder.held(str(place / "state")) as folder:
+        monkeypatch.setattr(snapshot, "write_private", refuse)
+        with pytest.raises(ConfigurationError, match="mend that, and run again"):
+            folder.key(create=True)
+
+
 def test_a_folder_of_something_else_is_left_alone(place):
     (place / "state").mkdir()
     (place / "state" / "thesis.tex").write_text("years of work")
