@@ -47,16 +47,17 @@ class Reading:
 
 def readings(seen: Transcript) -> Iterator[Reading]:
     """All readings of a run."""
+    idle = looked(seen)
     for slot, release in enumerate(seen.releases):
         if release.status == PUBLISHED:
-            yield _published(seen, slot)
+            yield _published(seen, slot, idle)
 
 
-def _published(seen: Transcript, slot: int) -> Reading:
+def _published(seen: Transcript, slot: int, idle: Floats) -> Reading:
     """Of a mechanism that samples events and publishes their number."""
     sensitivity, release = seen.population.sensitivity, seen.releases[slot]
     threshold = release.epsilon / sensitivity
-    offered = np.maximum(seen.spent[slot] - looked(seen), 0.0) / sensitivity
+    offered = np.maximum(seen.spent[slot] - idle, 0.0) / sensitivity
     kept = keep_probability(offered, threshold)
     values = release.counts.astype(np.float64)
     return Reading(slot, kept[None], values, np.full(values.shape, 1 / threshold), kept)
