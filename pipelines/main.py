@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -209,12 +210,13 @@ def _evaluate(argv: Sequence[str]) -> int:
 
 
 def _audit(argv: Sequence[str]) -> int:
+    began = time.monotonic()  # to import what an audit needs takes seconds
     from streamveil.pipelines.commands import read
 
     given, _ = read("audit", argv)
     from streamveil.pipelines.audit import command
 
-    return command.main(given, shlex.join(["streamveil", "audit", *argv]))
+    return command.main(given, shlex.join(["streamveil", "audit", *argv]), began)
 
 
 def _plan(argv: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from streamveil.mechanisms.portfolio.statistics import TopK
 from streamveil.mechanisms.portfolio.trees import FLAT, Tree
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.runs import Transcript, fullest
 from streamveil.pipelines.audit.worlds import LENGTH, crowd
 
@@ -80,7 +81,7 @@ class Asked:
 
         Of questions that would take too much memory for a run there are fewer.
         """
-        questions = tuple(_of_bins(one, min(bins, self._most_bins(one))) for one in self.portfolio)
+        questions = tuple(of_bins(one, min(bins, self._most_bins(one))) for one in self.portfolio)
         wide = replace(self, portfolio=replace(self.portfolio, questions=questions))
         sizes = [
             crowd(stream.mechanism.population.requirements, self.sizes, bins)
@@ -91,19 +92,19 @@ class Asked:
     def narrowed(self, bins: int) -> Asked:
         """The same of so many bins at most, which is soon run."""
         questions = tuple(
-            _of_bins(one, bins) if one.domain.bins > bins else one for one in self.portfolio
+            of_bins(one, bins) if one.domain.bins > bins else one for one in self.portfolio
         )
         return replace(self, portfolio=replace(self.portfolio, questions=questions))
 
     def _most_bins(self, question: Question) -> int:
         """For which the counts of a run are not too many; two are needed to move events."""
-        measure = _of_bins(question, 2).measure
+        measure = of_bins(question, 2).measure
         trip = self.round_trip
         slots = max(LENGTH, LONGEST * trip, self.requirements.longest + 2 * trip) // question.slots
         return max(2, 2 * MOST_COUNTS // (slots * len(self.requirements) * measure.size))
 
 
-def _of_bins(question: Question, bins: int) -> Question:
+def of_bins(question: Question, bins: int) -> Question:
     """The question about so many bins, each with a group of its own where it has groups."""
     if isinstance(question.statistic, TopK):
         bins = max(bins, question.statistic.k)
@@ -140,6 +141,7 @@ def run_asked(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Telling:
     prices: list[list[Floats]] = [[] for _ in questions]
     caps: list[list[Units]] = [[] for _ in questions]
     for _, told in public_of(stream, asked, counts):
+        check_clock()
         for q, price in told["prices"].items():
             prices[q].append(to_epsilon(price))
             caps[q].append(told["caps"][q])

@@ -32,7 +32,7 @@ from streamveil.mechanisms.registry import DEFAULT, can_revise, only_dynamic
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
-from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Play, Stage
 from streamveil.pipelines.audit.replay_worlds import MOST_BINS, REVISED, stages_of
@@ -50,6 +50,7 @@ from streamveil.pipelines.audit.runs import (
 )
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.shown import learnt
+from streamveil.pipelines.audit.whole_runs import release_stage, second
 from streamveil.pipelines.audit.worlds import (
     BINS,
     KINDS,
@@ -162,7 +163,7 @@ class Audit:
         population = self._population
         if self._counts is None:
             population = replace(population, bins=min(population.bins, MOST_BINS))
-        return stages_of(
+        stages = stages_of(
             population,
             self.classes,
             partial(self._play, population),
@@ -172,6 +173,21 @@ class Audit:
             counts=self._counts,
             budgets=population.requirements.budgets.tolist(),
             charged=lambda spent: fullest(population.requirements, [(1, spent)]),
+        )
+        return second(stages, self._whole_runs) if self._make is exact else stages
+
+    def _whole_runs(self) -> Stage:
+        people = self._population
+        guessed = self.classes.index(people.guessed) if people.guessed in self.classes else None
+        return release_stage(
+            [people.requirements[k] for k in self.classes],
+            bins=people.bins,
+            seed=self._seed,
+            most=people.sensitivity // (2 if self._moves else 1),
+            guessed=guessed,
+            mechanism=self._mechanism,
+            adjacency=REPLACE if self._moves else ADD_REMOVE,
+            revise=REVISED if self._revises else None,
         )
 
     def _play(self, population: Population, counts: Integers, number: int) -> Play:
@@ -186,10 +202,10 @@ class Audit:
 
         return played
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         requirements = self._population.requirements
-        each = flakiness / (_CHECKS * len(self.classes))
+        each = doubt / (_CHECKS * len(self.classes))
         for k in self.classes:
             requirement = requirements[k]
             single = self._guesses[k, SLOTS]

@@ -39,8 +39,9 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULT, dynamic_mechanism
 from streamveil.pipelines.audit import replay_worlds
 from streamveil.pipelines.audit.canaries import Canaries, Mark
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
-from streamveil.pipelines.audit.guesses import Guesses, check, joined
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, check, joined
 from streamveil.pipelines.audit.options import DEFAULT_BINS, DRAWN
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
 from streamveil.pipelines.audit.replay_worlds import STAGES, scripted
@@ -198,12 +199,12 @@ class ChangesAudit:
             guesses.append(self._guessed(k, kind, number, random))
             done(number)
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         for k in self.classes:
-            yield from self._checks_of(k, flakiness / (_CHECKS * len(self.classes)))
+            yield from self._checks_of(k, doubt / (_CHECKS * len(self.classes)))
 
-    def _checks_of(self, k: int, each: float) -> Iterator[Check]:
+    def _checks_of(self, k: int, each: Doubt) -> Iterator[Check]:
         asked = self._population.requirements[k]
         single, whole = (learnt([one for one, _ in self._guesses[k, kind]]) for kind in KINDS)
         promised = [most for _, most in self._guesses[k, WINDOWS]]
@@ -311,6 +312,7 @@ class ChangesAudit:
         sizes[k] += users.sum()
         releases, prices, rules = [], [], []
         for _, told in self._public(k, stories, counts, sizes, users, name):
+            check_clock()
             releases.append(told["release"])
             prices.append(to_epsilon(told["price"]))
             rules.append(told["asked"])

@@ -37,7 +37,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_SECONDS,
 )
 from streamveil.pipelines.audit.records.options import of_records
-from streamveil.pipelines.audit.rounds import LEAST_RUNS, Extent
+from streamveil.pipelines.audit.rounds import Extent
 from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
@@ -50,15 +50,19 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
 LONG = 10_000
-"""Slots of a window from which on an audit takes minutes, whatever --seconds says."""
-CONVICTED = 4
-"""The exit code of a violation: 1 is an audit that failed, 2 one that was refused."""
+"""Slots of a window from which on a minute may be too short for guesses."""
+FAILED, CONVICTED = 1, 4
+"""The exit codes of an audit that found nothing out, and of a violation; 2 is of one that was
+refused."""
 
 
-def main(given: argparse.Namespace, command: str) -> int:
-    """Run the command, which was given as in `command`; returns the exit code."""
+def main(given: argparse.Namespace, command: str, began: float) -> int:
+    """Run the command, which was given as in `command`; returns the exit code.
+
+    Its seconds began at a moment by `time.monotonic`.
+    """
     _check_outputs(given)
-    findings = audited_as(given)
+    findings = audited_as(given, began)
     for line in _lines(findings):
         print(line)
     if given.json:
@@ -72,12 +76,14 @@ def main(given: argparse.Namespace, command: str) -> int:
     for path in (given.page, given.json, given.rejected):
         if path:
             print(f"wrote {path}")
-    return CONVICTED if findings.convicted else 0
+    if findings.convicted:
+        return CONVICTED
+    return 0 if findings.covered else FAILED
 
 
-def audited_as(given: argparse.Namespace) -> Findings:
+def audited_as(given: argparse.Namespace, began: float) -> Findings:
     """Audit as the options say. Raises ConfigurationError for anything wrong."""
-    extent = Extent(given.runs, _seconds(given), given.seed, given.confidence)
+    extent = Extent(given.runs, _seconds(given), given.seed, given.confidence, began=began)
     if of_records(given):
         return _audited_records(given, extent)
     if given.guarantee == INFINITE:
@@ -221,14 +227,13 @@ def _sensitivity(given: argparse.Namespace) -> int:
 
 
 def _warn_of_long_runs(registry: Registry) -> None:
-    """Tell whoever waits that the first rounds are made in any case."""
+    """Say that time may be over before there are guesses."""
     window = max(one.window for one in registry.classes)
     if window > LONG:
         _LOGGER.warning(
-            "a run is longer than the longest window, of %s slots: the %d rounds that every audit "
-            "makes may take minutes or hours, whatever --seconds says; the same budget over a "
-            "shorter window is audited sooner",
-            *(f"{window:,}", LEAST_RUNS),
+            "a run is longer than the longest window, of %s slots: there may be no time for "
+            "guesses about it; give more --seconds, or audit the same budget over a shorter window",
+            f"{window:,}",
         )
 
 
@@ -387,7 +392,6 @@ def _with_progress(extent: Extent) -> Iterator[Extent]:
 
 def _lines(findings: Findings) -> Iterator[str]:
     """What is told, line by line."""
-    about = findings.about
     yield from findings.notes
     shown, sure = (f"{one:.6g}" for one in (findings.confidence, findings.verdict_confidence))
     yield (
@@ -398,11 +402,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     for one in findings.checks:
         yield _row(one)
     yield ""
-    unit = "slot" if about is None else about.unit
-    yield (
-        f"{findings.runs:,} runs of {findings.slots:,} {unit}s in {findings.seconds:.0f} seconds; "
-        f"charges of a {findings.span} reached {findings.overspent:.1%} of its budget"
-    )
+    yield findings.coverage
     if findings.replayed is not None:
         yield findings.replayed.sentence
     yield findings.sentence

@@ -86,6 +86,10 @@ class Findings:
     """What replays found; None where they are not made."""
     about: About | None = None
     """How it is told; None for one stream or many questions about it."""
+    rounds: int = 0
+    """Of guesses, that came to an end."""
+    asked_seconds: float | None = None
+    """After which it had to stop; None for an audit that made so many rounds."""
 
     @property
     def convicted(self) -> bool:
@@ -94,9 +98,26 @@ class Findings:
         return broken or self.overspent > 1.0 or any(one.convicted for one in self.checks)
 
     @property
+    def covered(self) -> bool:
+        """Whether anything was looked at: else nothing was found out."""
+        return bool(self.checks or self.convicted or (self.replayed and self.replayed.slots))
+
+    @property
     def worst(self) -> Check:
-        """The check that proves most, beside what it claims."""
+        """The check that proves most, beside what it claims, where there were guesses."""
         return max(self.checks, key=lambda one: one.times)
+
+    @property
+    def coverage(self) -> str:
+        """What was looked at by guesses, and in which time."""
+        unit = "slot" if self.about is None else self.about.unit
+        of = "" if self.asked_seconds is None else f" of {self.asked_seconds:g}"
+        whole = "1 whole round" if self.rounds == 1 else f"{self.rounds:,} whole rounds"
+        return (
+            f"guesses: {whole}, {self.runs:,} runs of {self.slots:,} {unit}s, in "
+            f"{self.seconds:.0f}{of} seconds; charges of a {self.span} reached "
+            f"{self.overspent:.1%} of its budget"
+        )
 
     @property
     def visible(self) -> float:
@@ -134,6 +155,13 @@ class Findings:
             )
         if self.replayed is not None and self.replayed.violation:
             return f"CONVICTED: {self.mechanism}, by {self.replayed.sentence}"
+        if not self.covered:
+            return f"nothing was found out about {self.mechanism}: give it more time"
+        if not self.checks:
+            return (
+                f"no violation found in {self.mechanism} by replay, which is all that there was "
+                "time for: give it more"
+            )
         worst = self.worst
         beyond = ", which is too little confidence for a verdict" if worst.times > 1 else ""
         return (

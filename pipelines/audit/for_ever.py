@@ -29,15 +29,18 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import SlotRelease, population_of
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window
-from streamveil.pipelines.audit.guesses import Guesses, apart, check, no_figures
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, apart, check, no_figures
 from streamveil.pipelines.audit.life_odds import LifeOdds, Sight
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Play, Stage
 from streamveil.pipelines.audit.replay_worlds import stages_of
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 from streamveil.pipelines.audit.runs import OneStream, public, spent_of
+from streamveil.pipelines.audit.whole_runs import release_stage, second
+from streamveil.pipelines.guarantees import INFINITE
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -138,6 +141,7 @@ class AuditForEver:
         self._population = population_of([self._asked], [0], bins, sensitivity)
         self._machine = infinite_mechanism(mechanism, bins, epsilon, sensitivity=sensitivity)
         self._moves, self._counts, self._seed = moves, counts, seed
+        self._text = mechanism
         self._each = sensitivity // 2 if moves else sensitivity
         self._others: dict[str, Integers] = {}
         self._groups: dict[str, tuple[int, int]] = {}
@@ -152,6 +156,21 @@ class AuditForEver:
 
     def stages(self) -> Iterator[Stage]:
         """Worlds to be replayed: users are there for life, as all that they lose adds up."""
+        return second(self._streams(), self._whole_runs)
+
+    def _whole_runs(self) -> Stage:
+        return release_stage(
+            [self._asked],
+            bins=self._population.bins,
+            seed=self._seed,
+            most=self._each,
+            mechanism=self._text,
+            guarantee=INFINITE,
+            epsilon=self._asked.epsilon,
+            adjacency=REPLACE if self._moves else ADD_REMOVE,
+        )
+
+    def _streams(self) -> Iterator[Stage]:
         return stages_of(
             self._population,
             [0],
@@ -168,7 +187,7 @@ class AuditForEver:
         key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
         return partial(public, OneStream(ReleaseStream(self._machine, NoiseSource(key))), counts)
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         found = {kind: list(self._guesses(kind)) for kind in KINDS}
         claims = ((GATES, CHARGE), (BINS, CHARGE), (LIVES, CHARGE), (BINS, LIFE), (LIVES, LIFE))
@@ -176,7 +195,7 @@ class AuditForEver:
             guesses = found[kind]
             if claim == LIFE:
                 guesses = [one.of_window(self._asked.epsilon) for one in guesses]
-            yield check(kind, claim, self._asked, guesses, flakiness / len(claims))
+            yield check(kind, claim, self._asked, guesses, doubt / len(claims))
 
     def _guesses(self, kind: str) -> Iterator[Guesses]:
         """Of each run; scores are learnt from those that do not count."""
@@ -233,6 +252,7 @@ class AuditForEver:
         stream = ReleaseStream(self._machine, NoiseSource(key))
         state, told = stream.start(), []
         for slot, row in enumerate(counts):
+            check_clock()
             state, release = stream.release(state, slot, row[None])
             told.append(release)
         self.slots += len(told)

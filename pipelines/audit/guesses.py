@@ -32,6 +32,20 @@ LOSSES = ((0.4, 6.0), (0.05, 12.0), (0.8, 4.0), (1.5, 3.0), (1.0, 8.0))
 ANY_LOSS = (*LOSSES, (1e-4, 1e4))
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Probability, at most, that a bound is above the truth."""
+
+    shown: float
+    """Of a bound that is shown."""
+    sure: float
+    """Of a bound that a verdict takes."""
+
+    def __truediv__(self, parts: float) -> Doubt:
+        """An even part of it, of so many."""
+        return Doubt(self.shown / parts, self.sure / parts)
+
+
 @dataclass(frozen=True, eq=False)
 class Guesses:
     """Of the canaries of one run or of several: arrays of shape (n,)."""
@@ -104,7 +118,7 @@ def check(
     claim: str,
     requirement: Requirement,
     runs: Sequence[Guesses],
-    flakiness: float,
+    doubt: Doubt,
     question: str = "",
     *,
     limits: Sequence[tuple[float, float]] = LOSSES,
@@ -116,7 +130,7 @@ def check(
         claim: what their losses are of.
         requirement: of their class.
         runs: guesses of each run.
-        flakiness: probability, at most, of a bound above the truth.
+        doubt: of the bounds.
         question: which told, or `TOGETHER`; empty without questions.
         limits: of the losses where guesses are made, to choose from; with `ANY_LOSS` any that are
             made are better than none.
@@ -126,12 +140,14 @@ def check(
     ways = [(confident, *limits) for confident, limits in product(CONFIDENT, limits)]
     some_are_better = limits is ANY_LOSS
 
-    def worth(way: tuple[float, float, float]) -> tuple[float, bool]:
-        tried = choosing.made(*way)
-        return _bound(tried, flakiness), some_are_better and tried.losses.size > 0
+    tried = [choosing.made(*way) for way in ways]
 
-    best = max(ways, key=worth)
-    made = counting.made(*best)
+    def counted(flakiness: float) -> Guesses:
+        """The guesses that are worth most at such a probability of an error."""
+        worth = [(_bound(one, flakiness), some_are_better and one.losses.size > 0) for one in tried]
+        return counting.made(*ways[max(range(len(ways)), key=worth.__getitem__)])
+
+    made = counted(doubt.shown)
     # Half a guess more and less: if all are right, any loss at all would do.
     reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)
     return Check(
@@ -142,9 +158,10 @@ def check(
         float(np.median(made.losses / made.users)) if made.losses.size else 0.0,
         made.losses.size,
         made.right,
-        _bound(made, flakiness),
+        _bound(made, doubt.shown),
         reached,
-        visible_from(min(reached, 1.0), made.losses, flakiness),
+        visible_from(min(reached, 1.0), made.losses, doubt.shown),
+        surely=_bound(counted(doubt.sure), doubt.sure),
     )
 
 

@@ -46,10 +46,11 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.mechanisms.registry import mechanism as made_mechanism
 from streamveil.pipelines.audit import replay_worlds, worlds
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.comers import Comers, Pair, Real, Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
-from streamveil.pipelines.audit.guesses import Guesses, check, joined, no_figures
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, check, joined, no_figures
 from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
 from streamveil.pipelines.audit.replay_worlds import STAGES, length_of, scripted
@@ -57,7 +58,9 @@ from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out,
 from streamveil.pipelines.audit.runs import Transcript, spent_of
 from streamveil.pipelines.audit.scores import guesses_of, laplace_odds
 from streamveil.pipelines.audit.shown import learnt
+from streamveil.pipelines.audit.whole_runs import release_stage, second
 from streamveil.pipelines.audit.worlds import BINS, SLOTS, crowd, saves_up, sizes_of, world_of
+from streamveil.pipelines.guarantees import USER
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -203,6 +206,33 @@ class PresenceAudit:
 
     def stages(self) -> Iterator[Stage]:
         """Of every class, a user with each of the stories, beside others who come and go."""
+        return second(self._streams(), self._whole_runs)
+
+    def _whole_runs(self) -> Stage:
+        asked = [self._presence.requirements[k] for k in self.classes]
+        limit = next(
+            (self._presence.limits[k] for k in self.classes if self._rules[k].limited),
+            self._presence.limits[self.classes[0]],
+        )
+        if isinstance(asked[0], Lifetime):
+            promise: dict[str, Any] = {
+                "guarantee": USER,
+                "epsilon": asked[0].epsilon,
+                "max_slots": limit.in_life,
+            }
+        else:
+            promise = {"max_slots": f"{limit.max_slots},{limit.blocks}"}
+        return release_stage(
+            asked,
+            bins=self._population.bins,
+            seed=self._seed,
+            most=self._each,
+            mechanism=self._text,
+            adjacency=self._presence.adjacency,
+            **promise,
+        )
+
+    def _streams(self) -> Iterator[Stage]:
         for number in range(STAGES):
             random = np.random.default_rng([self._seed, 911, number])
             for k in self.classes:
@@ -279,12 +309,12 @@ class PresenceAudit:
             yield slot, {"price": price, "release": release}
         yield len(counts), {"revisions": stream.rest(state)}
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         for k in self.classes:
-            yield from self._checks_of(k, flakiness / (_CHECKS * len(self.classes)))
+            yield from self._checks_of(k, doubt / (_CHECKS * len(self.classes)))
 
-    def _checks_of(self, k: int, each: float) -> Iterator[Check]:
+    def _checks_of(self, k: int, each: Doubt) -> Iterator[Check]:
         asked = self._presence.requirements[k]
         part, whole = self._whole(k)
         single = self._guesses[k, SLOTS]
@@ -436,6 +466,7 @@ class PresenceAudit:
         stream = self._stream(digest(b"audit", b"%d" % self._seed, f"{k} {name}".encode()))
         state, releases, prices, answers = stream.start(), [], [], []
         for slot, (table, one) in enumerate(zip(counts, beyond, strict=True)):
+            check_clock()
             before = state.shares.get(k)
             prices.append(to_epsilon(stream.stream.price(state.stream)))
             state, release = stream.release(state, slot, table, one)

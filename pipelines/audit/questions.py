@@ -50,13 +50,14 @@ from streamveil.pipelines.audit.findings import (
     asked_of,
 )
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
-from streamveil.pipelines.audit.guesses import Guesses, check, no_figures
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, check, no_figures
 from streamveil.pipelines.audit.options import DEFAULT_BINS_OF_QUESTIONS
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
 from streamveil.pipelines.audit.replay_worlds import MOST_BINS, STAGES, scripted
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.shown import learnt
+from streamveil.pipelines.audit.whole_runs import answers_stage, second
 from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up, sizes_of
 
 Integers = npt.NDArray[np.int64]
@@ -177,6 +178,20 @@ class AskedAudit:
 
     def stages(self) -> Iterator[Stage]:
         """A user of each class in a window of base slots, and in all questions."""
+        return second(self._streams(), self._whole_runs)
+
+    def _whole_runs(self) -> Stage:
+        asked = self._asked
+        guessed = self.classes.index(asked.guessed) if asked.guessed in self.classes else None
+        return answers_stage(
+            asked.portfolio,
+            [asked.requirements[k] for k in self.classes],
+            seed=self._seed,
+            guessed=guessed,
+            adjacency=asked.adjacency,
+        )
+
+    def _streams(self) -> Iterator[Stage]:
         asked = self._asked if self._counts is not None else self._asked.narrowed(MOST_BINS)
         populations = [one.mechanism.population for one in asked.stream(bytes(32)).streams]
         trip = asked.round_trip
@@ -246,9 +261,9 @@ class AskedAudit:
 
         return Neighbour(whose, _play(asked, key, counts), claims)
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Of all questions together first; half of the probability of an error is theirs."""
-        part = flakiness / 2 / len(self.classes)
+        part = doubt / 2 / len(self.classes)
         windows = {k: self._learnt(k) for k in self.classes}
         for k in self.classes:
             yield from self._checks_together(k, windows[k], part / _CHECKS_TOGETHER)
@@ -266,7 +281,7 @@ class AskedAudit:
             for one, each in zip(runs, zip(*by_question, strict=True), strict=True)
         ]
 
-    def _checks_together(self, k: int, windows: Sequence[_Windows], each: float) -> Iterator[Check]:
+    def _checks_together(self, k: int, windows: Sequence[_Windows], each: Doubt) -> Iterator[Check]:
         requirement = self._asked.requirements[k]
         found = [one.together for one in windows]
         yield check("windows", CHARGE, requirement, found, each, TOGETHER)
@@ -274,7 +289,7 @@ class AskedAudit:
         yield check("windows", WINDOW, requirement, against, each, TOGETHER)
 
     def _checks_of(
-        self, k: int, q: int, name: str, windows: Sequence[_Windows], each: float
+        self, k: int, q: int, name: str, windows: Sequence[_Windows], each: Doubt
     ) -> Iterator[Check]:
         requirement = self._asked.requirements[k]
         single, wide = ([run[q] for run in self._slots[k, kind]] for kind in (SLOTS, BINS))

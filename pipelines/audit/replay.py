@@ -31,12 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import UNIT_BITS
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.randomness.noise import (
     FINE_BITS,
     RandomWords,
     WatchedWords,
     looking_on,
 )
+from streamveil.pipelines.audit.clock import TimeOver, check_clock, part_of_time, stopping_at
 
 Integers = npt.NDArray[np.int64]
 
@@ -108,6 +110,7 @@ class Tape:
 
     def look(self, key: bytes, purpose: str, words: RandomWords) -> RandomWords:
         """See :func:`looking_on`."""
+        check_clock()
         if (key, purpose) in self._words:
             raise Violation(
                 f"slot {self.slot}: the same random words are drawn twice, for {purpose!r}"
@@ -364,10 +367,15 @@ def report_loss(threshold: int, symbols: int) -> int:
 class Replay:
     """A world that was run, to be held against others."""
 
-    def __init__(self, play: Play) -> None:
+    def __init__(self, play: Play, until: float = math.inf) -> None:
+        """Run it to its end, or until a moment by `time.monotonic`: what was run is held then."""
         self.tape, self._published = Tape(), []
+        self.whole, self.compared = True, 0
         for slot, public in self._played(play):
             self._published.append((slot, public))
+            if time.monotonic() > until:
+                self.whole = False
+                break
 
     @property
     def published(self) -> list[Any]:
@@ -378,31 +386,37 @@ class Replay:
         """Force the results of this world on another one; gives the units that these lose.
 
         Raises :class:`Violation` with the first thing that is not a function of noisy results.
+        Raises TimeOver when there is no time left, with what was compared so far in `compared`.
         """
         self.tape.rewind()
-        place = 0
+        self.compared = 0
         for slot, public in self._played(play):
+            place = self.compared
             if place == len(self._published) or self._published[place][0] != slot:
                 raise Violation(f"slot {slot} is published in one world alone")
             found = difference(self._published[place][1], public)
             if found:
                 raise Violation(f"slot {slot}: {found}")
-            place += 1
+            self.compared += 1
+            if not self.whole and self.compared == len(self._published):
+                return self.tape.loss
         self.tape.check_end()
-        if place < len(self._published):
-            raise Violation(f"slot {self._published[place][0]} is published in one world alone")
+        if self.compared < len(self._published):
+            slot, _ = self._published[self.compared]
+            raise Violation(f"slot {slot} is published in one world alone")
         return self.tape.loss
 
     def _played(self, play: Play) -> Iterator[tuple[int, Any]]:
         made = iter(play())
         while True:
+            check_clock()
             # Only here: between slots others may draw noise that is none of ours.
             with looking_on(self.tape.look):
                 try:
                     slot, public = next(made)
                 except StopIteration:
                     return
-                except Violation:
+                except (Violation, TimeOver):
                     raise
                 except Exception as error:
                     if not self.tape.playing:
@@ -463,37 +477,59 @@ FASTER, EVERY, FLAKINESS = (1.25, 2.0, 8.0), 64, 1e-6
 
 
 def noise_too_small(tape: Tape) -> str | None:
-    """Say where noise is smaller than its rate asks for; None if nowhere.
+    """Say where noise is smaller than its rate asks for, or repeats itself; None if nowhere.
 
-    How much likelier draws are at a higher rate is, multiplied from any draw on, a martingale with
-    mean 1 where the rate is as it should be. So it is ever above x with probability 1 / x at most
-    (Ville's inequality), and where noise is too small it grows without bounds. It is begun anew all
-    the time, so that it does not matter when noise became too small.
+    How much likelier draws are at a higher rate, or if one draw in two is an earlier one again, is,
+    multiplied from any draw on, a martingale with mean 1 where the noise is as it should be. So it
+    is ever above x with probability 1 / x at most (Ville's inequality), and where noise is wrong it
+    grows without bounds. It is begun anew all the time, so that it does not matter when noise
+    became wrong.
     """
     groups: dict[str, list[tuple[int, Integers, float]]] = {}
     for event in tape.events:
         if event.kind == LAPLACE and np.asarray(event.value).dtype.kind == "i":
-            noise = np.asarray(event.result) - event.value
+            noise = np.ravel(np.asarray(event.result) - event.value)
             rate = event.rate / float(1 << UNIT_BITS)
             groups.setdefault(event.purpose.split(" ")[0], []).append((event.slot, noise, rate))
     sizes = {kind: sum(noise.size for _, noise, _ in some) for kind, some in groups.items()}
-    tests = len(FASTER) * sum(1 + size // EVERY for size in sizes.values())
+    tests = (len(FASTER) + 2) * sum(1 + size // EVERY for size in sizes.values())
     for kind, some in groups.items():
         slots = np.concatenate([np.full(noise.size, slot) for slot, noise, _ in some])
-        draws = np.concatenate([np.abs(noise).ravel() for _, noise, _ in some])
-        rates = np.concatenate([np.full(noise.size, rate) for _, noise, rate in some])
-        for times in FASTER:
-            likelier = np.log(np.tanh(times * rates / 2) / np.tanh(rates / 2))
-            likelier -= (times - 1) * rates * draws
+        for wrong, likelier in _wrong_noise(some):
             sums = np.append(0.0, np.cumsum(likelier))
             best = np.maximum.accumulate(sums[::-1])[::-1] - sums
             at = int(best[::EVERY].argmax()) * EVERY
             if best[at] > math.log(tests / FLAKINESS):
                 return (
-                    f"the noise {kind!r} is smaller than its rate says from slot {slots[at]} on: "
-                    f"it is e**{best[at]:.0f} times likelier at {times:g} times the rate"
+                    f"the noise {kind!r} {wrong} from slot {slots[at]} on: that is "
+                    f"e**{best[at]:.0f} times likelier than what its rate says"
                 )
     return None
+
+
+def _wrong_noise(
+    some: Sequence[tuple[int, Integers, float]],
+) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """What may be wrong with noise, and how much likelier each draw is then: logarithms."""
+    drawn = [noise for _, noise, _ in some]
+    draws = np.concatenate(drawn)
+    rates = np.concatenate([np.full(noise.size, rate) for _, noise, rate in some])
+    sizes = np.abs(draws) * rates
+    for times in FASTER:
+        scale = np.log(np.tanh(times * rates / 2) / np.tanh(rates / 2))
+        yield f"is that of {times:g} times its rate", scale - (times - 1) * sizes
+    # One draw in two is the one before it, or that of its place in the last draws of as many.
+    before = np.roll(draws, 1)
+    places = np.concatenate(
+        [
+            there if there.shape == here.shape else np.full(here.size, 1 << 62)
+            for there, here in zip([drawn[0][:0], *drawn[:-1]], drawn, strict=True)
+        ]
+    )
+    before[:1] = 1 << 62
+    for earlier in (before, places):
+        repeated = np.where(draws == earlier, sizes - np.log(np.tanh(rates / 2)), -np.inf)
+        yield "repeats itself", np.logaddexp(0.0, repeated) - math.log(2)
 
 
 # ---- what an audit replays ------------------------------------------------------------------
@@ -520,6 +556,10 @@ class Stage:
     charged: Callable[[list[Any]], float] = lambda _: 0.0
     """From all that the world published, the largest charge of a window, or of a life, in parts of
     its budget."""
+    what: str = "streams"
+    """Of what."""
+    slots: int = 0
+    """Of each world, where what it publishes is not given slot by slot."""
 
 
 @dataclass(frozen=True)
@@ -532,55 +572,105 @@ class Replayed:
     """The largest loss in parts of what was claimed: exact."""
     worlds: int = 0
     slots: int = 0
+    complete: bool = True
+    """Whether all worlds that there are were held against each other, from beginning to end."""
+    left_out: str = ""
+    """What could not be run, and why: one line."""
 
     @property
     def sentence(self) -> str:
         """In one line."""
         if self.violation:
             return f"replay: {self.violation}"
+        if not self.slots:
+            why = self.left_out or "time was over before"
+            return f"replay: no world was held against another one ({why})"
+        extent = "all there are" if self.complete else "as many as there was time for"
         return (
-            f"replay: in {self.worlds:,} worlds of {self.slots:,} slots all that is published "
-            "follows from noisy results alone, which lose "
+            f"replay: in {self.worlds:,} worlds of {self.slots:,} slots ({extent}) all that is "
+            "published follows from noisy results alone, which lose "
             f"{self.worst:.3f} times what is claimed at most"
+            f"{self.left_out and f'; left out: {self.left_out}'}"
         )
 
 
 LEAST = 2
-"""Worlds that every audit holds against another one."""
+"""Worlds that every audit holds against another one, of each of its first stages."""
 
 
 def replayed(stages: Iterable[Stage], until: float = math.inf) -> Replayed:
     """Hold the worlds of all stages against each other.
 
     Args:
-        stages: `LEAST` neighbours are run in any case.
-        until: when to stop, by `time.monotonic`.
+        stages: `LEAST` neighbours of each of the first `LEAST` are run if there is any time.
+        until: when to run no more than these, by `time.monotonic`.
     """
-    worst, worlds, slots = 0.0, 0, 0
+    tally = _Tally()
     try:
-        for stage in stages:
-            if worlds and time.monotonic() > until:
+        for number, stage in enumerate(stages):
+            if number >= LEAST and time.monotonic() > until:
+                tally.complete = False
                 break
-            base = Replay(stage.play)
-            small = noise_too_small(base.tape)
-            if small:
-                raise Violation(small)
-            charges = stage.charged(base.published)
-            if charges > 1:
-                raise Violation(f"charges of a window are {charges:.4g} times its budget")
-            for each in stage.neighbours:
-                if worlds >= LEAST and time.monotonic() > until:
-                    break
-                loss = base.against(each.play)
-                worlds, slots = worlds + 1, slots + len(base.published)
-                for claim, units in each.claims(base.published).items():
-                    if loss > units:
-                        raise Violation(
-                            f"the noisy results tell {loss / max(units, 1):.4g} times {claim} of "
-                            f"{each.whose}: {loss} units of 2**-{UNIT_BITS}, where {units} are "
-                            "claimed"
-                        )
-                    worst = max(worst, loss / max(units, 1))
+            first = number < LEAST
+            try:  # of the first ones none takes the time of the next
+                with stopping_at(part_of_time(1 / (LEAST - number) if first else 1.0)):
+                    tally.hold(stage, until, LEAST if first else 0)
+            except TimeOver:
+                tally.complete = False
     except Violation as found:
-        return Replayed(str(found), worst, worlds + 1, slots)
-    return Replayed("", worst, worlds, slots)
+        return tally.replayed(str(found))
+    return tally.replayed()
+
+
+@dataclass
+class _Tally:
+    """What was replayed so far, as of :class:`Replayed`."""
+
+    worst: float = 0.0
+    worlds: int = 0
+    slots: int = 0
+    complete: bool = True
+    left_out: str = ""
+
+    def replayed(self, violation: str = "") -> Replayed:
+        return Replayed(
+            violation, self.worst, self.worlds, self.slots, self.complete, self.left_out
+        )
+
+    def hold(self, stage: Stage, until: float, least: int) -> None:
+        """Hold the worlds of a stage against each other: so many in any case.
+
+        Raises Violation, or TimeOver.
+        """
+        try:
+            base = Replay(stage.play, part_of_time(1 / (1 + LEAST)))
+        except ConfigurationError as error:
+            self.left_out = f"{stage.what}: {error}"
+            return
+        self.complete &= base.whole
+        small = noise_too_small(base.tape)
+        if small:
+            raise Violation(small)
+        charges = stage.charged(base.published)
+        if charges > 1:
+            raise Violation(f"charges of a window are {charges:.4g} times its budget")
+        for number, each in enumerate(stage.neighbours):
+            if number >= least and time.monotonic() > until:
+                self.complete = False
+                return
+            try:
+                loss = base.against(each.play)
+            finally:
+                self.worlds += 1
+                self.slots += stage.slots * base.compared or base.compared
+            if base.whole:  # claims are of whole runs
+                self._claimed(each, loss, each.claims(base.published))
+
+    def _claimed(self, each: Neighbour, loss: int, claims: Mapping[str, int]) -> None:
+        for claim, units in claims.items():
+            if loss > units:
+                raise Violation(
+                    f"the noisy results tell {loss / max(units, 1):.4g} times {claim} of "
+                    f"{each.whose}: {loss} units of 2**-{UNIT_BITS}, where {units} are claimed"
+                )
+            self.worst = max(self.worst, loss / max(units, 1))

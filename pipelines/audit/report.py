@@ -23,7 +23,7 @@ _WIDEST = 2.0
 def json_of(findings: Findings, command: str) -> str:
     """All figures, and the verdict in words."""
     found = {
-        "verdict": "convicted" if findings.convicted else "no violation found",
+        "verdict": _verdict(findings),
         "sentence": findings.sentence,
         "mechanism": findings.mechanism,
         "confidence": findings.confidence,
@@ -34,6 +34,7 @@ def json_of(findings: Findings, command: str) -> str:
         "own_input": findings.own,
         "runs": findings.runs,
         "slots": findings.slots,
+        "rounds": findings.rounds,
         "seconds": findings.seconds,
         "notes": list(findings.notes),
         "checks": [_record(one) for one in findings.checks],
@@ -41,6 +42,12 @@ def json_of(findings: Findings, command: str) -> str:
         "version": version("streamveil"),
     }
     return json.dumps(found, indent=2) + "\n"
+
+
+def _verdict(findings: Findings) -> str:
+    if findings.convicted:
+        return "convicted"
+    return "no violation found" if findings.covered else "nothing found out"
 
 
 def _record(one: Check) -> dict[str, Any]:
@@ -73,6 +80,7 @@ def _replay(findings: Findings) -> dict[str, Any] | None:
         "violation": found.violation or None,
         "worst": found.worst,
         "worlds": found.worlds,
+        "complete": found.complete,
         "slots": found.slots,
     }
 
@@ -87,7 +95,7 @@ def page_of(findings: Findings, command: str) -> str:
         palette=PALETTE,
         findings=findings,
         rows=[_row(one) for one in findings.checks],
-        worst=findings.worst,
+        worst=findings.worst if findings.checks else None,
         named=named,
         by_question=any(one.question for one in findings.checks),
         parts={one.part for one in findings.checks},

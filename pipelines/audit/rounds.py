@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
+from streamveil.pipelines.audit.clock import TimeOver, stopping_at
 from streamveil.pipelines.audit.findings import Check, Findings, asked_of
+from streamveil.pipelines.audit.guesses import Doubt
 from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.replay import Stage, replayed
 
 LEAST_RUNS = 4
 VERDICT_CONFIDENCE = 0.999
 """Of a verdict, at least: one audit in a thousand convicts a configuration that is honest."""
-# Part of the seconds for replays.
-REPLAYING = 0.3
+# Part of the seconds for replays; and until when the fewest of them may go on.
+REPLAYING, REPLAYING_AT_MOST = 0.3, 0.7
+# Part of the seconds that is left for bounds until it is known how long these take; and what they
+# may take beside what they took of fewer guesses.
+BOUNDS, LONGER = 0.1, 1.3
 # More classes are not audited one by one.
 MOST_CLASSES = 4
 
@@ -37,8 +42,8 @@ class Rounds(Protocol):
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class; `done` is called after each run."""
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
-        """What was found; a bound is above the truth with this probability at most."""
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
+        """What was found; of `LEAST_RUNS` rounds or more."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Extent:
     runs: int | None = DEFAULT_RUNS
     """Rounds; None for as many as `seconds` allow."""
     seconds: float | None = None
-    """To stop after, about; `LEAST_RUNS` are made in any case."""
+    """To stop after, whatever is done by then."""
     seed: int = 0
     """The same one gives the same audit, but for where `seconds` stop it."""
     confidence: float = DEFAULT_CONFIDENCE
@@ -59,6 +64,9 @@ class Extent:
     or, if it is larger, this one."""
     done: Callable[[int], object] = lambda _: None
     """Called after each round with how many are done, and after each run of it."""
+    began: float | None = None
+    """When the seconds began, by `time.monotonic`; None for when the audit does. Whatever was done
+    since then, one half of them is left for the audit."""
 
     def __post_init__(self) -> None:
         """Check all of it."""
@@ -88,7 +96,7 @@ def found_by(
     too_short: Mapping[str, int] = MappingProxyType({}),
     stages: Iterable[Stage] | None = None,
 ) -> Findings:
-    """Go on for so many rounds, or about so many seconds.
+    """Go on for so many rounds, or so many seconds.
 
     Args:
         audit: what goes on.
@@ -97,35 +105,86 @@ def found_by(
         own: whether canaries were put beside a real stream.
         notes: of what was not audited.
         too_short: as of `Findings`.
-        stages: worlds to be replayed, if any: a part of the seconds is theirs.
+        stages: worlds to be replayed, if any: the first part of the seconds is theirs.
     """
-    started, number = time.monotonic(), 0
+    schedule = _Schedule.of(extent)
     found = None
     if stages is not None:
-        until = math.inf if extent.seconds is None else started + REPLAYING * extent.seconds
-        found = replayed(stages, until)
-    while number != extent.runs:
-        audit.round(number, extent.done)
-        number += 1
-        extent.done(number)
-        over = extent.seconds is not None and time.monotonic() - started > extent.seconds
-        if over and number >= LEAST_RUNS:
-            break
-    taken = time.monotonic() - started
+        with stopping_at(schedule.after(REPLAYING_AT_MOST)):
+            found = replayed(stages, schedule.after(REPLAYING))
     verdict = max(extent.confidence, VERDICT_CONFIDENCE)
-    checks = tuple(
-        replace(shown, surely=sure.times)
-        for shown, sure in zip(
-            audit.checks(1 - extent.confidence), audit.checks(1 - verdict), strict=True
-        )
-    )
+    doubt = Doubt(1 - extent.confidence, 1 - verdict)
+    rounds, checks = _in_rounds(audit, extent, schedule, doubt)
+    few = () if rounds >= LEAST_RUNS else (_too_few(rounds, extent),)
     return Findings(
-        *(name, extent.confidence, verdict, audit.runs, audit.slots, taken, checks),
+        *(name, extent.confidence, verdict, audit.runs, audit.slots),
+        time.monotonic() - schedule.began,
+        checks,
         audit.overspent,
         own=own,
-        notes=(*notes, *(_longer(*one) for one in too_short.items())),
+        notes=(*notes, *(_longer(*one) for one in too_short.items()), *few),
         too_short=too_short,
         replayed=found,
+        rounds=rounds,
+        asked_seconds=extent.seconds,
+    )
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Moments by `time.monotonic`."""
+
+    began: float
+    end: float
+
+    @classmethod
+    def of(cls, extent: Extent) -> _Schedule:
+        now, seconds = time.monotonic(), math.inf if extent.seconds is None else extent.seconds
+        began = now if extent.began is None else extent.began
+        return cls(began, max(began + seconds, now + seconds / 2))
+
+    def after(self, part: float) -> float:
+        """After such a part of the seconds."""
+        return self.began + part * (self.end - self.began)
+
+
+def _in_rounds(
+    audit: Rounds, extent: Extent, schedule: _Schedule, doubt: Doubt
+) -> tuple[int, tuple[Check, ...]]:
+    """Make rounds while there is time for more, and for the bounds of their guesses.
+
+    How long bounds take is measured when the fewest rounds are made: these are kept where no other
+    run is made.
+    """
+    number, runs, until = 0, 0, schedule.after(1 - BOUNDS)
+    checks: tuple[Check, ...] = ()
+    try:
+        while number != extent.runs:
+            with stopping_at(until):
+                audit.round(number, extent.done)
+            number += 1
+            extent.done(number)
+            if math.isinf(schedule.end):
+                continue
+            if number == LEAST_RUNS:
+                begun, runs = time.monotonic(), audit.runs
+                checks = tuple(audit.checks(doubt))
+                each = LONGER * (time.monotonic() - begun) / LEAST_RUNS
+            if number >= LEAST_RUNS:
+                until = schedule.end - each * (number + 2)
+                if time.monotonic() > until:
+                    break
+    except TimeOver:
+        pass
+    if number >= LEAST_RUNS and audit.runs != runs:
+        checks = tuple(audit.checks(doubt))
+    return number, checks
+
+
+def _too_few(rounds: int, extent: Extent) -> str:
+    return (
+        f"no guesses: {rounds} of {LEAST_RUNS} rounds were made when the time was over: give more "
+        f"than --seconds={extent.seconds:g}"
     )
 
 

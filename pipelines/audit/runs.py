@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+from streamveil.pipelines.audit.clock import check_clock
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -104,7 +106,7 @@ class Transcript:
     prices: Floats
     """What each slot could have cost before it was released, epsilon, shape (T, K)."""
 
-    @property
+    @cached_property
     def spent(self) -> Floats:
         """What each slot was charged, epsilon, shape (T, K)."""
         return to_epsilon(np.stack([one.spent for one in self.releases]))
@@ -117,6 +119,7 @@ def run(
     driver = make(text, population, key)
     releases, prices = [], []
     for slot, table in enumerate(counts):
+        check_clock()
         prices.append(to_epsilon(driver.price()))
         releases.append(driver.release(slot, table))
     return Transcript(population, releases, np.stack(prices))

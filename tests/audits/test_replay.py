@@ -1,6 +1,7 @@
 """All that leaves is a function of noisy results, which lose what was charged: by replay."""
 
-from math import inf
+import re
+from itertools import islice
 from unittest.mock import patch
 
 import numpy as np
@@ -18,6 +19,7 @@ from streamveil.pipelines.audit.replay import (
     Stage,
     Violation,
     difference,
+    noise_too_small,
     replayed,
     report_loss,
     sampled_loss,
@@ -29,11 +31,14 @@ KEY = bytes(range(32))
 ROOMS = (auditing, changes, for_ever, presence, questions)
 
 
-def replay_of(scene, until=inf) -> Replayed:
-    """The replays of an audit, without its guesses."""
+def replay_of(scene) -> Replayed:
+    """The first replays of an audit, without its guesses: of one run of more than 480 slots.
+
+    Whole runs have tests of their own, in `test_whole_runs.py`.
+    """
 
     def alone(*_, stages, **__):
-        return replayed(stages, until)
+        return replayed(islice(stages, 1), until=0)
 
     with pytest.MonkeyPatch.context() as patched:
         for room in ROOMS:
@@ -43,7 +48,7 @@ def replay_of(scene, until=inf) -> Replayed:
 
 @pytest.mark.parametrize("scene", ["uniform"])  # `doors.py` has those of mutants
 def test_what_leaves_follows_from_noisy_results(scene):
-    found = replay_of(scene, until=0)  # as few worlds as there can be, of more than 480 slots
+    found = replay_of(scene)
     assert not found.violation
     assert found.slots > 2 * 480
 
@@ -59,7 +64,7 @@ def test_what_leaves_follows_from_noisy_results(scene):
 def test_what_leaves_without_noise_is_convicted(name):
     mutant = MUTANTS[name]
     with mutant.patched():
-        assert replay_of(mutant.scene, until=0).violation
+        assert replay_of(mutant.scene).violation
 
 
 # By guesses nobody would see so little.
@@ -71,7 +76,7 @@ def test_a_tenth_less_noise_is_seen_in_one_run(tenths, monkeypatch):
     monkeypatch.setattr(
         sampling, "discrete_laplace", lambda units, *given: exact(units * tenths // 10, *given)
     )
-    found = replay_of("uniform", until=0)
+    found = replay_of("uniform")
     assert bool(found.violation) == (tenths > 10)
     if found.violation:
         assert "1.1 times what the slots were charged of a user with w = 3" in found.violation
@@ -96,7 +101,7 @@ def test_honest_scenes_are_acquitted(scene):
 @pytest.mark.parametrize("classes", [1, 2])
 def test_honest_mechanisms_are_acquitted(name, classes):
     asked = [Requirement(5, 2.0), Requirement(8, 0.7)][:classes]
-    found = replay_of(lambda: audited(asked, mechanism=name, bins=8, sensitivity=classes), until=0)
+    found = replay_of(lambda: audited(asked, mechanism=name, bins=8, sensitivity=classes))
     assert not found.violation
 
 
@@ -174,6 +179,23 @@ def test_a_claim_is_compared_with_whole_units():
     assert "tell 1 times a budget of a user: 274877906944 units" in found[0].violation
     assert found[1].worst == 1
     assert not found[1].violation
+
+
+@pytest.mark.parametrize("repeated", [None, "one draw", "one slot"])
+def test_noise_that_repeats_itself_is_seen(repeated):
+    """As where a source that ran dry gives the same words again and again."""
+
+    def made():
+        for slot in range(200):
+            words = NoiseSource(KEY).slot(slot, b"").words("it")
+            noise = discrete_laplace(1 << 36, 8, words)
+            if slot >= 100 and repeated:
+                noise[:] = 21 if repeated == "one draw" else np.arange(8) * 10 - 40
+            yield slot, noise + np.zeros(8, np.int64)
+
+    found = noise_too_small(Replay(made).tape)
+    assert bool(found) == bool(repeated)
+    assert not repeated or re.search(r"the noise 'it' repeats itself from slot (9\d|10\d)", found)
 
 
 def test_losses_of_sampled_events_and_of_reports_are_those_of_their_likelihoods():

@@ -30,6 +30,7 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import derived_key, digest
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, local_mechanism
 from streamveil.pipelines.audit.about import DEVICES
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.devices.canaries import Spans
 from streamveil.pipelines.audit.devices.clients import Clients
 from streamveil.pipelines.audit.devices.odds import odds
@@ -37,7 +38,7 @@ from streamveil.pipelines.audit.devices.options import DEFAULT_BINS_OF_DEVICES
 from streamveil.pipelines.audit.devices.runs import Answers, DeviceRun
 from streamveil.pipelines.audit.devices.values import Values
 from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
-from streamveil.pipelines.audit.guesses import ANY_LOSS, Guesses, check
+from streamveil.pipelines.audit.guesses import ANY_LOSS, Doubt, Guesses, check
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
 
 Integers = npt.NDArray[np.int64]
@@ -140,6 +141,7 @@ class DevicesAudit:
         clients = {k: self._clients(k, random, derived_key(key, f"{k}")) for k in self.classes}
         everybody = [*spans[SLOTS].values(), *spans[SPANS].values()]
         for slot in range(self._length):
+            check_clock()
             values.begin(slot)
             for one in (*everybody, *(each.spans for each in clients.values())):
                 one.open(slot, values.pairs(one.users))
@@ -162,9 +164,9 @@ class DevicesAudit:
             for kind, one in found.items():
                 self._guesses[k, kind].append(one.guesses(KEPT))
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """All of them; the probability of an error is shared among them."""
-        each = flakiness / (len(self.classes) * _CHECKS)
+        each = doubt / (len(self.classes) * _CHECKS)
         for k in self.classes:
             requirement = self._asked.classes[k]
             reports, windows, again = (self._guesses[k, kind] for kind in (SLOTS, SPANS, AGAIN))

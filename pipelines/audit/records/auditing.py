@@ -30,8 +30,9 @@ from streamveil.mechanisms.per_record.protocol import Bounds, Floats
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import BUDGET, Check, Findings
-from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, check, joined
+from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Doubt, Guesses, check, joined
 from streamveil.pipelines.audit.records.canaries import Canary
 from streamveil.pipelines.audit.records.charges import dearest
 from streamveil.pipelines.audit.records.doubt import in_doubt
@@ -150,9 +151,9 @@ class RecordsAudit:
             done(number)
         self.runs += 1
 
-    def checks(self, flakiness: float) -> Iterator[Check]:
+    def checks(self, doubt: Doubt) -> Iterator[Check]:
         """All of them; the probability of an error is shared among them."""
-        each = flakiness / len(self._guesses)
+        each = doubt / len(self._guesses)
         for (i, part), found in self._guesses.items():
             canary = self._canaries[i]
             made = check(part, BUDGET, Requirement(1, canary.budget), found, each, limits=ANY_LOSS)
@@ -189,6 +190,7 @@ class RecordsAudit:
     def _shown(
         self, i: int, part: str, world: str, there: bool, number: int, source: NoiseSource
     ) -> Shown:
+        check_clock()
         made = self._showing[i, world]
         self.slots += number
         return (made.drawn if part == NOISE else made.released)(there, number, source)

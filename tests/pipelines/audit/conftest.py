@@ -8,6 +8,7 @@ from streamveil.pipelines.audit import (
     presence,
     questions,
     replay_worlds,
+    whole_runs,
     worlds,
 )
 
@@ -23,6 +24,7 @@ def short(monkeypatch):
 @pytest.fixture(autouse=True)
 def replayed_briefly(monkeypatch):
     """Worlds that are replayed are short: `tests/audits/test_replay.py` has long ones."""
-    monkeypatch.setattr(replay_worlds, "LENGTH", 36)
+    for module in (replay_worlds, whole_runs):
+        monkeypatch.setattr(module, "LENGTH", 36)
     for module in (replay_worlds, presence, changes, questions):
         monkeypatch.setattr(module, "STAGES", 1)

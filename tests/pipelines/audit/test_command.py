@@ -7,7 +7,7 @@ import pytest
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import auditing, changes, command, presence
+from streamveil.pipelines.audit import auditing, changes, clock, command, presence, replay, runs
 from streamveil.pipelines.audit import questions as asked
 from streamveil.pipelines.audit.devices import auditing as devices
 from streamveil.pipelines.audit.records import auditing as records
@@ -111,7 +111,32 @@ def test_no_output_is_where_the_next_audit_reads(toolbox, files, output):
 def test_long_windows_are_warned_of(toolbox, monkeypatch, caplog):
     monkeypatch.setattr(command, "LONG", 3)
     assert toolbox.run("audit", ASKED, *QUICK).code == 0
-    assert "the longest window, of 4 slots: the 4 rounds that every audit makes" in caplog.text
+    assert "the longest window, of 4 slots: there may be no time for guesses" in caplog.text
+
+
+@pytest.mark.usefixtures("short")
+def test_what_was_covered_is_told_and_an_audit_that_covered_nothing_failed(
+    toolbox, tmp_path, monkeypatch
+):
+    figures = tmp_path / "audit.json"
+    outcome = toolbox.run("audit", ASKED, *QUICK, f"--json={figures}")
+    assert "guesses: 4 whole rounds, " in outcome.out
+    assert " slots (all there are) all that is published follows from noisy" in outcome.out
+    found = json.loads(figures.read_text())
+    assert (found["rounds"], found["replay"]["complete"]) == (4, True)
+
+    def over():
+        raise clock.TimeOver
+
+    for module in (replay, runs):
+        monkeypatch.setattr(module, "check_clock", over)
+    figures.unlink()
+    outcome = toolbox.run("audit", ASKED, "--mechanism=pba", "--seconds=60", f"--json={figures}")
+    assert outcome.code == 1
+    assert "no guesses: 0 of 4 rounds were made" in outcome.out
+    assert "replay: no world was held against another one" in outcome.out
+    assert "nothing was found out about pba" in outcome.out
+    assert json.loads(figures.read_text())["verdict"] == "nothing found out"
 
 
 def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypatch):

@@ -1,13 +1,17 @@
 """How long an audit goes on."""
 
+import json
 import time
 
 import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Requirement
+from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import CHARGE
-from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.guesses import Doubt, Guesses, check
+from streamveil.pipelines.audit.replay import Neighbour, Stage
+from streamveil.pipelines.audit.report import json_of, page_of
 from streamveil.pipelines.audit.rounds import LEAST_RUNS, USUAL, Extent, found_by
 
 
@@ -37,10 +41,10 @@ class Counted:
         self.runs += 1
 
     def __init__(self):
-        self.flakiness = []
+        self.doubts = []
 
-    def checks(self, flakiness):
-        self.flakiness.append(flakiness)
+    def checks(self, doubt):
+        self.doubts.append(doubt)
         return iter(())
 
 
@@ -49,19 +53,117 @@ class Counted:
     [
         (USUAL, 24),
         (Extent(runs=5), 5),
-        (Extent(runs=None, seconds=1.0), LEAST_RUNS),  # each takes longer, and so many are made
-        (Extent(runs=9, seconds=1.0), LEAST_RUNS),
         (Extent(runs=9, seconds=1e9), 9),
     ],
 )
-def test_an_audit_ends_by_rounds_or_by_seconds(extent, rounds, monkeypatch):
-    clock = iter(range(0, 1000, 2))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+def test_an_audit_ends_by_rounds(extent, rounds):
     audit = Counted()
     found = found_by(audit, "nothing", extent, own=False, notes=["a note"])
-    assert found.runs == rounds
+    assert found.runs == found.rounds == rounds
     assert found.notes == ("a note",)
-    assert audit.flakiness == pytest.approx([1 - extent.confidence, 0.001])
+    assert audit.doubts[-1] == Doubt(pytest.approx(1 - extent.confidence), pytest.approx(0.001))
+
+
+class Clock:
+    """Time that goes by where something is done, and not otherwise."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+class Slow(Counted):
+    """Rounds of ten pieces, each of which looks at the clock; bounds take time as well."""
+
+    def __init__(self, clock, piece, bounds):
+        super().__init__()
+        self.clock, self.piece, self.bounds = clock, piece, bounds
+
+    def round(self, number, done):
+        for _ in range(10):
+            check_clock()
+            self.clock.now += self.piece
+        self.runs += 1
+
+    def checks(self, doubt):
+        self.clock.now += self.bounds * self.runs
+        return super().checks(doubt)
+
+
+@pytest.mark.parametrize("piece", [0.01, 0.1, 0.5, 1.4, 3.0])
+@pytest.mark.parametrize("bounds", [0.0, 0.05, 0.4])
+@pytest.mark.parametrize("began", [None, 980.0])
+def test_seconds_hold_however_slow_the_machine(piece, bounds, began, monkeypatch):
+    clock = Clock(monkeypatch)
+    audit = Slow(clock, piece, bounds)
+    extent = Extent(runs=None, seconds=60.0, began=began)
+    found = found_by(audit, "it", extent, own=False, notes=())
+    begun = 1000.0 if began is None else began
+    # A piece that had begun, and bounds of the fewest rounds, which nobody knew.
+    assert clock.now - begun <= 60.0 + piece + LEAST_RUNS * bounds
+    assert found.seconds == clock.now - begun
+    assert found.rounds == audit.runs
+    enough = LEAST_RUNS * 10 * piece < 54 - (1000 - begun)
+    assert (found.rounds >= LEAST_RUNS) == enough
+    if enough:
+        assert clock.now - begun > 60 - 20 * piece - 4 * bounds * (found.rounds + 2)
+        assert found.notes == ()
+    else:
+        assert found.notes[-1].startswith(f"no guesses: {found.rounds} of 4 rounds were made when")
+
+
+def test_an_input_that_takes_long_to_read_leaves_half_of_the_seconds(monkeypatch):
+    clock = Clock(monkeypatch)
+    found_by(Slow(clock, 0.1, 0.0), "it", Extent(None, 60.0, began=900.0), own=False, notes=())
+    assert 1025 < clock.now <= 1030.1
+
+
+def slow_stage(clock, seconds):
+    """A stage of worlds of ten slots, each of which takes so long."""
+
+    def play():
+        for slot in range(10):
+            clock.now += seconds
+            yield slot, {"slot": slot}
+
+    return Stage(play, (Neighbour("everybody", play), Neighbour("a user", play)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "worlds", "slots", "complete", "rounds"),
+    [
+        (0.01, 8, 80, True, True),  # all stages
+        (0.4, 4, 40, False, True),  # those that are always held, which take more than their part
+        (2.0, 4, 14, False, True),  # no world comes to its end, and each kind is looked at
+    ],
+)
+def test_replays_come_first_and_say_how_far_they_came(
+    seconds, worlds, slots, complete, rounds, monkeypatch
+):
+    clock = Clock(monkeypatch)
+    stages = [slow_stage(clock, seconds) for _ in range(4)]
+    extent = Extent(runs=None, seconds=60.0)
+    found = found_by(Slow(clock, 0.01, 0.0), "it", extent, own=False, notes=(), stages=stages)
+    told = found.replayed
+    assert (told.worlds, told.slots, told.complete) == (worlds, slots, complete)
+    assert ("as many as there was time for" in told.sentence) != complete
+    assert (found.rounds >= LEAST_RUNS) == rounds
+    assert clock.now - 1000 <= 60 + seconds
+
+
+def test_nothing_that_was_looked_at_is_no_acquittal(monkeypatch):
+    clock = Clock(monkeypatch)
+    audit, extent = Slow(clock, 100.0, 0.0), Extent(runs=None, seconds=60.0)
+    found = found_by(audit, "it", extent, own=False, notes=())
+    assert not found.covered
+    assert found.sentence == "nothing was found out about it: give it more time"
+    clock.now = 1000.0
+    stages = [slow_stage(clock, 1e-3)]
+    found = found_by(Slow(clock, 100.0, 0.0), "it", extent, own=False, notes=(), stages=stages)
+    assert found.covered
+    assert "no violation found in it by replay, which is all" in found.sentence
+    assert json.loads(json_of(found, "it"))["verdict"] == "no violation found"
+    assert "No violation found" in page_of(found, "it")
 
 
 def test_rounds_are_told_as_they_are_done():
@@ -74,10 +176,10 @@ def test_rounds_are_told_as_they_are_done():
 @pytest.mark.parametrize(("right", "shown", "convicted"), [(35, True, False), (40, True, True)])
 def test_a_verdict_takes_more_confidence_than_a_bound_and_both_are_told(right, shown, convicted):
     class Guessed(Counted):
-        def checks(self, flakiness):
+        def checks(self, doubt):
             guesses = [Guesses.of_single(np.ones(20), np.ones(20, bool), np.ones(20))] * 2
             guesses.append(Guesses.of_single(np.ones(40), np.arange(40) < right, np.ones(40)))
-            yield check("bins", CHARGE, Requirement(1, 1.0), guesses, flakiness)
+            yield check("bins", CHARGE, Requirement(1, 1.0), guesses, doubt)
 
     found = found_by(Guessed(), "it", Extent(runs=4), own=False, notes=())
     (one,) = found.checks
