@@ -49,6 +49,15 @@ class Score:
         """Whether it is of counts so small that an honest interval may hold nearly all of them."""
         return self.is_sum and self.true < SPARSE * self.rows
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is of quantiles whose tails hold fewer events than noise may add or take.
+
+        No interval can be narrow then, and one that allows for slots that differ holds nearly all
+        quantiles of a stream whose slots are alike.
+        """
+        return self.figure in ("p50", "p95") and self.epsilon == min(EPSILONS)
+
 
 def scores(name: str, epsilon: float, seed: int) -> list[Score]:
     """Draw a stream, release it with one budget, and compare."""
