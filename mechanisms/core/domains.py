@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -152,8 +152,39 @@ def _labels_of_cells(columns: int, rows: int) -> tuple[str, ...]:
     return tuple(f"r{row}c{col}" for row in range(rows) for col in range(columns))
 
 
+class _OneMoreBin:
+    """What domains with one more bin, the last, have in common."""
+
+    domain: Categories | Edges | Grid | WithOther
+    name: str
+    _holds: ClassVar[str]
+    _option: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not self.name:
+            raise ConfigurationError(
+                f"the bin for {self._holds} values has no name: name it ({self._option})"
+            )
+        if self.name in self.domain.labels:
+            raise ConfigurationError(
+                f"the bin for {self._holds} values cannot be called {self.name!r} "
+                f"({self._option}): the domain has a bin of that name; choose another"
+            )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.domain.bins + 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return (*self.domain.labels, self.name)
+
+
 @dataclass(frozen=True)
-class WithOther(Identified):
+class WithOther(_OneMoreBin, Identified):
     """A domain with one more bin, the last, for all values that are outside it.
 
     What is null, or not a number where numbers are asked for, has no bin there either. Raises
@@ -161,64 +192,26 @@ class WithOther(Identified):
     """
 
     IDENTITY = Form("with other", ("domain", "name"))
+    _holds, _option = "other", "--other"
 
     domain: Categories | Edges | Grid
     name: str
     """Label of the bin."""
 
-    def __post_init__(self) -> None:
-        """Check the name."""
-        if not self.name:
-            raise ConfigurationError("the bin for other values has no name: name it (--other)")
-        if self.name in self.domain.labels:
-            raise ConfigurationError(
-                f"the bin for other values cannot be called {self.name!r} (--other): the domain "
-                "has a bin of that name; choose another"
-            )
-
-    @property
-    def bins(self) -> int:
-        """Number of bins."""
-        return self.domain.bins + 1
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """A name for each bin."""
-        return (*self.domain.labels, self.name)
-
 
 @dataclass(frozen=True)
-class WithNull(Identified):
+class WithNull(_OneMoreBin, Identified):
     """A domain with one more bin, the last, for values that are null: missing, or empty text.
 
     Raises ConfigurationError for an empty name or that of a bin.
     """
 
     IDENTITY = Form("with null", ("domain", "name"))
+    _holds, _option = "null", "--null"
 
     domain: Categories | Edges | Grid | WithOther
     name: str
     """Label of the bin."""
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        if not self.name:
-            raise ConfigurationError("the bin for null values has no name: name it (--null)")
-        if self.name in self.domain.labels:
-            raise ConfigurationError(
-                f"the bin for null values cannot be called {self.name!r} (--null): the domain has "
-                "a bin of that name; choose another"
-            )
-
-    @property
-    def bins(self) -> int:
-        """Number of bins."""
-        return self.domain.bins + 1
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """A name for each bin."""
-        return (*self.domain.labels, self.name)
 
 
 Domain = Categories | Edges | Grid | WithOther | WithNull
