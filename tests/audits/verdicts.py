@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+import pytest
 
 from streamveil.mechanisms import BudgetExceeded
+from streamveil.pipelines.audit import rounds
 from tests.audits.mutants import MUTANTS, Mutant
 from tests.audits.scenes import COMMANDS, SCENES, Shown, no_filters
 from tests.mechanisms.test_audit import audit
@@ -63,6 +65,9 @@ def _verdict(scene: str, seeds: int, mutant: Mutant | None = None, refused: str 
 @contextmanager
 def _arranged(mutant: Mutant | None, open_doors: bool) -> Iterator[None]:
     with ExitStack() as stack:
+        # What replays see is in `test_replay.py`, mutant by mutant.
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(rounds, "replayed", lambda *_: None)
         if open_doors:
             stack.enter_context(no_filters())
         if mutant:

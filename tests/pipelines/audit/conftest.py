@@ -4,11 +4,12 @@ import pytest
 
 from streamveil.pipelines.audit import (
     asked_worlds,
+    auditing,
     changes,
+    for_ever,
     presence,
     questions,
     replay_worlds,
-    whole_runs,
     worlds,
 )
 
@@ -23,8 +24,9 @@ def short(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def replayed_briefly(monkeypatch):
-    """Worlds that are replayed are short: `tests/audits/test_replay.py` has long ones."""
-    for module in (replay_worlds, whole_runs):
-        monkeypatch.setattr(module, "LENGTH", 36)
+    """Worlds that are replayed are short: `tests/audits` has long ones, and whole runs."""
+    monkeypatch.setattr(replay_worlds, "LENGTH", 36)
+    for module in (auditing, presence, questions, for_ever):
+        monkeypatch.setattr(module, "second", lambda stages, _: stages)
     for module in (replay_worlds, presence, changes, questions):
         monkeypatch.setattr(module, "STAGES", 1)

@@ -153,18 +153,17 @@ def test_what_cannot_be_audited_is_refused():
         audited([Requirement(3, 3.0)], mechanism="rotation", extent=BRIEF)
 
 
-# Each audit may convict an honest mechanism with probability 5 %; that 5 of 20 do has a probability
-# of 3e-3 even then, and bounds that are shared among checks err far less often.
+# A verdict convicts an honest mechanism with a probability of 1e-3 at most.
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
-def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
+def test_honest_mechanisms_are_acquitted_with_every_seed():
     convicted = [
         audited(
             [Requirement(2, 3.0)], mechanism="pba", bins=24, extent=Extent(runs=4, seed=seed)
         ).convicted
-        for seed in range(20)
+        for seed in range(4)
     ]
-    assert sum(convicted) < 5
+    assert not any(convicted)
 
 
 @pytest.mark.slow

@@ -163,16 +163,16 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
         audited_devices([Requirement(3, 3.0)], **{"extent": BRIEF, **wrong})
 
 
-# As of `test_auditing`: that 5 of 20 convict an honest mechanism has a probability of 3e-3 at most.
+# As of `test_auditing.py`.
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["lbu", "rotation:turns=3", "plpd+"])
-def test_honest_devices_are_convicted_no_more_often_than_was_said(name):
+def test_honest_devices_are_acquitted_with_every_seed(name):
     convicted = [
         audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=seed)).convicted
-        for seed in range(20)
+        for seed in range(4)
     ]
-    assert sum(convicted) < 5
+    assert not any(convicted)
 
 
 # ---- parts ------------------------------------------------------------------------------------

@@ -113,15 +113,15 @@ def test_what_cannot_be_audited_is_refused():
         audited_for_ever(1.0, mechanism="pba", extent=BRIEF)
 
 
-# As of `test_auditing.py`: 5 of 20 convictions have a probability of 3e-3 even at 5 % each.
+# As of `test_auditing.py`.
 @pytest.mark.slow
-def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
+def test_honest_mechanisms_are_acquitted_with_every_seed():
     convicted = [
         audited_for_ever(2.0, mechanism=text, bins=8, extent=Extent(runs=4, seed=seed)).convicted
-        for seed in range(10)
+        for seed in range(2)
         for text in (SEVERAL, "horizon:slots=8")
     ]
-    assert sum(convicted) < 5
+    assert not any(convicted)
 
 
 FOREVER = ("--guarantee=infinite", "--epsilon=2", "--bins=4", "--runs=4")

@@ -160,15 +160,15 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
     assert max((row >= 0).sum() for row in plan.differing) == differ
 
 
-# As of `test_auditing.py`: 5 of 20 convictions have a probability of 3e-3 even at 5 % each.
+# As of `test_auditing.py`.
 @pytest.mark.slow
-def test_honest_streams_are_convicted_no_more_often_than_was_said():
+def test_honest_streams_are_acquitted_with_every_seed():
     convicted = [
         audited(bins=12, extent=Extent(runs=4, seed=seed)).convicted
-        for seed in range(10)
+        for seed in range(2)
         for audited in (of_life, of_windows)
     ]
-    assert sum(convicted) < 5
+    assert not any(convicted)
 
 
 LIFE_OF_TWO = ("--guarantee=user", "--epsilon=6", "--max_slots=2", "--mechanism=uniform")

@@ -163,17 +163,17 @@ def test_what_cannot_be_audited_is_refused():
         audited_records(Records("sum", BOUNDS, FALLING), [], extent=BRIEF)
 
 
-# As of `test_auditing`: that 5 of 20 convict an honest statistic has a probability of 3e-3 at most.
+# As of `test_auditing.py`.
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("kind", "name"), [("count", "hat"), ("distinct", "framework")])
-def test_honest_statistics_are_convicted_no_more_often_than_was_said(kind, name):
+def test_honest_statistics_are_acquitted_with_every_seed(kind, name):
     made, canaries = Records(kind, BOUNDS, FALLING, name), of_values(FALLING, BOUNDS)
     convicted = [
         audited_records(made, canaries, extent=Extent(runs=4, seed=seed)).convicted
-        for seed in range(20)
+        for seed in range(4)
     ]
-    assert sum(convicted) < 5
+    assert not any(convicted)
 
 
 def test_others_are_as_many_as_leave_a_choice_in_doubt():
