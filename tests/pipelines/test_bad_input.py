@@ -80,8 +80,8 @@ def test_message_has_no_steps_of_the_pipeline(job):
 
 
 def test_edges_need_numbers(job):
-    path = job.write("events.parquet", table(value=[True, False, True]))
-    job.refused("column 'value'", "bool", "numbers", input=path, domain="edges:0,1,2")
+    path = job.write("events.parquet", table(value=[b"0", b"1", b"0"]))
+    job.refused("column 'value'", "binary", "numbers", input=path, domain="edges:0,1,2")
 
 
 @pytest.mark.parametrize("pattern", ["nothing.csv", "nothing-*.parquet", "no/where/*.csv"])
