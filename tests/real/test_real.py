@@ -11,11 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.real.scores import EPSILONS, SEEDS, grouped, scores
+from tests.real.scores import EPSILONS, SEEDS, SLIGHT, grouped, scores
 from tests.real.streams import STREAMS
+from tests.real.truth import SUMS
 
 LEAST, MOST = 0.85, 0.95
 """Coverage of intervals of 90 %."""
+NOT_MET = {
+    # Of waves of a few slots that no `cycle` names, releases of single slots may see the same hours
+    # again and again, and the others get their level.
+    ("stops", "count of a bin"): "sum",
+    ("stops", "count of levels, bin"): "sum",
+    ("stops", "count of levels, total"): "sum and coverage",
+    ("meters", "sum"): "coverage",
+    ("meters", "p95"): "coverage",
+    # A heavy tail, in its first days.
+    ("payments", "p95"): "coverage",
+}
+"""What does not hold yet of single figures, by stream and figure."""
+HELD = 0.75
+"""Least coverage of one figure with one budget: that of eight runs varies by chance."""
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "real.json"
 
 
@@ -37,7 +52,7 @@ def test_sums_are_those_of_the_events(sample):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("by", ["figure", "epsilon"])
+@pytest.mark.parametrize("by", ["figure", "epsilon", "stream"])
 def test_intervals_hold_nine_tenths_of_the_truth(sample, by, later):
     for group in grouped(sample, by):
         held = np.array([one.held[later] for one in group.scores])
@@ -46,7 +61,7 @@ def test_intervals_hold_nine_tenths_of_the_truth(sample, by, later):
         # In the first days an interval may be wider: less is known than is allowed for.
         some = [one for one in group.scores if not one.is_sparse and not one.is_hidden]
         held = np.array([one.held[later] for one in some])
-        assert not later or held.mean() <= MOST + slack, group.key
+        assert not later or not some or held.mean() <= MOST + slack, group.key
 
 
 def test_the_recorded_table_is_of_all_streams_and_budgets():
@@ -56,7 +71,16 @@ def test_the_recorded_table_is_of_all_streams_and_budgets():
     }
     figures = {(stream, figure) for stream, figure, *_ in each["rows"]}
     assert sum(row[2] for row in together["rows"]) == len(figures) * len(EPSILONS)
-    # By chance one sum in fifty is beyond three standard errors of a mean of eight.
-    sums = [row for row in together["rows"] if row[0].split()[0] in ("count", "users", "sum")]
-    assert sum(row[5] for row in sums) <= 0.1 * sum(row[2] for row in sums)
-    assert all(min(row[6:]) > 0.75 for row in together["rows"])
+
+
+# Each figure of each stream is held by itself, not on average over streams.
+def test_each_recorded_figure_holds_but_for_those_that_are_named():
+    each, _ = json.loads(RECORDED.read_text())[-1]["tables"]
+    for stream, figure, epsilon, ratio, bias, *coverages in each["rows"]:
+        missed = NOT_MET.get((stream, figure), "")
+        if figure.split()[0] in SUMS and "sum" not in missed:
+            assert abs(ratio - 1) <= SLIGHT or abs(bias) <= 3, (stream, figure, epsilon)
+        if "coverage" not in missed:
+            assert min(coverages) > HELD, (stream, figure, epsilon)
+    recorded = {(stream, figure) for stream, figure, *_ in each["rows"]}
+    assert set(NOT_MET) <= recorded
