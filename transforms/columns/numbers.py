@@ -17,10 +17,10 @@ NOT_FINITE = "not a finite number"
 _NUMERIC = r"^\s*[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?\s*$"
 
 
-def as_numbers(array: pa.Array) -> npt.NDArray[np.float64] | None:
+def as_numbers(array: pa.Array, booleans: bool = True) -> npt.NDArray[np.float64] | None:
     """Numbers of a column, shape (n,), NaN for what is none; None for a type that holds none.
 
-    A boolean, also as text, is 1 or 0.
+    If `booleans`, one of these, also as text, is 1 or 0.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -31,7 +31,7 @@ def as_numbers(array: pa.Array) -> npt.NDArray[np.float64] | None:
         text = array
         good = pc.match_substring_regex(text, _NUMERIC)
         array = pc.utf8_trim_whitespace(pc.if_else(good, text, None))
-        if array.null_count > text.null_count:
+        if booleans and array.null_count > text.null_count:
             words = pc.ascii_lower(pc.utf8_trim_whitespace(text))
             for word, digit in ((TRUE, "1"), (FALSE, "0")):
                 array = pc.if_else(pc.fill_null(pc.equal(words, word), False), digit, array)
@@ -40,7 +40,7 @@ def as_numbers(array: pa.Array) -> npt.NDArray[np.float64] | None:
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)
         or pa.types.is_null(kind)
-        or pa.types.is_boolean(kind)
+        or (booleans and pa.types.is_boolean(kind))
     ):
         return None
     numbers: npt.NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(

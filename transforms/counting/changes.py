@@ -200,7 +200,7 @@ class ChangeMapper:
         if "slot" in columns:
             column = _column(batch, "slot")
             given[0] = _given(column)
-            values = as_numbers(column)
+            values = as_numbers(column, booleans=False)
             first, last = self.slots.index(EARLIEST), self.slots.index(LATEST)
             if values is None:
                 values = np.full(len(column), np.nan)
@@ -231,7 +231,7 @@ class ChangeMapper:
             windows, epsilons = (
                 np.full(len(column), np.nan) if numbers is None else numbers
                 for column in columns[side : side + 2]
-                for numbers in (as_numbers(column),)
+                for numbers in (as_numbers(column, booleans=False),)
             )
             good = valid_windows(windows) & valid_epsilons(epsilons)
             # Any two changes may have to be kept together: see `strictest`.

@@ -202,6 +202,7 @@ def test_a_bad_time_is_a_dead_letter(time, reason):
         ("time", [True], "unparsable time"),
         ("window_forward", [[1]], "requirement out of range"),
         ("epsilon_backward", [True], "requirement out of range"),
+        ("epsilon_backward", ["true"], "requirement out of range"),
     ],
 )
 def test_a_column_of_a_wrong_type_is_the_fault_of_its_rows(name, values, reason):
