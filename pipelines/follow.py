@@ -68,7 +68,7 @@ from streamveil.pipelines.live.warnings import Warnings
 from streamveil.pipelines.logs import heard_by, tell
 from streamveil.pipelines.monitor import Monitor, monitored
 from streamveil.pipelines.options import SLOTS_PER_PASS
-from streamveil.pipelines.overlaps import files_of_folder, refuse_in_input
+from streamveil.pipelines.overlaps import refuse_in_input, refuse_state_in_input
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.signals import ending, stopping
@@ -409,7 +409,6 @@ class Follow:
         """Refuse results of passes that the next pass would read."""
         written = [
             *(path for number in (1, 2) for path in self._targets(number).values()),
-            *files_of_folder(str(self.folder.path)),
             *(self.summary, self._card),
         ]
         refuse_in_input([self.input, self.changes], written)
@@ -936,6 +935,8 @@ def held(given: Any, following: Following) -> Iterator[tuple[StateFolder, Monito
 
     Raises ConfigurationError.
     """
+    changes = getattr(given, "requirement_changes", None)
+    refuse_state_in_input([given.input, changes], following.state)
     with (
         StateFolder.held(following.state, create=not following.resume) as folder,
         monitored(folder, following.clock, following.exports) as monitor,

@@ -39,9 +39,18 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
                 )
 
 
-def files_of_folder(folder: str) -> list[str]:
-    """A file of each format that may come to be in a folder."""
-    return [os.path.join(folder, f"some{ending}") for ending in EXTENSIONS]
+def refuse_state_in_input(inputs: Iterable[str | None], folder: str) -> None:
+    """Refuse a folder of state, before it is made, whose files an input takes in.
+
+    Raises ConfigurationError.
+    """
+    files = [os.path.join(folder, f"some{ending}") for ending in EXTENSIONS]
+    for pattern in filter(None, inputs):
+        if any(_takes_in(pattern.removeprefix(_WATCHED), each) for each in (folder, *files)):
+            raise ConfigurationError(
+                f"--state={folder} would be written where the input {pattern} takes it in, so the "
+                "next run would read it as events: name another folder, or narrow the input"
+            )
 
 
 def _takes_in(pattern: str, path: str) -> bool:

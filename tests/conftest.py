@@ -37,7 +37,20 @@ CLUSTERS = {
 WITHOUT_BEAM = {"mechanisms"}
 QUICK_ROOMS = {"mechanisms", "io"}
 # Of these rooms, tests of long streams and of every file operation.
-LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_metamorphic", "test_snapshot"}
+LONG = {
+    "test_adaptive_streams",
+    "test_broken_sums",
+    "test_cycle",
+    "test_dynamic_stream",
+    "test_expected",
+    "test_life_stream",
+    "test_metamorphic",
+    "test_present_stream",
+    "test_replanning",
+    "test_revisions",
+    "test_snapshot",
+    "test_usual",
+}
 RUNNERS = {"runner", "usual_runner"}
 # Whole audits: minutes of work, of which tests/audits has a quick sample.
 AUDITS = Path("pipelines", "audit")

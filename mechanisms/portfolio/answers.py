@@ -13,10 +13,13 @@ tails are thought of, each the more the better it fits to that, and how they dif
 
 Values are those of clipped numbers; standard error and interval are about the numbers as they are.
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
-is taken there. Quantiles beyond the first or last edge are told as that edge,
-and in words; intervals of quantiles reach beyond it, into a tail as steep as the outer interval.
-Between edges events lie near a smooth curve, as far as the edges themselves do so: only so far as
-they do not, it is thought how far that is from a straight line, and that events lie anywhere.
+is taken there. A quantile is where as much chance lies below as above, were it hardly ever beyond
+the edges; its interval is where the share of events below differs by less than that share errs.
+Quantiles beyond the first or last edge are told as that edge, and in words; their intervals reach
+beyond it, into a tail as steep as the outer interval.
+Between edges events lie by chance near a smooth curve, as far as the edges themselves do so: only
+so far as they do not, it is thought how far that is from a straight line, and that events lie
+anywhere.
 
 Sources: J. Pickands, "Statistical inference using extreme order statistics" (1975), of tails; R. S.
 Woodruff, "Confidence intervals for medians and other position measures" (1952).
@@ -64,6 +67,9 @@ SHAPELESS = 0.19
 # Standard deviation of whole numbers around what a curve tells, which edges halfway between them
 # are put for.
 WHOLE = 12**-0.5
+# How likely a quantile is beyond the edges, in parts of what shares below these tell alone: edges
+# are put where numbers are expected.
+OUTSIDE = 0.1
 # As many edges count as much as that, when the edges of a question tell how smooth numbers are: it
 # is thought of one interval, and an edge tells of two.
 THOUGHT = 0.5
@@ -82,8 +88,6 @@ _NORMAL = NormalDist()
 # beyond it to hold 90 %.
 _BEGINS = np.linspace(NINETY_PERCENT, 6.0, 50)
 _ENDS = np.array([_NORMAL.inv_cdf(0.9 + _NORMAL.cdf(-begin)) for begin in _BEGINS])
-# As many points of a normal distribution, each of the same chance.
-_EVEN = np.array([_NORMAL.inv_cdf((place + 0.5) / 64) for place in range(64)])
 # The least share of events, and standard error of one, that is computed with.
 _LEAST_SHARE, _LEAST_SPREAD = 1e-12, 1e-9
 # Distances at which tails are drawn, in parts of that over which they fall to a part in e; and the
@@ -392,9 +396,10 @@ def of_quantiles(
     down = np.minimum.accumulate(below[:, ::-1], axis=1)[:, ::-1]
     curve, spread = (up + down) / 2, np.sqrt(np.maximum(doubt, 0.0))
     rough = _rough(curve, spread, edges)
+    events = np.maximum(counts.sum(axis=1), LEAST_EVENTS)
     marks = _marks(counts, variances, 1.0)
     answers = [
-        _quantile(output, curve, spread, rough, marks, edges, float(quantile))
+        _quantile(output, curve, spread, rough, events, marks, edges, float(quantile))
         for output, quantile in zip(outputs, quantiles, strict=True)
     ]
     names = ("values", "stderr", "low", "high", "clipping", "notes")
@@ -559,12 +564,13 @@ def _quantile(
     curve: Floats,
     spread: Floats,
     rough: Floats,
+    events: Floats,
     marks: _Marks,
     edges: Floats,
     quantile: float,
 ) -> Answer:
     """One quantile of all nodes: see `_between`."""
-    nodes = zip(curve, spread, rough.tolist(), strict=True)
+    nodes = zip(curve, spread, rough.tolist(), events.tolist(), strict=True)
     found = [_between(*node, edges, quantile) for node in nodes]
     value, low, high = np.array(found).T
     outside = (quantile < curve[:, 0]) | (quantile > curve[:, -1])
@@ -576,7 +582,7 @@ def _quantile(
 
 
 def _between(
-    curve: Floats, spread: Floats, rough: float, edges: Floats, quantile: float
+    curve: Floats, spread: Floats, rough: float, events: float, edges: Floats, quantile: float
 ) -> tuple[float, float, float]:
     """A quantile, and the ends of its interval.
 
@@ -584,6 +590,7 @@ def _between(
         curve: share of events below each edge.
         spread: standard error of it.
         rough: see `_rough`.
+        events: how many there are.
         edges: of intervals.
         quantile: the share that is looked for.
     """
@@ -592,11 +599,12 @@ def _between(
     if fine[0] < there < fine[-1]:
         place = int(np.searchsorted(fine, there))
         fine, smooth = np.insert(fine, place, there), np.insert(smooth, place, quantile)
-    fine, smooth, doubt = _with_tails(fine, smooth, np.interp(fine, edges, spread), curve, edges)
+    chance = np.sqrt(_scattered(smooth, fine, curve, edges) / events)
+    doubt = np.hypot(np.interp(fine, edges, spread), chance)
+    fine, smooth, doubt = _with_tails(fine, smooth, doubt, curve, edges)
     scores = _scores(smooth, doubt, quantile)
-    value = np.clip(np.interp(_EVEN, scores, fine), edges[0], edges[-1]).mean()
-    value = float(np.clip(value, edges[0], edges[-1]))  # sums round
     low, middle, high = np.interp([-NINETY_PERCENT, 0.0, NINETY_PERCENT], scores, fine)
+    value = _inside(scores, fine, edges)
     least, most = min(low, edges[0]), max(high, edges[-1])
     # How far beyond the edges it is, is as uncertain as how far numbers are beyond bounds.
     under, over = (DOUBT * max(gap, 0.0) for gap in (edges[0] - middle, middle - edges[-1]))
@@ -613,6 +621,33 @@ def _between(
     low = max(value - np.hypot(value - low, bent), least) - NINETY_PERCENT * under
     high = min(value + np.hypot(high - value, bent), most) + NINETY_PERCENT * over
     return value, low, high
+
+
+def _inside(scores: Floats, points: Floats, edges: Floats) -> float:
+    """The middle of where a quantile may be, if it is hardly expected beyond the edges.
+
+    Args:
+        scores: of points, see `_scores`.
+        points: with tails beyond the edges.
+        edges: of intervals.
+    """
+    below, rest = (_NORMAL.cdf(score) for score in np.interp(edges[[0, -1]], points, scores))
+    within, beyond = rest - below, OUTSIDE * (below + 1 - rest)
+    middle = below + (within + beyond) / 2 - OUTSIDE * below
+    if not below < middle < rest:
+        return float(edges[0] if middle <= below else edges[-1])
+    return float(np.clip(np.interp(_NORMAL.inv_cdf(middle), scores, points), edges[0], edges[-1]))
+
+
+def _scattered(smooth: Floats, fine: Floats, curve: Floats, edges: Floats) -> Floats:
+    """Variance of the share of events below points between edges, if there were one event.
+
+    Events of an interval are below a point or above it by chance.
+    """
+    place = np.clip(np.searchsorted(edges, fine, side="right"), 1, len(edges) - 1)
+    before, after = smooth - curve[place - 1], curve[place] - smooth
+    found: Floats = np.maximum(before * after, 0.0) / np.maximum(before + after, _LEAST_SHARE)
+    return found
 
 
 def _shapeless(held: Floats, below: Floats) -> Floats:
@@ -668,28 +703,19 @@ def _rough(curve: Floats, spread: Floats, edges: Floats) -> Floats:
 
 
 def _scores(curve: Floats, spread: Floats, quantile: float) -> Floats:
-    """How far along a normal distribution points are if a quantile is spread along it: rising.
+    """By how many standard errors the share below each point is above a quantile's: rising.
 
-    A quantile is below a point where the share of events below the point is larger than it. Such
-    shares follow beta distributions: they are skewed near 0 and 1, and so are quantiles.
-
-    Source: E. Paulson, "An approximate normalization of the analysis of variance distribution"
-    (1942).
+    A quantile is below a point where the share of events below the point is larger than it. These
+    shares are not bounded by 0 and 1: what noise takes from a tail it may have added elsewhere, and
+    a share that is cut off at 1 would look certain.
 
     Args:
-        curve: expected share of events below each point.
+        curve: estimated share of events below each point.
         spread: standard error of it.
         quantile: the share that is looked for.
     """
-    inside = np.clip(curve, _LEAST_SHARE, 1 - _LEAST_SHARE)
-    events = inside * (1 - inside) / np.maximum(spread, _LEAST_SPREAD) ** 2 - 1
-    # No share is known less well than from one event: the approximation does not hold there, and
-    # would make of an unknown share a quantile that is certain.
-    events = np.maximum(events, 1.0)
-    below, above = 1 / (9 * events * inside), 1 / (9 * events * (1 - inside))
-    odds = np.cbrt(quantile / (1 - quantile) * (1 - inside) / inside)
-    found = ((1 - below) - (1 - above) * odds) / np.sqrt(above * odds**2 + below)
-    # Far from the quantile the approximation may turn back.
+    found = (curve - quantile) / np.maximum(spread, _LEAST_SPREAD)
+    # Farther from the quantile, less may be known of shares.
     place = int(np.searchsorted(curve, quantile))
     found[:place] = np.minimum.accumulate(found[:place][::-1])[::-1]
     found[max(place - 1, 0) :] = np.maximum.accumulate(found[max(place - 1, 0) :])

@@ -46,6 +46,8 @@ SCALE_OF_SQUARES = 256
 """Quanta across the range of a variance, whose parts are in squares of them."""
 MOST_INTERVALS = 1 << 10
 """Of quantiles: what each adds to is a table of their square."""
+ANY_SHARE = 1 / 3
+"""Variance of a share if any is as likely, in parts of the largest that it could have."""
 WIDEST = 1e75
 """The widest range: the square of a variance is still a float."""
 
@@ -544,7 +546,7 @@ class Quantiles(_Ratio, Identified):
     @property
     def ratios(self) -> Ratios:
         """Shares of events below edges."""
-        return Ratios(_below, 1.0)
+        return Ratios(_below, 1.0, ANY_SHARE)
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)

@@ -58,8 +58,10 @@ SCATTER = 0.25
 LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
 DIFFER, LEAST_DIFFER = 0.12, 0.0003
-# So many standard errors of it are added: too little holds less than too much does.
-UNSURE = 0.3
+# So many standard errors of it are added: too little holds less than too much does. The more so of
+# forecasts of shares: all that is told of their errors rests on slots that were observed, which may
+# be of one hour of the day.
+UNSURE, UNSURE_AHEAD = 0.3, 1.0
 # Of nodes around all together, as it is thought at first, and the least and most that is believed.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
 # The most that a slot is believed to differ, all in all.
@@ -150,6 +152,8 @@ class Ratios:
     """From counts of parts, their variances and the usual share of each, all (nodes, parts)."""
     scatter: float = SCATTER
     """Variance of single numbers, in parts of what it is at most."""
+    unknown: float = BEFORE
+    """Of what may be thought before anything is known, in the same parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +190,19 @@ class Usual:
         long = np.maximum(self.parts[0], 0.0)
         return long / np.maximum(long.sum(axis=1, keepdims=True), _TINY)
 
-    def differ(self) -> Floats:
+    def differ(self, unsure: float = UNSURE) -> Floats:
         """Variance of ratios of a slot around what is usual, in parts of the most it could be.
 
         Those of all ratios together are what is thought of each before it is known: (ratios,).
+
+        Args:
+            unsure: so many standard errors of it are added.
         """
         first = self.ratios.scatter * DIFFER
         found = (self.apart.mean() + 1 / first) / (self.told.mean() + 1 / first**2)
         found = max(found, self.ratios.scatter * LEAST_DIFFER)
         known = self.told + 1 / found**2
-        each = (self.apart + 1 / found) / known + UNSURE / np.sqrt(known)
+        each = (self.apart + 1 / found) / known + unsure / np.sqrt(known)
         return np.maximum(each, self.ratios.scatter * LEAST_DIFFER)
 
     def after(self, observed: Iterable[Observed]) -> Usual:
@@ -290,10 +297,11 @@ class Usual:
             shifts: by how much it is expected to be below what is usual, and by how much what is
                 told of the slot is expected to be below it: shape (nodes, 1).
         """
-        return self._pulled(
+        ratio, doubt = self._pulled(
             lambda counts, variances, _: Told.of(counts / whole, variances / whole**2, each),
             *(counts, variances, before, self.differ()[number], shifts),
         )
+        return np.clip(ratio, 0.0, 1.0), doubt
 
     def expected(
         self, each: Floats, before: Floats, whole: float = 1.0, number: int = 0
@@ -303,12 +311,13 @@ class Usual:
             Told.of(parts / whole, noise / whole**2, each)
             for parts, noise in zip(self.parts, self.noise, strict=True)
         ]
-        ratio, _ = _usual(known, before, self.ratios.scatter)
+        ratio, _ = _usual(known, before, self.ratios)
         return ratio, self.differ()[number] * _most(ratio)
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
-        return self._pulled(Told.below, counts, variances, before, self.differ(), lagging=True)
+        differ = self.differ(UNSURE if self.own == 1 else UNSURE_AHEAD)
+        return self._pulled(Told.below, counts, variances, before, differ, lagging=True)
 
     def _pulled(
         self,
@@ -324,7 +333,7 @@ class Usual:
         known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
         slot = told(counts, variances, TOGETHER)
         seen = told(self.last.counts, self.last.variances, 0.0) if self.last else None
-        ratio, doubt = _usual(known, before, self.ratios.scatter)
+        ratio, doubt = _usual(known, before, self.ratios)
         ratio = np.maximum(ratio - shifts[0], 0.0)
         slot, seen = slot.raised(shifts[1]), seen and seen.raised(shifts[1])
         return _pulled(ratio, doubt, slot, seen, self.ratios.scatter, differ, self.own, lagging)
@@ -338,19 +347,19 @@ def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
     return start.after([Observed(counts, variances)]) if known else start
 
 
-def _usual(known: list[Told], before: Floats, scatter: float) -> tuple[Floats, Floats]:
+def _usual(known: list[Told], before: Floats, ratios: Ratios) -> tuple[Floats, Floats]:
     """What is usual lately, and the variance of that, (nodes, ratios).
 
     Args:
         known: what the slots so far tell, over a long time and lately.
         before: what was thought of the ratios before anything was known.
-        scatter: variance of single numbers.
+        ratios: which they are.
     """
     long, lately = known
     ratio = np.atleast_2d(before)
-    ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
+    ratio, doubt = _pull(ratio, ratios.unknown * _most(ratio), 0.0, long.everywhere())
     ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
-    return _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
+    return _pull(ratio, LATELY * ratios.scatter * _most(ratio), doubt, lately)
 
 
 def _pulled(
@@ -382,17 +391,17 @@ def _pulled(
         spread, events = np.minimum(moved + chance + doubt, MOST_SPREAD * most), slot.events
         found, _ = _pull(ratio, spread, 0.0, seen, events)
         found, both = _pull(ratio, spread, 0.0, seen, events, np.clip(found, 0.0, 1.0))
-        return np.clip(found, 0.0, 1.0), both
+        return found, both
     if own == 1:
         found, both = _pull(ratio, moved + chance, doubt, slot)
-        return np.clip(found, 0.0, 1.0), both
+        return found, both
     # Forecasts, and means of many slots, tell how a stream moves, but are as far from this slot as
     # what is usual; and of what its single numbers happen to be they tell nothing.
     moves = moved if lagging else moved + chance
     events = np.maximum(slot.events, 0.0)
     slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * moves * events**2)
     found, both = _pull(ratio, moves, doubt, slot)
-    return np.clip(found, 0.0, 1.0), both + chance if lagging else moves + doubt
+    return found, both + chance if lagging else moves + doubt
 
 
 def _pull(

@@ -96,10 +96,12 @@ def test_answers_in_the_input_are_refused(job):
         job.refused("would be written where the input", questions=asked, **(none | places))
 
 
-def test_a_state_in_the_input_is_refused(job):
+@pytest.mark.parametrize("pattern", ["in", "in/*", "in/**"])
+def test_a_state_in_the_input_is_refused_and_not_made(job, pattern):
     os.makedirs(job.path("in"))
     job.lines("u1,A,2024-01-01T08:00:00Z", name="in/events.csv")
-    flags = {"state": job.path("in/state"), "start": "2024-01-01", "input": job.path("in")}
+    flags = {"state": job.path("in/state"), "start": "2024-01-01", "input": job.path(pattern)}
     outcome = job(**flags)
     assert outcome.code == 2
-    assert "would be written where the input" in outcome.err
+    assert f"--state={flags['state']} would be written where the input" in outcome.err
+    assert os.listdir(job.path("in")) == ["events.csv"]

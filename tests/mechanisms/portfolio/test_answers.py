@@ -130,7 +130,7 @@ def test_errors_by_hand():
     # Without noise it is known at an edge; in one interval that holds all, it may be elsewhere.
     known = [[0.0, 5e3, 5e3, 0.0], [0.0, 1e4, 0.0, 0.0]]
     found = Quantiles("x", (0, 10, 20)).answer(np.array(known), np.zeros((2, 4)))
-    assert found.stderr[0] == pytest.approx(0, abs=1e-7)
+    assert found.stderr[0] == pytest.approx(0, abs=0.05)
     straight = found.values[1] - 5
     assert found.stderr[1] == pytest.approx(np.hypot(straight, answers.SHAPELESS * 10), rel=0.1)
 
@@ -221,12 +221,20 @@ def test_the_curve_between_edges_is_that_of_fritsch_and_butland():
         assert answers._smooth(curve, edges) == pytest.approx(expected, abs=1e-12)
 
 
-def test_scores_are_those_of_beta_distributions():
-    for share, spread in ((0.5, 0.1), (0.9, 0.05), (0.95, 0.05), (0.8, 0.2)):
-        events = share * (1 - share) / spread**2 - 1
-        chance = stats.beta(events * share, events * (1 - share)).cdf(0.9)
-        found = answers._scores(np.array([share]), np.array([spread]), 0.9)
-        assert stats.norm.cdf(found) == pytest.approx(1 - chance, abs=0.02)
+def test_noise_that_hides_a_tail_makes_no_interval_certain():
+    """Where noise had taken the tail, its share was cut off at 0: p95 was surely below it."""
+    statistic = Quantiles("x", tuple(range(0, 170, 10)), (0.95,))
+    parts = np.array([[0, *[45.0] * 8, *[-5.0] * 8, 0]])
+    found = statistic.answer(parts, np.full(parts.shape, 12.0**2))
+    assert found.low[0, 0] < 75
+    assert found.high[0, 0] > 130
+
+
+def test_where_in_an_interval_events_are_is_a_matter_of_chance():
+    """No noise, but the median of 40 events of an interval may be anywhere near its middle."""
+    parts = np.array([[0.0, 40, 40, 40, 40, 40, 0]])
+    found = Quantiles("x", (0, 10, 20, 30, 40, 50), (0.5,)).answer(parts, np.zeros(parts.shape))
+    assert found.stderr[0, 0] > 10 * 0.5 / np.sqrt(40)
 
 
 # ---- few events, none, and what no figure may be -------------------------------------------------
@@ -542,7 +550,7 @@ MINUTES = (-30.5, -15.5, -10.5, -5.5, -2.5, 0.5, 5.5, 10.5, 15.5, 30.5, 60.5, 12
         (Variance("x", 0, 200), amounts, 4, 0.88, 0.96),
         (StandardDeviation("x", 0, 200), amounts, 4, 0.88, 0.96),
         (Mean("x", 0, 200), amounts, 11.5, 0.88, 0.95),
-        (Quantiles("x", AMOUNTS, (0.5,)), amounts, 4, 0.88, 0.93),
+        (Quantiles("x", AMOUNTS, (0.5,)), amounts, 4, 0.88, 0.95),
         (Quantiles("x", MINUTES, (0.5,)), minutes, 4, 0.88, 0.95),
         (Quantiles("x", HEAVY, (0.5,)), heavy, 11.5, 0.88, 0.99),
     ],
