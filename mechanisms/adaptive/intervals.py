@@ -58,6 +58,10 @@ LEAST_WHITE = 0.5
 SLOW = 0.02
 MOST_UNUSUAL = 2.0
 _LEAST = 1e-9
+# Counts of people come in waves of days and weeks, of which the first releases show little. So the
+# standard error of what is foreseen is at least this part of the count, until releases have shown
+# how far counts vary: after FIRST of them a quarter of this part.
+SWING, FIRST = 0.3, 8
 # Shares of slots in a release of which nothing was learnt.
 NOTHING = np.zeros(1)
 
@@ -136,7 +140,18 @@ class Misfit:
         # What was released may shift weights between filters: no less is left than they say, of
         # which a factor below 1 takes its part. After a jump nothing else is known.
         left = np.maximum(left, np.minimum(factor, 1.0) * seen.variance)
+        # What is left of a usual wave is in what the release did not move.
+        left = np.maximum(left, (1 - taken * float(shares[-1])) ** 2 * self.swing(seen.mean))
         return np.where(seen.jumped, seen.variance, left)
+
+    def swing(self, mean: Floats) -> Floats:
+        """Variance of usual waves around means, as far as releases have not shown another.
+
+        Shape (d,). A slot that is foreseen has this at least.
+        """
+        swing = SWING * (FIRST / (FIRST + self.releases)) ** 2 * mean
+        found: Floats = swing * swing
+        return found
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""

@@ -85,11 +85,13 @@ def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:
     """Variance to tell of a forecast, shape (d,): worked out for all that were made with it."""
     several, known = forecast.several, state.foretold
     if several is None:
-        return state.misfit.of(forecast, every)
-    if known is None or known.several is not several or known.every is not every:
-        known = state.foretold = Foretold(several, every, state.misfit.of(several, every))
-    variance: Floats = known.variance[forecast.place]
-    return variance
+        variance = state.misfit.of(forecast, every)
+    else:
+        if known is None or known.several is not several or known.every is not every:
+            known = state.foretold = Foretold(several, every, state.misfit.of(several, every))
+        variance = known.variance[forecast.place]
+    found: Floats = np.maximum(variance, state.misfit.swing(forecast.mean))
+    return found
 
 
 def _lasting(

@@ -116,3 +116,28 @@ def test_the_first_release_is_not_pulled_to_a_guess():
         found = released(counts, 0.3, 12, 5000, seed)
         parts.append(found.estimates[0].sum() / counts[0].sum())
     assert np.mean(parts) == pytest.approx(1, abs=3 * np.std(parts) / 6**0.5)
+
+
+def wave(seed, slots, period=6.28):
+    """One bin, 30 % more and less within about a week."""
+    size = 1000 * (1 + 0.3 * np.sin(np.arange(slots) * 2 * np.pi / period))
+    return np.random.default_rng(seed).poisson(size)[:, None]
+
+
+# The first releases say little of a wave: intervals held .61 to .63.
+@pytest.mark.parametrize(("epsilon", "window"), [(0.1, 7), (0.2, 14)])
+def test_intervals_hold_waves_that_releases_have_not_shown(epsilon, window):
+    held = []
+    for seed in range(16):
+        counts = wave(seed, 14)
+        found = released(counts, epsilon, window, 5000, seed)
+        low, high = interval(found.estimates, found.stderr)
+        held.append(((low <= counts) & (counts <= high)).mean())
+    assert np.mean(held) > 0.82
+
+
+# Where there is none, that is learnt.
+def test_intervals_of_what_stays_become_short():
+    counts = np.random.default_rng(4).poisson(1000, (120, 1))
+    found = released(counts, 0.2, 14, 5000, 1)
+    assert found.stderr[1:14].mean() > 2 * found.stderr[-20:].mean()
