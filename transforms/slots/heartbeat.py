@@ -9,9 +9,12 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import VarIntCoder
+from apache_beam.pvalue import PBegin
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
-from apache_beam.transforms.window import GlobalWindows
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindows, TimestampedValue
 from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
@@ -47,7 +50,7 @@ class Heartbeat(beam.PTransform):
         """Be a PTransform."""
         super().__init__()
 
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[int]:
+    def expand(self, pbegin: PBegin) -> beam.PCollection[int]:
         """Build the sequence."""
         slots, now = self.slots, self.slots.index(Timestamp.now().micros)
         first = now if self.first is None else self.first
@@ -67,9 +70,16 @@ class Heartbeat(beam.PTransform):
                 "late, so name an earlier --start where a backlog is to count",
                 format_time(slots.start(first)),
             )
+        if isinstance(pbegin.pipeline.runner, BundleBasedDirectRunner):
+            return (
+                pbegin
+                | "Impulse" >> beam.Impulse()
+                | "KeyImpulse" >> beam.WithKeys("").with_output_types(tuple[str, bytes])
+                | "Beat" >> beam.ParDo(_BeatFn(slots, first, self.last))
+            )
         stop = MAX_TIMESTAMP if self.last is None else Timestamp(micros=slots.end(self.last))
         return (
-            pipeline
+            pbegin
             | "Impulse"
             >> PeriodicImpulse(
                 start_timestamp=Timestamp(micros=slots.start(first)),
@@ -104,6 +114,50 @@ def open_slots(
     )
     opened.slots.element_type = opened[FIRST_SLOT].element_type = KV[str, Message]
     return opened.slots, opened[FIRST_SLOT]
+
+
+class _BeatFn(beam.DoFn):
+    """The number of each slot as it begins, by a timer in real time.
+
+    For the one runner that cannot run Beam's PeriodicImpulse (apache/beam issue 21103). Such timers
+    hold no watermark back there, so a slot that the runner opens late may close at once. State:
+    the slot that is next.
+    """
+
+    NEXT = ReadModifyWriteStateSpec("next", VarIntCoder())
+    BEAT = TimerSpec("beat", TimeDomain.REAL_TIME)
+
+    def __init__(self, slots: Slots, first: int, last: int | None) -> None:
+        self._slots = slots
+        self._first = first
+        self._last = last
+
+    def process(
+        self,
+        _: tuple[str, bytes],
+        following: Any = beam.DoFn.StateParam(NEXT),
+        beat: Any = beam.DoFn.TimerParam(BEAT),
+    ) -> None:
+        following.write(self._first)
+        beat.set(self._start(self._first))
+
+    @on_timer(BEAT)
+    def beats(
+        self,
+        following: Any = beam.DoFn.StateParam(NEXT),
+        beat: Any = beam.DoFn.TimerParam(BEAT),
+    ) -> Iterator[Any]:
+        slot = following.read()
+        now = self._slots.index(Timestamp.now().micros)
+        begun = now if self._last is None else min(now, self._last)
+        for one in range(slot, begun + 1):
+            yield TimestampedValue(one, self._start(one))
+        if begun != self._last:
+            following.write(begun + 1)
+            beat.set(self._start(begun + 1))
+
+    def _start(self, slot: int) -> Timestamp:
+        return Timestamp(micros=self._slots.start(slot))
 
 
 def _nearest(start: float, slots: Slots) -> int:
