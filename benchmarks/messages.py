@@ -129,9 +129,9 @@ def decode_and_map(messages: list[bytes], kind: str, times: int) -> tuple[float,
     """CPU seconds of both, over some bundles."""
     from apache_beam.pvalue import TaggedOutput
 
-    from streamveil.io.messages import _ParseFn
+    from streamveil.io.messages import ParseFn
 
-    parse, to_codes = _ParseFn("benchmark", NAMES, False, kind), mapper()
+    parse, to_codes = ParseFn("benchmark", NAMES, False, kind), mapper()
     took = [0.0, 0.0]
     for _ in range(times):
         before = time.process_time()

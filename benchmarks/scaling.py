@@ -328,7 +328,7 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
 
 def run_message(batch: int, events: int) -> dict[str, float]:
     """Gather and parse messages, bundle after bundle."""
-    from streamveil.io.messages import _GatherFn, _ParseFn
+    from streamveil.io.messages import ParseFn, _GatherFn
 
     columns = ("user", "value", "time")
     texts = [
@@ -342,7 +342,7 @@ def run_message(batch: int, events: int) -> dict[str, float]:
         for i in range(batch)
     ]
     bundle = [text.encode() for text in texts]
-    gather, parse = _GatherFn(len), _ParseFn("benchmark", columns, False)
+    gather, parse = _GatherFn(len), ParseFn("benchmark", columns, False)
     before = time.process_time()
     for _ in range(events // batch):
         gather.start_bundle()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from streamveil.io.files import Stamp, is_in_folder, label_of, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
+    from streamveil.io.inbox import Inbox, ReadInbox
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import (
         answer_sink_of,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         source_of,
     )
     from streamveil.io.memory import ReadTable, event_table, is_table, table_of
+    from streamveil.io.outbox import Outbox
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
     from streamveil.io.public import read_public
@@ -97,8 +99,11 @@ __all__ = [
     "AlreadyReleasedError",
     "CsvDialect",
     "Events",
+    "Inbox",
     "InputFile",
+    "Outbox",
     "ReadEvents",
+    "ReadInbox",
     "ReadKafkaEvents",
     "ReadPubSubEvents",
     "ReadTable",

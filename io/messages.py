@@ -85,7 +85,7 @@ class ParseMessages(beam.PTransform):
             | "Gather" >> beam.ParDo(_GatherFn()).with_output_types(list[bytes])
             | "Parse"
             >> beam.ParDo(
-                _ParseFn(
+                ParseFn(
                     self.source,
                     self.columns,
                     self.silent,
@@ -159,7 +159,9 @@ class _GatherFn(beam.DoFn):
         self._earliest = MAX_TIMESTAMP
 
 
-class _ParseFn(beam.DoFn):
+class ParseFn(beam.DoFn):
+    """Lists of messages to batches of events, and dead letters to their output."""
+
     def __init__(
         self,
         source: str,
@@ -175,6 +177,7 @@ class _ParseFn(beam.DoFn):
         self._limit = max_field_bytes
 
     def process(self, messages: list[bytes]) -> Iterator[Any]:
+        """The events of some messages."""
         letters: dict[str, list[tuple[int | None, str, bytes]]] = {}
         name_of = cache(lambda index: sha256(messages[index]).hexdigest())
 

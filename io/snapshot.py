@@ -4,6 +4,7 @@
     pass-00000012/       what the last committed pass left for the next, such as the users' ledgers
     pass-00000013.part/  what a pass writes that is not committed yet
     noise.key            the noise key, unless it is kept elsewhere
+    inbox/, outbox/      messages to and from Pub/Sub, where that is read or written
     status.json          how the run goes, for whoever watches it; no part of the state
 
 A pass writes all its files into a folder of its own. Renaming a new manifest over the old one
@@ -44,6 +45,7 @@ VERSION = 2
 MANIFEST = "manifest.json"
 KEY = "noise.key"
 STATUS = "status.json"
+INBOX, OUTBOX = "inbox", "outbox"
 _PURPOSE = b"streamveil manifest"
 _PASS = re.compile(r"pass-(\d{8,})")
 _KEY_BYTES = 32
@@ -354,9 +356,10 @@ class StateFolder:
 
     def _refuse_foreign(self) -> None:
         files = {name + part for name in (MANIFEST, KEY, STATUS) for part in ("", PART)}
-        passes = {*self._passes(), *self._parts()}
+        folders = {*self._passes(), *self._parts(), self.path / INBOX, self.path / OUTBOX}
         for path in sorted(self.path.iterdir()):
-            ours = path.is_dir() and not path.is_symlink() if path in passes else path.name in files
+            is_folder = path.is_dir() and not path.is_symlink()
+            ours = is_folder if path in folders else path.name in files
             if not ours:
                 raise ConfigurationError(
                     f"{self.path} holds {path.name}, which is not of a state: give a folder for "

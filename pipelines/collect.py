@@ -61,6 +61,7 @@ def job_of(options: PipelineOptions) -> CollectJob:
         given.layout,
         own.revisions,
         given.card,
+        bool(own.state),
     )
     job.check()
     return in_time(job, options)

@@ -12,11 +12,12 @@ import glob
 import logging
 import os
 import secrets
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from apache_beam.io.filesystem import FileMetadata
@@ -30,11 +31,12 @@ from streamveil.io import (
     StateFolder,
     check_events,
     check_outputs,
-    is_stream,
     label_of,
     refuse_witness,
     witness_of,
 )
+from streamveil.io.places import may_hold_files
+from streamveil.io.snapshot import INBOX, OUTBOX
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.number_text import number_of
@@ -42,6 +44,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
+    MachineFault,
     NothingChosen,
     Slots,
     format_duration,
@@ -58,8 +61,8 @@ from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.errors import in_one_line, may_pass, reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
-from streamveil.pipelines.jobs import Told
+from streamveil.pipelines.incoming import IGNORE, STOP, WAIT, Found, Incoming, InputMissing
+from streamveil.pipelines.jobs import Told, refuse_streams
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.live.board import Board
 from streamveil.pipelines.live.history import History, of_releases
@@ -85,11 +88,17 @@ from streamveil.transforms.counting.loss_limit import tally_in
 from streamveil.transforms.release.noise_keys import SameKey
 from streamveil.transforms.slots.passes import Pass
 
+if TYPE_CHECKING:
+    from streamveil.io import Inbox, Outbox
+
 _LOGGER = logging.getLogger("streamveil")
 
 # How long a machine is waited for, in seconds, before a pass is tried again.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _STOPPED = "stopped by a signal: what is released is committed; go on with --resume"
+_PUBSUB = "pubsub:"
+# What goes to a topic, a message for each line of its file.
+_PUBLISHED = ("releases", "revisions")
 # A run that never ends must not grow.
 _PASSES_TOLD = 1_000
 
@@ -189,6 +198,10 @@ class Follow:
     """Those of this run."""
     board: Board | None = None
     """What is shown on the page of the run, if it has one."""
+    inbox: Inbox | None = None
+    """Where messages come, whose files are the input then."""
+    outbox: Outbox | None = None
+    """Where results wait for their topics, which are among the outputs then."""
 
     make_pass: ClassVar[type[PassJob]] = PassJob
 
@@ -219,8 +232,13 @@ class Follow:
                 before, waiting, again = snapshot, None, None
                 try:
                     over, now = stream._over(snapshot)
+                    stream._publish()  # what a killed process had committed
+                    if not stream._receive(lambda: stopped_within(0)):
+                        tell(_STOPPED)
+                        return
                     for passed in stream._passes(snapshot, over, now, key, options):
                         stream, snapshot = passed
+                        stream._settle(snapshot)
                         waits = iter(_WAITS)
                         if stopped_within(0):
                             break
@@ -320,6 +338,7 @@ class Follow:
         """The state to go on from, or a new one that is committed, the key, users and options."""
         self._refuse_streams()
         snapshot, first = self._resumed(), self.transform.first_slot
+        self._refuse_unread(snapshot)
         if snapshot is not None:
             self._refuse_other_slots(snapshot)
         begun = first if snapshot is None else snapshot.first_slot
@@ -383,7 +402,17 @@ class Follow:
 
     @property
     def _witness(self) -> str:
-        return witness_of(self.outputs["releases"])
+        return witness_of(self._beside)
+
+    @property
+    def _beside(self) -> str:
+        """That beside which witness and card are: the releases, or the folder of the state."""
+        return str(self.folder.path) if "releases" in self._topics else self.outputs["releases"]
+
+    @property
+    def _topics(self) -> Mapping[str, str]:
+        """The topics of results, by kind."""
+        return {} if self.outbox is None else self.outbox.topics
 
     def _refuse_other_keys(self, snapshot: Snapshot, keyed: Snapshot) -> None:
         """Refuse other keys than those of the slots that are released."""
@@ -414,13 +443,53 @@ class Follow:
         refuse_in_input([self.input, self.changes], written)
 
     def _refuse_streams(self) -> None:
-        inputs = {"input": self.input, "requirement_changes": self.changes or ""}
-        for name, place in {**inputs, **self.outputs}.items():
-            if is_stream(place):
+        inputs = {"input": self.input, "requirement_changes": self.changes}
+        refuse_streams({**inputs, **self.outputs})
+
+    def _refuse_unread(self, snapshot: Snapshot | None) -> None:
+        """Refuse to leave messages behind that an earlier run has acknowledged."""
+        if self.inbox is not None:
+            return
+        known = {} if snapshot is None else snapshot.inputs
+        for path in sorted(map(str, self.folder.path.glob(f"{INBOX}/*.parquet"))):
+            if path not in known or known[path].waiting is not None:
                 raise ConfigurationError(
-                    f"{name} {place} is not files, and --state makes passes over files: give a "
-                    "glob, or leave --state to a runner that keeps checkpoints"
+                    f"{path} has messages of Pub/Sub that no pass has counted: go on with "
+                    "--input=pubsub: as before, or move the file away, and those events are lost"
                 )
+        shutil.rmtree(self.folder.path / INBOX, ignore_errors=True)
+
+    def _publish(self) -> None:
+        """Give topics what they have not got of what is committed."""
+        if self.outbox is not None:
+            self.outbox.publish()
+
+    def _receive(self, stopped: Callable[[], bool]) -> bool:
+        """Take in what was sent before now; False where stopped before that is done.
+
+        Raises InputMissing where that cannot be done, unless it is ignored, and MachineFault for
+        what may pass.
+        """
+        if self.inbox is None:
+            return True
+        missing = self.following.missing
+        try:
+            return self.inbox.receive(stopped)
+        except (ConfigurationError, MachineFault) as error:
+            problem = f"the input is missing: {error}"
+            if missing == IGNORE:
+                _LOGGER.warning("%s: released without it, as --missing_input=ignore says", problem)
+                return True
+            if isinstance(error, MachineFault) and missing == STOP:
+                raise
+            raise InputMissing(problem) from error
+
+    def _settle(self, snapshot: Snapshot) -> None:
+        """After a pass: give topics their results, and let go what is released of the inbox."""
+        if self.inbox is not None:
+            done = {path for path, file in snapshot.inputs.items() if file.waiting is None}
+            self.inbox.forget(done)
+        self._publish()
 
     def _resumed(self) -> Snapshot | None:
         """The state to go on from, as the user said; None to begin."""
@@ -533,7 +602,8 @@ class Follow:
                     f"{path} is not on the filesystem of --state={self.following.state}, from "
                     "where files are renamed: put both on one"
                 )
-            self.folder.refuse_inside(path)
+            if kind not in self._topics:
+                self.folder.refuse_inside(path)
             targets[kind] = f"{root}-{number:08d}{extension}"
         return targets
 
@@ -618,7 +688,8 @@ class Follow:
             if path in found.events and known.waiting is not None and known.waiting <= until
         ]
         transform = self.transform
-        if self.following.interval is not None and snapshot.passes:
+        goes_on = self.following.interval is not None or self.inbox is not None
+        if goes_on and snapshot.passes:
             # The options are right, and whoever sends events late must not hold a slot back.
             transform = dataclasses.replace(transform, max_rejected=1.0)
         job = self.make_pass(
@@ -636,7 +707,10 @@ class Follow:
             moved=self.roll.moved(snapshot.next_slot),
             changes=found.fresh(found.changes),
             dialect=self.dialect,
-            lenient=self.following.interval is not None and self._reads(fresh, found),
+            lenient=self.inbox is None
+            and self.following.interval is not None
+            and self._reads(fresh, found),
+            messages=None if self.inbox is None else self.inbox.source,
         )
         self._warn_of_silence(job, found.events)
         read = {*fresh, *again, *job.changes}
@@ -700,7 +774,7 @@ class Follow:
     @property
     def _card_beside(self) -> str:
         """Where that is, if the user does not say it."""
-        return card_beside(self.outputs["releases"])
+        return card_beside(self._beside)
 
     def _state_card(self, job: PassJob, snapshot: Snapshot, number: int) -> None:
         """Write the card of the stream to the folder of a pass: it is committed with the pass."""
@@ -714,13 +788,18 @@ class Follow:
             read_card(str(before)) if before.exists() else None,
             (job.due.first_slot, job.due.last_slot),
             number,
-            {kind: (self.outputs[kind], job.folder / name) for kind, name in job.results.items()},
+            {kind: (self._place(kind), job.folder / name) for kind, name in job.results.items()},
             begun=snapshot.first_slot,
             drawn=self.folder.has_key,
             grants=self._grants(state),
             changes=self.roll.changing,
         )
         write_card(str(job.folder / IN_FOLDER), card)
+
+    def _place(self, kind: str) -> str:
+        """Where results go, as the user gave it."""
+        topic = self._topics.get(kind)
+        return self.outputs[kind] if topic is None else f"pubsub:{topic}"
 
     def _grants(self, state: bytes) -> int:
         """How often the budget of a stream was granted again, up to a state."""
@@ -767,7 +846,8 @@ class Follow:
 
     @property
     def _incoming(self) -> Incoming:
-        return Incoming(self.input, self.changes, self.following.missing)
+        missing, may_be_empty = self.following.missing, self.inbox is not None
+        return Incoming(self.input, self.changes, missing, may_be_empty)
 
     def _reads(self, fresh: Sequence[str], found: Found) -> bool:
         """Whether a file was read well, so that one that cannot be is not for wrong options."""
@@ -810,7 +890,7 @@ class Follow:
 
     def _warn_of_silence(self, job: PassJob, found: Mapping[str, FileMetadata]) -> None:
         """Name the slots that the clock alone closes, without a file that can be of them."""
-        if self.following.close_by.rule != CLOCK or job.again or job.broken:
+        if self.following.close_by.rule != CLOCK or job.again or job.broken or self.inbox:
             return
         slots, due = self.transform.slots, job.due
         newest = max((_changed(found[path]) for path in job.fresh), default=None)
@@ -836,7 +916,7 @@ class Follow:
             f"{format_time(slots.end(due.last_slot))}: "
             f"{self._released(due, summary)}"
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
-            f"{', '.join(targets.values())}"
+            f"{', '.join(self._place(k) if k in self._topics else t for k, t in targets.items())}"
         )
         counted = summary.counters
         if counted.get(metrics.CHANGES_READ):
@@ -913,9 +993,12 @@ def follow(
     }
     wanted = {kind: path for kind, path in outputs.items() if path}
     with held(given, following) as (folder, monitor):
+        inbox = inbox_of(given, transform, folder)
+        outbox = _outbox_of(given, wanted, transform, following, folder)
+        topics = () if outbox is None else outbox.topics
         Follow(
-            given.input,
-            wanted,
+            given.input if inbox is None else inbox.pattern,
+            {**wanted, **{kind: outbox.place(kind) for kind in topics if outbox}},
             transform,
             following,
             folder,
@@ -926,7 +1009,59 @@ def follow(
             summary=given.summary,
             dialect=dialect_of(given),
             card_place=given.card,
+            inbox=inbox,
+            outbox=outbox,
         ).run(options)
+
+
+def inbox_of(given: Any, transform: Any, folder: StateFolder) -> Inbox | None:
+    """Where the messages come of an input that is a subscription; None for files.
+
+    Raises ConfigurationError.
+    """
+    if not given.input.startswith(_PUBSUB):
+        return None
+    from streamveil.io import Inbox, source_of  # Google's libraries come with it
+
+    names = transform.columns.names
+    return Inbox.opened(source_of(given.input, names, dialect=dialect_of(given)), folder.path)
+
+
+def _outbox_of(
+    given: Any,
+    wanted: Mapping[str, str],
+    transform: PrivateHistograms | CollectHistograms,
+    following: Following,
+    folder: StateFolder,
+) -> Outbox | None:
+    """Where results wait for topics, if there are such. Raises ConfigurationError."""
+    places = {
+        kind: place
+        for kind, place in wanted.items()
+        if kind in _PUBLISHED and place.startswith(_PUBSUB)
+    }
+    if not places and not (folder.path / OUTBOX).exists():
+        return None
+    from streamveil.io import Outbox, revision_sink_of, sink_of
+
+    sinks = {"releases": sink_of, "revisions": revision_sink_of}
+    labels = transform.domain.labels
+    topics = {
+        kind: sinks[kind](place, labels, layout=given.layout).topic
+        for kind, place in places.items()
+    }
+    if topics and following.serve is not None:
+        raise ConfigurationError(
+            f"--serve shows files of results, and they go to {', '.join(places.values())}: leave "
+            "it out, or write to a file"
+        )
+    above = folder.path.parent
+    if topics and not may_hold_files(str(above)):
+        raise ConfigurationError(
+            f"--state={following.state} is in {above}, where this user may not write the witness "
+            "of the stream: name a folder in one that it may write to"
+        )
+    return Outbox.opened(topics, folder.path)
 
 
 @contextmanager

@@ -75,6 +75,8 @@ class Incoming:
     """The same for changes of requirements, whose files may be deleted when they are read."""
     missing: str = STOP
     """What happens when input is missing: `stop`, `wait` until it is there, `ignore`."""
+    may_be_empty: bool = False
+    """Whether no file is nothing strange, as in an inbox."""
 
     def look(self, snapshot: Snapshot, slots: Slots) -> Found:
         """All files that are there.
@@ -136,7 +138,7 @@ class Incoming:
                     f"the input is missing: there is no folder {folder}: bring it back, or check "
                     "the path"
                 )
-        if not events:
+        if not events and not self.may_be_empty:
             yield (
                 f"the input is missing: no file matches --input={self.events}, so nobody can tell "
                 "a quiet time from a mistake: check the path, or leave a file there, of a header "
@@ -147,7 +149,7 @@ class Incoming:
             for path, known in snapshot.inputs.items()
             if known.waiting is not None and path not in events
         }
-        if gone and events:
+        if gone and (events or self.may_be_empty):
             path = min(gone)
             slot = gone[path]
             assert slot is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,6 +58,10 @@ from streamveil.transforms.counting.loss_limit import tally_in
 if TYPE_CHECKING:
     from streamveil.pipelines.follow import Following
     from streamveil.transforms import CollectHistograms, PrivateHistograms
+
+_PLACES = ("input", "output", "revisions", "ledger", "rejected")
+PUBSUB_IN_PASSES = ("input", "output", "revisions")
+"""What may be Pub/Sub where a run keeps its state."""
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
@@ -141,6 +145,21 @@ def following_of(given: Any, own: Any) -> Following | None:
     return Following.of(given, own)
 
 
+def refuse_streams(places: Mapping[str, str | None], pubsub: Collection[str] = ()) -> None:
+    """Refuse streams where a run keeps its state, but for Pub/Sub under these names of places.
+
+    Raises ConfigurationError.
+    """
+    for name, place in places.items():
+        if not place or not is_stream(place) or (name in pubsub and place.startswith("pubsub:")):
+            continue
+        raise ConfigurationError(
+            f"{name} {place} is not files, and --state makes passes over files: give a glob or a "
+            "file, pubsub: for --input and for releases and revisions, or leave --state to a "
+            "runner that keeps checkpoints"
+        )
+
+
 @dataclass(frozen=True)
 class Job(Generic[Transform]):
     """What to read, how to count, where to write."""
@@ -158,6 +177,8 @@ class Job(Generic[Transform]):
     revisions: str | None = None
     card_place: str | None = None
     """Where the user wants the card."""
+    in_passes: bool = False
+    """Whether a run keeps its state and makes passes: then this is only looked at."""
 
     command: ClassVar[str] = "release"
     """What the run is called."""
@@ -212,7 +233,9 @@ class Job(Generic[Transform]):
         self._sink()
         if self.revisions:
             self._revision_sink(self.revisions)
-        if is_stream(self.input):
+        if self.in_passes:
+            refuse_streams(dict(zip(_PLACES, self._places, strict=True)), PUBSUB_IN_PASSES)
+        elif is_stream(self.input):
             self._refuse_files()
         check_outputs(self.files)
         check_summary(self.summary)
@@ -227,6 +250,11 @@ class Job(Generic[Transform]):
         """Patterns of all files that are read as they are there."""
         return [self.input]
 
+    @property
+    def _places(self) -> list[str | None]:
+        """What `_PLACES` names."""
+        return [self.input, self.output, self.revisions, self.ledger, self.rejected]
+
     def _source(self) -> beam.PTransform:
         return source_of(self.input, self.transform.columns.names, dialect=self.dialect)
 
@@ -239,8 +267,7 @@ class Job(Generic[Transform]):
         return revision_sink_of(place, self.transform.domain.labels, layout=self.layout)
 
     def _refuse_files(self) -> None:
-        for name in ("output", "revisions", "ledger", "rejected"):
-            path = getattr(self, name)
+        for name, path in zip(_PLACES[1:], self._places[1:], strict=True):
             if path in self.files:
                 streams = name in ("output", "revisions")
                 remedy = f"write to {SINK_FORMS}" if streams else "leave it out"
@@ -419,20 +446,32 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         tell(f"wrote {path}")
 
 
+def _ways_to_stream(job: Any) -> str:
+    """What to give for an input that does not end."""
+    if not job.input.startswith("pubsub:"):
+        return (
+            "give --runner, such as FlinkRunner or DataflowRunner, or to try it on this machine "
+            "PrismRunner for Kafka, which forgets what was spent when it ends"
+        )
+    kept = "give --state=FOLDER and --follow=10s, or " if isinstance(job, Job) else ""
+    return (
+        f"{kept}give --runner=DataflowRunner, or to try it on this machine "
+        "BundleBasedDirectRunner, which forgets what was spent when it ends"
+    )
+
+
 def in_time(job: J, options: PipelineOptions) -> J:
     """The job as it runs: where its input does not end, it streams, and slots settle.
 
     Raises ConfigurationError where the runner would not stream, or might release a slot twice.
     """
-    if not is_stream(job.input):
+    if not is_stream(job.input) or getattr(job, "in_passes", False):
         return job
     standard, flink = options.view_as(StandardOptions), options.view_as(FlinkOptions)
     if standard.runner in (None, "FnApiRunner"):
         raise ConfigurationError(
             f"--input={job.input} does not end, and without --runner the pipeline runs in this "
-            "process, which waits for the end: give --runner, such as FlinkRunner or "
-            "DataflowRunner, or to try it on this machine PrismRunner for Kafka and "
-            "BundleBasedDirectRunner for Pub/Sub"
+            f"process, which waits for the end: {_ways_to_stream(job)}"
         )
     asked = list(options.view_as(DebugOptions).experiments or [])
     asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []

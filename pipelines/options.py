@@ -523,8 +523,8 @@ def add_follow_options(parser: Parser) -> None:
         "--missing_input",
         choices=MISSING_INPUT,
         help="with --state: what to do where slots have closed and no file matches the input, its "
-        "disk is not mounted, or a file is gone whose events wait: stop (the default), wait until "
-        "it is there, or ignore it and release without",
+        "disk is not mounted, a file is gone whose events wait, or a subscription cannot be read: "
+        "stop (the default), wait until it is there, or ignore it and release without",
     )
     add(
         "--slots_per_pass",

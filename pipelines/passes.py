@@ -7,7 +7,7 @@ import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -37,6 +37,9 @@ from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, SplitByPass
+
+if TYPE_CHECKING:
+    from streamveil.io import ReadPubSubEvents
 
 _STATE = "state.parquet"
 _WAITING = "waiting.parquet"
@@ -94,6 +97,8 @@ class PassJob:
     """Whether a file of events that cannot be read is a dead letter, not an error."""
     broken: Sequence[str] = ()
     """More files as in `again`, which could not be read to their ends then."""
+    messages: ReadPubSubEvents | None = None
+    """How the files are read where they are those of an inbox."""
 
     def run(self, options: PipelineOptions) -> Summary:
         """Write the results, the state after them, and what waits.
@@ -152,13 +157,7 @@ class PassJob:
         ):
             if not files:
                 continue
-            read = pipeline | f"Read{label}" >> ReadEvents(
-                [glob.escape(path) for path in files],
-                columns=whole.columns.names,
-                again=again,
-                lenient=lenient,
-                dialect=self.dialect,
-            )
+            read = pipeline | f"Read{label}" >> self._reader(files, again, lenient)
             taken = read.batches | f"SplitByPass{label}" >> SplitByPass(
                 due, whole.columns, whole.slots, again
             )
@@ -201,6 +200,19 @@ class PassJob:
         if "rejected" in paths:
             letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(paths["rejected"])
+
+    def _reader(self, files: Sequence[str], again: bool, lenient: bool) -> beam.PTransform:
+        if self.messages is not None:
+            from streamveil.io import ReadInbox  # Google's libraries come with it
+
+            return ReadInbox(files, self.messages, again)
+        return ReadEvents(
+            [glob.escape(path) for path in files],
+            columns=self.transform.columns.names,
+            again=again,
+            lenient=lenient,
+            dialect=self.dialect,
+        )
 
     @property
     def _ends(self) -> bool:

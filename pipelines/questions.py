@@ -54,7 +54,7 @@ class QuestionsJob(Job[Any]):
     page: str | None = None
 
     @classmethod
-    def of(cls, given: Any) -> QuestionsJob:
+    def of(cls, given: Any, in_passes: bool = False) -> QuestionsJob:
         """Read and check all options and the public files; nothing is run yet.
 
         Raises ConfigurationError for anything missing or wrong.
@@ -69,6 +69,7 @@ class QuestionsJob(Job[Any]):
             dialect_of(given),
             card_place=given.card,
             page=given.page,
+            in_passes=in_passes,
         )
         job.check()
         return job
@@ -106,7 +107,7 @@ class QuestionsJob(Job[Any]):
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
         if not is_stream(self.output):
-            if is_stream(self.input):
+            if is_stream(self.input) and not self.in_passes:
                 raise ConfigurationError(
                     f"--output={self.output}: files are written when the input has ended, and "
                     f"--input={self.input} does not end: write to pubsub:, kafka: or folder:"
@@ -237,14 +238,15 @@ def about_shares(transform: PrivateAnswers) -> str:
 
 def main(given: Any, options: PipelineOptions, dry: str, following: Following | None) -> int:
     """Run the command, or if `dry` only tell what it would do; returns the exit code."""
-    if following is not None and not is_true("dry_run", dry):
+    if following is not None:
         _refuse_stream(given.output)
+    if following is not None and not is_true("dry_run", dry):
         make_folder(given.output)
         transform = replace(transform_of(given), ends=False)
         tell(about_shares(transform))
         follow_questions(given, transform, following, options)
         return 0
-    job = in_time(QuestionsJob.of(given), options)
+    job = in_time(QuestionsJob.of(given, in_passes=following is not None), options)
     tell(about_shares(job.transform))
     if is_true("dry_run", dry):
         state = None if following is None else following.state

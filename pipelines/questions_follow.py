@@ -34,7 +34,7 @@ from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_report import AnswersReport, shares_of
 from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.errors import reason_of
-from streamveil.pipelines.follow import Follow, Following, held
+from streamveil.pipelines.follow import Follow, Following, held, inbox_of
 from streamveil.pipelines.live.history import History, of_answers
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
@@ -192,8 +192,9 @@ def follow_questions(
     with held(given, following) as (folder, monitor):
         if given.page:
             folder.refuse_inside(given.page)
+        inbox = inbox_of(given, transform, folder)
         stream = FollowQuestions(
-            given.input,
+            given.input if inbox is None else inbox.pattern,
             wanted,
             transform,
             following,
@@ -203,6 +204,7 @@ def follow_questions(
             dialect=dialect_of(given),
             card_place=given.card,
             page=given.page,
+            inbox=inbox,
         )
         stream.run(options)
 

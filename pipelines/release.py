@@ -82,6 +82,7 @@ class ReleaseJob(Job[PrivateHistograms]):
             given.layout,
             own.revisions,
             given.card,
+            bool(own.state),
             own.requirement_changes,
         )
         job.check()

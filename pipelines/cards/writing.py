@@ -16,6 +16,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.cards.facts import CLOCK, card_of, run_of
 from streamveil.pipelines.cards.files import chained, digest_of, file_of, is_public, name_of
+from streamveil.pipelines.cards.launched import streams_of
 from streamveil.pipelines.cards.promises import Record, Transform, chosen_limits
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.per_record.statistics import PerRecord
@@ -198,17 +199,22 @@ def card_of_pass(
         before: the card after the pass before; None where there is none.
         due: first and last slot of the pass.
         number: of the pass.
-        results: by kind the name that the user gave, and the file that the pass has written.
+        results: by kind the name that the user gave, of a file or a stream, and the file that the
+            pass has written.
         begun: first slot of the stream.
         drawn: whether the noise key was drawn when the stream began.
         grants: how often one budget forever was granted again.
         changes: whether requirements change, or have changed.
     """
     changes = changes or (before or {}).get("promise", {}).get("requirements_change", False)
-    public = {kind: (name_of(name), path) for kind, (name, path) in results.items()}
-    public = {kind: one for kind, one in public.items() if is_public(kind)}
-    files = {kind: {"name": n, "sha256": digest_of(str(p))} for kind, (n, p) in public.items()}
-    more: Record = {"passes": [number, number]}
+    public = {kind: one for kind, one in results.items() if is_public(kind)}
+    streams = streams_of({kind: name for kind, (name, _) in public.items()})
+    files = {
+        kind: {"name": name_of(name), "sha256": digest_of(str(path))}
+        for kind, (name, path) in public.items()
+        if kind not in streams
+    }
+    more: Record = {"passes": [number, number], **({"streams": streams} if streams else {})}
     if isinstance(transform, PrivateAnswers):
         answers = {kind: read_slots(str(path)) for kind, (_, path) in public.items()}
         told = {kind: one for kind, one in answers.items() if kind.startswith(ANSWERS)}
@@ -269,7 +275,7 @@ def _joined(runs: list[Record]) -> list[Record]:
 def _alike(run: Mapping[str, Any]) -> Any:
     """What must be the same in passes of one run."""
     names = {kind: one["name"] for kind, one in run["files"].items()}
-    return run["streamveil"], names, run.get("granted_again", 0)
+    return run["streamveil"], names, run.get("streams"), run.get("granted_again", 0)
 
 
 def _answered_together(before: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from apache_beam.transforms.window import TimestampedValue
 from streamveil.io import REJECTED_SCHEMA, json_objects, messages, typed_messages
 from streamveil.io.avro import BLOCK, HEADER, MAGIC
 from streamveil.io.json_objects import read_objects
-from streamveil.io.messages import ParseMessages, _ParseFn
+from streamveil.io.messages import ParseFn, ParseMessages
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.transforms import Columns, PrivateHistograms
 
@@ -121,7 +121,7 @@ def test_every_message_comes_out_once(monkeypatch, keep, pipeline_on, runner, li
 def rows_of(kind, *sent, columns=NAMES, **settings):
     """(message's row, user, value) of all events, and (row, reason, detail) of all letters."""
     rows, letters = [], []
-    for output in _ParseFn("x", columns, False, kind, **settings).process(list(sent)):
+    for output in ParseFn("x", columns, False, kind, **settings).process(list(sent)):
         if isinstance(output, TaggedOutput):
             found = output.value.to_pylist()
             letters += [(row["row"], row["reason"], row["detail"]) for row in found]
@@ -430,7 +430,7 @@ def test_many_events_are_read_in_parts(monkeypatch, kind):
     assert rows_of(kind, message, message) == whole
     sizes = [
         (output.value if isinstance(output, TaggedOutput) else output).num_rows
-        for output in _ParseFn("x", NAMES, False, kind).process([message])
+        for output in ParseFn("x", NAMES, False, kind).process([message])
     ]
     assert max(sizes) <= 4
 

@@ -21,7 +21,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import change_columns, read_domain, read_events, read_requirements
-from streamveil.io.messages import ParseMessages, _ParseFn
+from streamveil.io.messages import ParseFn, ParseMessages
 from streamveil.mechanisms.core.domains import Categories, Edges
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
@@ -368,7 +368,7 @@ def outcomes(outputs):
 
 
 def parsed(kind, messages):
-    return outcomes(_ParseFn("queue", EVENT, False, kind).process(messages))
+    return outcomes(ParseFn("queue", EVENT, False, kind).process(messages))
 
 
 @pytest.mark.parametrize("case", MESSAGES)

@@ -1,16 +1,7 @@
 """`streamveil release` from and to streams: what runs, and what is refused before it does."""
 
-import json
-import time
-from concurrent.futures import Future
-from unittest import mock
-
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import StandardOptions
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
-from streamveil.mechanisms.core.records import format_time
 from streamveil.pipelines.launch import FlinkOptions, parse_flags
 from streamveil.pipelines.release import ReleaseJob
 
@@ -24,95 +15,6 @@ def google():
     pytest.importorskip("google.cloud.pubsub", reason="the extra gcp is not installed")
 
 
-@pytest.fixture
-def published(google):
-    """What is published, as (topic, object), with Google's client replaced."""
-    sent = []
-
-    def publish(topic, data, **_):
-        sent.append((topic, json.loads(data)))
-        done = Future()
-        done.set_result("id")
-        return done
-
-    with mock.patch("google.cloud.pubsub.PublisherClient") as client:
-        client.return_value.topic_path = "projects/{}/topics/{}".format
-        client.return_value.publish.side_effect = publish
-        yield sent
-
-
-def test_files_to_a_topic(job, published):
-    key = job.key()
-    job.done(noise_key=key)
-    outcome = job.done(noise_key=key, output=TOPIC)
-    assert f"wrote {TOPIC}" in outcome.out
-    topic = TOPIC.removeprefix("pubsub:")
-    assert sorted(published, key=lambda sent: sent[1]["slot"]) == [
-        (topic, row) for row in job.json_rows("out.jsonl")
-    ]
-
-
-def subscribed(job, published, ahead, until):
-    """Run until two slots are released, the first of which begins so many seconds ahead.
-
-    Gives the number of the first, and the time of the first look for messages.
-    """
-    from apache_beam.testing.test_utils import PullResponseMessage, create_pull_response
-
-    second = 1_000_000
-    first = int(time.time()) + ahead
-    times = [first + part for part in (0.1, 0.2, 1.1)]
-    records = [
-        json.dumps({"user": user, "value": "A", "time": format_time(int(at * second))}).encode()
-        for user, at in zip(("u1", "u2", "u1"), times, strict=True)
-    ]
-    looks = []
-
-    def pull(**_):
-        looks.append(time.time())
-        now = int(looks[-1])
-        sent = [*records, b"no"] if len(looks) == 1 else []
-        return create_pull_response([PullResponseMessage(r, {}, now, 0, "ack") for r in sent])
-
-    options = parse_flags(
-        "release",
-        job.arguments(
-            "--runner=BundleBasedDirectRunner",
-            input=SUBSCRIPTION,
-            output=TOPIC,
-            slot="1s",
-            start=format_time(first * second),
-            end=format_time((first + 2) * second),
-        )[1:],
-    )
-    release = ReleaseJob.of(options)
-    assert options.view_as(StandardOptions).streaming
-    # This runner does not know the default one.
-    release.transform.heartbeat = beam.Create([first, first + 1])
-    with mock.patch("google.cloud.pubsub.SubscriberClient") as client:
-        client.return_value.pull.side_effect = pull
-        pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=options)
-        release.build(pipeline)
-        running = pipeline.run()
-        until(lambda: len(published) >= 2)
-        running.cancel()
-    return first, looks[0]
-
-
-@pytest.mark.slow
-def test_a_subscription_to_a_topic(job, published, until):
-    """In real time, by the clock: both slots are released as they end, the job goes on."""
-    for ahead in (6, 60, 300):  # a busy machine takes more time to start
-        published.clear()
-        first, looked = subscribed(job, published, ahead, until)
-        if looked < first:
-            break
-    assert [(row["slot"], row["counts"]) for _, row in published] == [
-        (first, [2, 0, 0]),
-        (first + 1, [1, 0, 0]),
-    ]
-
-
 @pytest.mark.parametrize(
     ("flag", "remedy"),
     [("output", "write to bigquery:"), ("ledger", "leave it out"), ("rejected", "leave it out")],
@@ -123,12 +25,73 @@ def test_a_file_does_not_end_with_a_stream(job, google, flag, remedy):
     job.refused(f"--{flag}={path}", f"--input={SUBSCRIPTION} does not end", remedy, **flags)
 
 
+PASSES = {"state": "state", "slot": "1d", "start": "2024-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"input": "kafka:h:9/t"}, ["input kafka:h:9/t is not files", "pubsub: for --input"]),
+        ({"output": "folder:x"}, ["folder:x is not files", "pubsub: for --input"]),
+        ({"ledger": TOPIC}, [f"ledger {TOPIC} is not files"]),
+        ({"rejected": TOPIC}, [f"rejected {TOPIC} is not files"]),
+        ({"requirement_changes": SUBSCRIPTION}, [f"requirement_changes {SUBSCRIPTION}"]),
+        (
+            {"input": "pubsub:projects/a-project/topics/events"},
+            ["reads a subscription", "is a topic: create a subscription of it"],
+        ),
+        ({"input": f"{SUBSCRIPTION}?id_label=id"}, ["id_label=id means nothing", "leave it out"]),
+        (
+            {"input": f"{SUBSCRIPTION}?timestamp_attribute=at"},
+            ["timestamp_attribute=at means nothing", "by the clock"],
+        ),
+        ({"input": f"{SUBSCRIPTION}?speed=1"}, ["there is no setting 'speed'"]),
+        ({"output": "pubsub:x"}, ["--output=pubsub:x: write pubsub:projects/PROJECT/topics/NAME"]),
+        ({"output": TOPIC, "layout": "tidy"}, ["--layout=tidy is for files"]),
+        ({"output": TOPIC, "follow": "1s", "serve": "1"}, ["--serve shows files", "leave it out"]),
+    ],
+)
+def test_what_passes_do_not_read_or_write(job, google, monkeypatch, tmp_path, flags, words):
+    monkeypatch.chdir(tmp_path)
+    job.refused(*words, **{**PASSES, **flags})
+    assert not (tmp_path / "state" / "manifest.json").exists()
+
+
+def test_a_state_cannot_be_where_no_witness_can(job, google, monkeypatch, tmp_path):
+    monkeypatch.setattr("streamveil.pipelines.follow.may_hold_files", lambda _: False)
+    state = tmp_path / "inner" / "state"
+    state.parent.mkdir()
+    words = (f"--state={state}", "may not write the witness", "name a folder")
+    job.refused(*words, **{**PASSES, "state": str(state), "output": TOPIC})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("inbox/000000000001.parquet", ["has messages of Pub/Sub", "--input=pubsub: as before"]),
+        ("outbox/releases-00000001.jsonl", ["is not published yet", "no topic is given"]),
+    ],
+)
+def test_messages_are_not_left_behind(job, google, tmp_path, name, words):
+    left = tmp_path / "state" / name
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    job.lines("u1,A,2024-01-01T00:00:00Z")
+    job.refused(str(left), *words, **{**PASSES, "state": str(tmp_path / "state")})
+    assert left.exists()
+
+
 @pytest.mark.parametrize("chosen", [(), ("--runner=FnApiRunner",)])
 def test_a_stream_needs_a_runner(job, google, chosen):
     outcome = job(*chosen, input="watch:in/*.csv", output=TOPIC)
     assert outcome.code == 2
     for word in ("--input=watch:in/*.csv does not end", "give --runner", "FlinkRunner"):
         assert word in outcome.message
+
+
+def test_a_stream_of_pubsub_is_told_of_state(job, google):
+    ways = ("give --state=FOLDER and --follow=10s, or give --runner=DataflowRunner", "forgets what")
+    job.refused(*ways, input=SUBSCRIPTION, output=TOPIC)
 
 
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PortableRunner"])

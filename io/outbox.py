@@ -1,0 +1,109 @@
+"""Results of committed passes that a Pub/Sub topic has not got yet, as files of a state folder.
+
+    outbox/releases-00000012.jsonl
+
+A pass moves its results here as it moves them to any other place. Each line is published as one
+message, in the order of the passes, and a file is removed when the topic has all of it. A process
+that dies in between publishes the file again, so a topic may hold a release twice, both alike, with
+the same `slot`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamveil.io.pubsub import reaching
+from streamveil.io.sealed import sync
+from streamveil.io.snapshot import OUTBOX
+from streamveil.mechanisms.core.records import ConfigurationError
+
+_NAME = re.compile(r"(.+)-(\d{8,})[.]jsonl")
+# Seconds for the answer to one request.
+_PATIENCE = 30.0
+
+
+@dataclass(eq=False)
+class Outbox:
+    """Where results wait for their topics."""
+
+    topics: Mapping[str, str]
+    """`projects/PROJECT/topics/NAME` by the kind of result: `releases`, `revisions`."""
+    folder: Path
+    _client: Any = None
+
+    @classmethod
+    def opened(cls, topics: Mapping[str, str], state: Path) -> Outbox:
+        """The outbox in the folder of a state, made if it is wanted.
+
+        Raises ConfigurationError where results wait for a topic that is not given any more.
+        """
+        outbox = cls(topics, state / OUTBOX)
+        if topics:
+            outbox.folder.mkdir(mode=0o700, exist_ok=True)
+            sync(state)
+        for path, kind in outbox._waiting().items():
+            if kind not in topics:
+                raise ConfigurationError(
+                    f"{path} is not published yet, and no topic is given for {kind}: give the one "
+                    "of the run before until it has all of them"
+                )
+        return outbox
+
+    def place(self, kind: str) -> str:
+        """The name that the files of a kind go by, before the number of the pass."""
+        return str(self.folder / f"{kind}.jsonl")
+
+    def publish(self) -> None:
+        """Publish all that waits. Raises ConfigurationError and MachineFault."""
+        for path, kind in self._waiting().items():
+            topic = self.topics[kind]
+            lines = [line for line in path.read_bytes().split(b"\n") if line]
+            try:
+                with reaching(topic):
+                    self._send(topic, lines)
+            except BaseException as error:
+                self._close()  # a new client begins without the delays of one that failed
+                if isinstance(error, ConfigurationError):
+                    raise ConfigurationError(
+                        f"{error}; what is released is committed, waits in {self.folder}, and is "
+                        "published when the run goes on with --resume"
+                    ) from error
+                raise
+            path.unlink()
+            sync(self.folder)
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.stop()
+            self._client.transport.close()
+            self._client = None
+
+    def _send(self, topic: str, lines: list[bytes]) -> None:
+        if self._client is None:
+            from google.cloud import pubsub
+
+            self._client = pubsub.PublisherClient()
+        try:
+            sent = [
+                self._client.publish(topic, line, retry=None, timeout=_PATIENCE) for line in lines
+            ]
+        except ValueError as error:  # of the library, of a message that is too large
+            raise ConfigurationError(
+                f"pubsub:{topic} does not take a result: {error}: publish it in another form, move "
+                "its file away, and write the next ones to a file"
+            ) from error
+        for one in sent:
+            one.result(2 * _PATIENCE)
+
+    def _waiting(self) -> dict[Path, str]:
+        """The files that are there, and their kinds, in the order of the passes."""
+        there = self.folder.glob("*.jsonl") if self.folder.exists() else ()
+        found = {path: _NAME.fullmatch(path.name) for path in there}
+        ours = {path: match for path, match in found.items() if match}
+        return {
+            path: ours[path][1] for path in sorted(ours, key=lambda p: (int(ours[p][2]), p.name))
+        }
