@@ -31,6 +31,7 @@ CLUSTERS = {
     "prism": ("--prism_location", "the prism binary"),
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
+    "pubsub": ("--pubsub_server", "the binary that `tests/clusters/pubsub.sh install` built"),
     "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),
 }
 # Where the tests of the mathematics are, which know no Beam, and those of the readers.
