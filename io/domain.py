@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from decimal import Decimal
 from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
-
 from streamveil.io.events import columns_of
-from streamveil.io.files import require_filesystem
+from streamveil.io.files import is_there, open_file, reading
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.public import read_public
 from streamveil.mechanisms.core.boolean_text import boolean_text
@@ -56,8 +55,7 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
     if is_list(text):
         return domain_of_list(text)
     path = text.removeprefix(FILE)
-    require_filesystem(path)
-    if FileSystems.exists(path):
+    if is_there(path):
         try:
             return Categories(tuple(_file_values(path, column)))
         except ConfigurationError as error:
@@ -72,11 +70,10 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
 def _file_values(path: str, column: str | None) -> list[str]:
     if path.endswith(_TABLES):
         return _table_values(path, column)
-    try:
-        with FileSystems.open(path) as file:
-            content = file.read().removeprefix(BYTE_ORDER_MARK)
-    except OSError as error:
-        raise ConfigurationError(f"it cannot be read ({error}): name a file") from None
+    if os.path.isdir(path):
+        raise ConfigurationError("it cannot be read, for it is a folder: name a file")
+    with reading(path), open_file(path) as file:
+        content = file.read().removeprefix(BYTE_ORDER_MARK)
     texts = [_decoded(line, number) for number, line in enumerate(content.split(b"\n"), 1)]
     if path.endswith(".json"):
         return _json_values("\n".join(texts))

@@ -1,4 +1,7 @@
-"""Faults of the machine, such as a full disk or short memory: they pass; no file is to blame."""
+"""Faults of the machine, or of a service: a full disk, short memory, an object store that is away.
+
+They pass, and no file is to blame.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 PASSING = frozenset(
     {
@@ -47,6 +52,34 @@ _REMEDIES = {
 }
 
 
+# Services that keep files and keys, by the packages whose errors are theirs; the first that fits.
+_SERVICES = {
+    "apache_beam.io.aws": "S3",
+    "botocore": "S3",
+    "boto3": "S3",
+    "google": "Google Cloud",
+    "apache_beam.io.azure": "Azure Blob Storage",
+    "azure": "Azure Blob Storage",
+    "hdfs": "HDFS",
+    "requests": "its server",
+    "urllib3": "its server",
+}
+_SCHEMES = {
+    "s3": "S3",
+    "gs": "Google Cloud Storage",
+    "azfs": "Azure Blob Storage",
+    "hdfs": "HDFS",
+}
+_NOT_THERE = 404
+_NOT_ALLOWED = frozenset({401, 403})
+_IDENTITY = re.compile(
+    r"[Cc]redential|[Ee]xpired|[Aa]ccess ?[Dd]enied|InvalidAccessKeyId|SignatureDoesNotMatch|"
+    r"InvalidToken|AuthenticationFailed|invalid_grant|Permission denied"
+)
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
+_LONGEST = 300
+
+
 def is_memory_short(error: BaseException) -> bool:
     """Whether it was raised for want of memory, or of threads."""
     match = _MEMORY.search(str(error))
@@ -58,13 +91,18 @@ def is_memory_short(error: BaseException) -> bool:
     return match is not None and not named
 
 
-def fault_in_reading(error: BaseException) -> str | None:
-    """What the machine lacked while a file was read, and the remedy; None for a fault of the file.
+def fault_in_reading(error: BaseException, place: str = "") -> str | None:
+    """What the machine or a service lacked while a file was read, and the remedy.
 
-    What a filesystem of the network raises has no number, and is its own.
+    None for a fault of the file, and for one that is not there. `place` is its path. What a
+    filesystem of the network raises has no number, and is its own.
     """
     if is_memory_short(error):
         return f"{OUT_OF_MEMORY}: give the run more memory, or smaller files, and run it again"
+    if is_absent(error):
+        return None
+    if (fault := fault_of_service(error, place)) is not None:
+        return fault
     if not isinstance(error, OSError):
         return None
     number = error.errno
@@ -76,7 +114,93 @@ def fault_in_reading(error: BaseException) -> str | None:
     return None
 
 
+def fault_of_service(error: BaseException, place: str = "") -> str | None:
+    """What a service said that did not do what it was asked to, and the remedy, in one line.
+
+    None where no service was asked.
+
+    Args:
+        error: what was raised; its causes are looked at, too.
+        place: the path that it is about, whose scheme names the service more closely.
+    """
+    for each in _causes(error):
+        service = _service_of(each)
+        if service is None:
+            continue
+        service = _SCHEMES.get(place.partition("://")[0], service)
+        status, text = _status_of(each), _words_of(each)
+        if _NO_BUCKET.search(text):
+            remedy = "make the bucket, or name another"
+        elif status in _NOT_ALLOWED or _IDENTITY.search(text):
+            remedy = "give credentials that are valid and may do this"
+        else:
+            remedy = "look whether the service and the way to it are up"
+        return f"{service} says: {text}: {remedy}, and run it again"
+    return None
+
+
+def is_absent(error: BaseException) -> bool:
+    """Whether a service said that what it was asked for is not there."""
+    asked = (each for each in _causes(error) if _service_of(each) is not None)
+    return any(_status_of(each) == _NOT_THERE for each in asked)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, those of single files that a filesystem of Beam collects in it, and its causes."""
+    seen: list[BaseException] = []
+    waiting: list[Any] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if not isinstance(each, BaseException) or any(each is one for one in seen):
+            continue
+        seen.append(each)
+        yield each
+        details = getattr(each, "exception_details", None)
+        if isinstance(details, dict):
+            waiting += details.values()
+        waiting += [each.__cause__, each.__context__]
+
+
+def _service_of(error: BaseException) -> str | None:
+    module = type(error).__module__
+    found = (
+        name
+        for package, name in _SERVICES.items()
+        if module == package or module.startswith(f"{package}.")
+    )
+    if service := next(found, None):
+        return service
+    details = getattr(error, "exception_details", None)  # Beam keeps of some the status alone
+    of_status = isinstance(details, dict) and any(isinstance(one, int) for one in details.values())
+    return "its service" if of_status else None
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The status of HTTP that a service answered with; None where there is none."""
+    response = getattr(error, "response", None)
+    details = getattr(error, "exception_details", None)
+    for holder, name in ((error, "code"), (error, "status_code"), (response, "status_code")):
+        found = getattr(holder, name, None)
+        if isinstance(found, int):
+            return int(found)
+    values = details.values() if isinstance(details, dict) else ()
+    return next((int(one) for one in values if isinstance(one, int)), None)
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says, in one line that is not too long."""
+    said = getattr(error, "message", None)
+    text = " ".join((said if isinstance(said, str) else str(error)).split())
+    text = text or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _is_of_beam(error: OSError) -> bool:
-    """Whether a filesystem of Beam raised it, which is not imported for that."""
+    """Whether a filesystem of Beam raised it, which is not imported for that.
+
+    One that takes a path for none of its own raises ValueError inside.
+    """
     module = sys.modules.get("apache_beam.io.filesystem")
-    return module is not None and isinstance(error, module.BeamIOError)
+    if module is None or not isinstance(error, module.BeamIOError):
+        return False
+    return not any(isinstance(each, ValueError) for each in _causes(error))

@@ -8,11 +8,13 @@ import contextlib
 import glob
 import gzip
 import importlib
+import logging
 import lzma
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -21,9 +23,11 @@ import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.utils import retry
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
-from streamveil.io.faults import fault_in_reading
+from streamveil.io.faults import fault_in_reading, fault_of_service, is_absent
 from streamveil.io.formats import (
     EXTENSIONS,
     CsvDialect,
@@ -32,6 +36,7 @@ from streamveil.io.formats import (
     says_format,
     typed_format_of,
 )
+from streamveil.io.s3 import check_credentials, share_clients
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import (
     ROW_COLUMN,
@@ -118,9 +123,11 @@ def list_files(pattern: str) -> list[FileMetadata]:
             found = [file for folder in folders for file in _in_folder(folder)]
         return found
     except Exception as error:
-        why = fault_in_reading(error)
+        why = fault_in_reading(error, pattern)
         if why is not None:
             raise MachineFault(f"files {pattern!r} cannot be listed: {why}") from error
+        if is_absent(error):  # not even the bucket is there
+            return []
         raise ConfigurationError(
             f"files {pattern!r} cannot be listed: {error}: check the scheme of the path and that "
             "Beam's package for that filesystem is installed"
@@ -155,7 +162,7 @@ class Stamp(NamedTuple):
             local = isinstance(system, LocalFileSystem)  # Beam's own hides what a disk said
             file = _metadata(path) if local else system.metadata(path)
         except Exception as error:
-            why = fault_in_reading(error)
+            why = fault_in_reading(error, path)
             if why is not None:
                 raise MachineFault(f"{path} could not be looked at: {why}") from error
             raise ConfigurationError(
@@ -277,6 +284,61 @@ def require_filesystem(path: str) -> None:
             f"{path}: files of {scheme}:// need an extra that is not installed: "
             f"{install_line(extra)}"
         ) from None
+    if FileSystems._pipeline_options is None:  # in Python, before there is any pipeline
+        FileSystems.set_options(PipelineOptions([]))
+    _shorten_waits()
+    if scheme == "s3":
+        share_clients()
+        check_credentials(path)
+
+
+@cache
+def _shorten_waits() -> None:
+    """Let Beam say in a line that it waits for a service, and not in a page each time."""
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple) and len(record.args) == 4:
+            seconds, function, said, _ = record.args
+            record.msg = "waiting %.0f s before trying again (%s): %s"
+            record.args = seconds, function, " ".join(str(said).split())
+        return True
+
+    logging.getLogger(retry.__name__).addFilter(shorten)
+
+
+def is_there(path: str) -> bool:
+    """Whether a file, or a folder of this machine, is there.
+
+    Raises ConfigurationError when its filesystem is not known, and MachineFault where that does
+    not say.
+    """
+    require_filesystem(path)
+    try:
+        return bool(FileSystems.exists(path))
+    except Exception as error:
+        why = fault_in_reading(error, path)
+        if why is not None:
+            raise MachineFault(f"{path} could not be looked up: {why}") from error
+        if is_absent(error):
+            return False
+        raise ConfigurationError(
+            f"{path} cannot be looked up: {error}: check the scheme of the path and that Beam's "
+            "package for that filesystem is installed"
+        ) from error
+
+
+@contextlib.contextmanager
+def storing(path: str) -> Iterator[None]:
+    """Context in which a service that does not store a file raises MachineFault, with its path."""
+    try:
+        yield
+    except (ConfigurationError, MachineFault):
+        raise
+    except Exception as error:
+        fault = fault_of_service(error, path)
+        if fault is None:
+            raise
+        raise MachineFault(f"{path} could not be written: {fault}") from error
 
 
 @contextlib.contextmanager
@@ -285,6 +347,7 @@ def open_file(path: str) -> Iterator[BinaryIO]:
 
     Raises ConfigurationError for an archive, and for a compressed file of Parquet or Avro.
     """
+    require_filesystem(path)
     raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     with contextlib.closing(raw):
         decompress = _decompression(path, raw)
@@ -339,7 +402,7 @@ def reading(path: str, row: int | None = None) -> Iterator[Place]:
         raise
     except Exception as error:
         where = "" if place.row is None else f" from {row_word(path)} {place.row} on"
-        fault = fault_in_reading(error)
+        fault = fault_in_reading(error, path)
         if fault is not None:
             raise MachineFault(f"{path} could not be read{where}: {fault}") from error
         why = " ".join(str(error).split())

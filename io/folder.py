@@ -19,6 +19,7 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.answers import answer_json
+from streamveil.io.files import is_there, reading, storing
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
@@ -114,18 +115,19 @@ def _write_result(
 
 def write_once(path: str, data: bytes) -> bool:
     """Give a file its content, whole, unless it is there; says whether it has that content now."""
-    if not FileSystems.exists(path):
+    if not is_there(path):
         folder, name = FileSystems.split(path)
         temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
         try:
-            _write(temporary, data)
-            _give_name(temporary, path)
+            with storing(path):
+                _write(temporary, data)
+                _give_name(temporary, path)
         finally:
             with contextlib.suppress(Exception):
                 FileSystems.delete([temporary])
     if _is_local(path):  # also if another one gave it its name, and died then
         sync(Path(path).parent)
-    with contextlib.closing(_open(path)) as handle:
+    with reading(path), contextlib.closing(_open(path)) as handle:
         return bool(handle.read() == data)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import yaml
-from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io.domain import read_domain
-from streamveil.io.files import open_file, reading, require_filesystem
+from streamveil.io.files import is_there, open_file, reading
 from streamveil.mechanisms.core.boolean_text import FALSE, TRUE
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.questions import Portfolio
@@ -24,8 +23,7 @@ def read_questions(path: str) -> Portfolio:
     Raises ConfigurationError, with the line and the column of what is no YAML or a key that is
     written twice, and else with the question and the key.
     """
-    require_filesystem(path)
-    if not FileSystems.exists(path):
+    if not is_there(path):
         raise ConfigurationError(f"file of questions {path} does not exist: check its name")
     with reading(path), open_file(path) as file:
         text = file.read()

@@ -25,7 +25,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
-from streamveil.io.files import open_file, reading, require_filesystem
+from streamveil.io.files import is_there, open_file, reading, storing
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
@@ -68,24 +68,15 @@ def check_outputs(paths: Sequence[str]) -> None:
 def check_place(path: str) -> None:
     """Refuse a path that exists or, on a local filesystem, whose folder may not be written to.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, and MachineFault where its filesystem does not answer.
     """
-    require_filesystem(path)
-    try:
-        local = _is_local(path)
-        exists = FileSystems.exists(path)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{path}: this output cannot be looked up: {error}: check the scheme of the path and "
-            "that Beam's package for that filesystem is installed"
-        ) from error
-    if exists:
+    if is_there(path):
         raise ConfigurationError(
             f"{path}: the output exists already and is never overwritten: delete it, or choose "
             "another name"
         )
     folder = os.path.dirname(os.path.abspath(path))
-    if local and not may_hold_files(folder):
+    if _is_local(path) and not may_hold_files(folder):
         raise ConfigurationError(
             f"{path}: {folder} is not a directory that may be written to: create it, let this user "
             "write there, or choose another path"
@@ -131,17 +122,25 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
     folder, name = FileSystems.split(path)
     temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
-        handle = _created(temporary, private)
-        with naming(path), contextlib.closing(handle):
-            yield cast(BinaryIO, handle)
-        if _is_local(path):
-            os.replace(temporary, path)  # Beam's own hides what a disk said
-        else:
-            FileSystems.rename([temporary], [path])
+        with storing(path):
+            handle = _created(temporary, private)
+            with naming(path), contextlib.closing(handle):
+                yield cast(BinaryIO, handle)
+                _send_empty(handle, temporary)
+            if _is_local(path):
+                os.replace(temporary, path)  # Beam's own hides what a disk said
+            else:
+                FileSystems.rename([temporary], [path])
     except BaseException:
         with contextlib.suppress(Exception):
             FileSystems.delete([temporary])
         raise
+
+
+def _send_empty(handle: Any, path: str) -> None:
+    """Send the one part of a file without content, which S3 demands and Beam does not send."""
+    if path.startswith("s3://") and not handle.tell():
+        handle.raw._uploader._write_to_s3(b"")
 
 
 def begun_name(name: str) -> str | None:

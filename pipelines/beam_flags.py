@@ -1,10 +1,11 @@
-"""Flags of Beam, and whether there are any."""
+"""Flags of Beam, whether there are any, and what of them its filesystems take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 _Options = TypeVar("_Options", bound=PipelineOptions)
@@ -33,3 +34,12 @@ class BeamFlags(PipelineOptions):
             views[cls] = super().view_as(cls)
         view: _Options = views[cls]
         return view
+
+
+def open_filesystems(flags: Sequence[str]) -> None:
+    """Let the filesystems of Beam take their options, such as --s3_endpoint_url, from these flags.
+
+    A pipeline does the same when it is made, which is too late for what is looked at before; and
+    some commands make none.
+    """
+    FileSystems.set_options(PipelineOptions(flags))

@@ -29,6 +29,7 @@ from streamveil.pipelines.audit.options import AUDIT_SAYING, NOT_AUDITED
 from streamveil.pipelines.flags import (
     StrictParser,
     beams_names,
+    is_of_filesystem,
     is_true,
     names_of,
     refuse_unknown,
@@ -119,7 +120,7 @@ class Command:
     meanings: Mapping[str, str] = field(default_factory=dict)
     """Of options that mean something narrower here than in `options`."""
     beam: bool = True
-    """Whether Beam's own options pass through."""
+    """Whether Beam's own options pass through; if not, only those of its filesystems do."""
 
     def help(self) -> CommandHelp:
         """A parser of its own options but for those that it refuses, for the help and for hints."""
@@ -143,13 +144,15 @@ class Command:
 
     def refuse_unknown(self, flags: Sequence[str]) -> None:
         """Raise ConfigurationError where a flag is neither the command's nor one of Beam's."""
-        own, beams = names_of(self.help()), beams_names() if self.beam else []
-        if beams:
+        own, beams = names_of(self.help()), beams_names()
+        if self.beam and not beams:
+            return  # its source is elsewhere: it will say itself
+        if self.beam:
             flink = argparse.ArgumentParser(add_help=False)
             add_flink_options(flink)
             beams += names_of(flink)
-        elif self.beam:
-            return  # its source is elsewhere: it will say itself
+        else:
+            beams = [name for name in beams if is_of_filesystem(name)]
         refuse_unknown(self.name, strangers(flags, beams), own, beams)
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from streamveil.io.faults import OUT_OF_MEMORY, PASSING, is_memory_short
+from streamveil.io.faults import OUT_OF_MEMORY, PASSING, fault_of_service, is_memory_short
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 
 _ANY_ERROR = re.compile(r"\[Errno (\d+)\] ")
@@ -40,13 +40,13 @@ def in_one_line(text: str) -> str:
 def reason_of(error: BaseException) -> str:
     """What is told of an error that is none of ours: its last line, or of Java all its causes.
 
-    Of what a disk refused it is the file and the remedy.
+    Of what a disk or a service refused it is the place, as far as it is known, and the remedy.
     """
     if isinstance(error, PartlyWritten | WorkerDied | MachineFault):
         return in_one_line(str(error))
     if _is_memory_short(error):
         return f"{OUT_OF_MEMORY}: give the run more memory, or less to do, and run it again"
-    refused = refused_by_disk(error)
+    refused = refused_by_disk(error) or fault_of_service(error)
     if refused is not None:
         return in_one_line(refused)
     text = str(error).strip()
@@ -59,7 +59,7 @@ def reason_of(error: BaseException) -> str:
 def is_explained(error: BaseException) -> bool:
     """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
     known = isinstance(error, WorkerDied | MachineFault) or _is_memory_short(error)
-    return known or refused_by_disk(error) is not None
+    return known or refused_by_disk(error) is not None or fault_of_service(error) is not None
 
 
 def may_pass(error: BaseException) -> bool:

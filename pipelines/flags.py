@@ -23,6 +23,10 @@ _LIKENESS, _LIKENESS_TO_BEAM = 0.7, 0.85
 _BEAMS_MODULES = ("options/pipeline_options.py", "yaml/options.py", "runners/render.py")
 _BEAMS_FLAG = re.compile(r"""["'](--[\w-]+)["']""")
 
+_OF_FILESYSTEM = re.compile(
+    "--(s3_|azure_|hdfs_|(blob_service_endpoint|project|impersonate_service_account|gcp_oauth_scopes?)(=|$))"
+)
+
 _NO_NUMBER = re.compile(r"argument (--\w+): invalid (int|float) value: '(.*)'", re.DOTALL)
 
 
@@ -74,6 +78,11 @@ def beams_names() -> list[str]:
     modules = [Path(root) / module for root in roots for module in _BEAMS_MODULES]
     texts = [module.read_text(encoding="utf-8") for module in modules if module.exists()]
     return list(dict.fromkeys(name for text in texts for name in _BEAMS_FLAG.findall(text)))
+
+
+def is_of_filesystem(flag: str) -> bool:
+    """Whether a flag of Beam says how to reach the files of a filesystem."""
+    return _OF_FILESYSTEM.match(flag) is not None
 
 
 def strangers(flags: Sequence[str], known: Collection[str]) -> list[str]:

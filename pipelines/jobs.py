@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
     DebugOptions,
     GoogleCloudOptions,
@@ -31,9 +30,10 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
+from streamveil.io.files import is_there, require_filesystem
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import ConfigurationError, InputLost
+from streamveil.mechanisms.core.records import ConfigurationError, InputLost, MachineFault
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
@@ -239,6 +239,7 @@ class Job(Generic[Transform]):
             self._refuse_files()
         check_outputs(self.files)
         check_summary(self.summary)
+        require_filesystem(self.summary or "")
         check_card_apart(self.card.path, [*self.files, self.summary])
         self.card.check()
         refuse_in_input(self._inputs, [self.output, *self.files, self.summary, self.card.path])
@@ -339,7 +340,7 @@ def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
     """Let an error by which a file beside results is not written tell that these are whole."""
     try:
         yield
-    except OSError as error:
+    except (OSError, MachineFault) as error:
         whole = f": {', '.join(files)}" if files else ""
         raise PartlyWritten(
             f"{path} could not be written: {reason_of(error)}. The results are whole{whole}"
@@ -370,7 +371,7 @@ def run_with_card(
     with claimed(files), ending(partial(_removed, files, begun)):
         try:
             card.launch()
-        except OSError as error:
+        except (OSError, MachineFault) as error:
             raise ConfigurationError(
                 f"the card {card.path} cannot be written ({reason_of(error)}), so nothing was "
                 "launched: choose another place (--card)"
@@ -398,19 +399,34 @@ def run_whole(
     try:
         summary = run(build, options, title)
         for path in files:
-            if not summary.handed_over and not FileSystems.exists(path):
+            if not summary.handed_over and not is_there(path):
                 raise RuntimeError(f"the runner is done, but {path} was not written")
         return summary
     except Exception as error:
-        whole = [path for path in files if FileSystems.exists(path)]
-        if not whole or isinstance(error, InputLost):
+        whole, unknown = _whole_and_unknown(files)
+        if not (whole or unknown) or isinstance(error, InputLost):
             raise
+        kept = f"These were whole before that and are kept: {', '.join(whole)}. " if whole else ""
+        if unknown:
+            kept += f"Whether these were is not known, for their service does not say: \
+{', '.join(unknown)}. "
         ours = isinstance(error, ConfigurationError)
         raise (ConfigurationError if ours else PartlyWritten)(
-            f"{error if ours else reason_of(error)}. These were whole before that and are "
-            f"kept: {', '.join(whole)}. Move them away before the next run, which spends the "
-            "budget again unless it has the same noise key"
+            f"{error if ours else reason_of(error)}. {kept}Move what is whole away before the next "
+            "run, which spends the budget again unless it has the same noise key"
         ) from error
+
+
+def _whole_and_unknown(files: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those files that are there, and those of which their filesystem does not say it."""
+    whole, unknown = [], []
+    for path in files:
+        try:
+            if is_there(path):
+                whole.append(path)
+        except MachineFault:
+            unknown.append(path)
+    return whole, unknown
 
 
 def _removed(files: Sequence[str], begun: Sequence[str]) -> str:
@@ -422,7 +438,7 @@ def _removed(files: Sequence[str], begun: Sequence[str]) -> str:
     """
     removed = sum(remove_unfinished(path) for path in begun if "://" not in path)
     drop_claims(files)
-    whole = [path for path in files if FileSystems.exists(path)]
+    whole, _ = _whole_and_unknown(files)
     kept = f"; whole, and kept: {', '.join(whole)}" if whole else "; no result was whole"
     return f"removed {number_of(removed, 'unfinished file')}{kept}"
 
@@ -433,7 +449,7 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         summary = job.run(options, title)
     except InputLost as error:
         write_summary(job.summary, Summary.of_tally(tally_in(str(error))).figures())
-        letters = job.rejected and FileSystems.exists(job.rejected)
+        letters = job.rejected and is_there(job.rejected)
         raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
     if summary.handed_over:
         tell(HANDED_OVER)

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
@@ -28,9 +29,9 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
     NothingChosen,
 )
-from streamveil.pipelines.beam_flags import BeamFlags
+from streamveil.pipelines.beam_flags import BeamFlags, open_filesystems
 from streamveil.pipelines.commands import COMMANDS, HOW
-from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
+from streamveil.pipelines.flags import StrictParser, is_of_filesystem, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.in_memory.steps import run_steps
 from streamveil.pipelines.progress import progress
@@ -69,6 +70,7 @@ def parse_flags(
             f"--processes={given.processes} is for a run without a runner, and {of_beam[0]} asks "
             "for one: leave one of them out, or give the runner's own option for its workers"
         )
+    open_filesystems(others)
     return BeamFlags(others, of_beam=bool(of_beam), processes=given.processes)
 
 
@@ -81,7 +83,7 @@ class FlinkOptions(PipelineOptions):
 
 
 def _checked_by_beam(command: str, argv: Sequence[str]) -> list[str]:
-    """The flags that are for Beam alone.
+    """The flags that are for Beam alone, but for those of its filesystems, which need no runner.
 
     Raises ConfigurationError for one that neither the command nor Beam knows.
     """
@@ -90,7 +92,11 @@ def _checked_by_beam(command: str, argv: Sequence[str]) -> list[str]:
         beams = beams_parser()
         _, unknown = beams.parse_known_args(others)
         refuse_unknown(command, unknown, names_of(COMMANDS[command].help()), names_of(beams))
-    return others
+    return [
+        flag
+        for before, flag in pairwise(["", *others])
+        if not (is_of_filesystem(flag) or (is_of_filesystem(before) and flag[:1] != "-"))
+    ]
 
 
 def beams_parser() -> StrictParser:
@@ -239,7 +245,7 @@ def _plain_errors(quiet: bool) -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
-    except (ConfigurationError, BudgetExceeded) as error:
+    except (ConfigurationError, BudgetExceeded, MachineFault) as error:
         raise type(error)(_WHILE.sub("", str(error))) from error
     except Exception as error:
         found = _OURS.findall(_WHILE.sub("", str(error)))

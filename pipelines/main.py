@@ -166,6 +166,15 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
+def _open_filesystems(flags: Sequence[str]) -> None:
+    """Let Beam's filesystems take these options, if there are any."""
+    if flags:
+        with _uncollected():
+            from streamveil.pipelines.beam_flags import open_filesystems
+
+        open_filesystems(flags)
+
+
 def _release(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
@@ -202,10 +211,11 @@ def _per_record(argv: Sequence[str]) -> int:
 def _evaluate(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
-    given, _ = read("evaluate", argv)
+    given, others = read("evaluate", argv)
     with _uncollected():
         from streamveil.pipelines import evaluate
 
+    _open_filesystems(others)
     return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
 
 
@@ -213,28 +223,31 @@ def _audit(argv: Sequence[str]) -> int:
     began = time.monotonic()  # to import what an audit needs takes seconds
     from streamveil.pipelines.commands import read
 
-    given, _ = read("audit", argv)
+    given, others = read("audit", argv)
     from streamveil.pipelines.audit import command
 
+    _open_filesystems(others)
     return command.main(given, shlex.join(["streamveil", "audit", *argv]), began)
 
 
 def _plan(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
-    given, _ = read("plan", argv)
+    given, others = read("plan", argv)
     with _uncollected():
         from streamveil.pipelines import plan
 
+    _open_filesystems(others)
     return plan.main(given)
 
 
 def _card(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
-    given, _ = read("card", argv)
+    given, others = read("card", argv)
     from streamveil.pipelines.cards import command
 
+    _open_filesystems(others)
     return command.main(given)
 
 

@@ -68,6 +68,10 @@ class CommandHelp(argparse.ArgumentParser):
                 "All options of Apache Beam pass through, such as --runner; without it the "
                 "pipeline runs in this process."
             )
+        else:
+            formatter.add_text(
+                "Options of Apache Beam's filesystems pass through, such as --s3_endpoint_url."
+            )
         example = "\n    ".join(self._example.strip().splitlines())
         return f"{self.format_usage()}\n{formatter.format_help()}\nexample:\n    {example}\n"
 

@@ -14,7 +14,7 @@ from typing import Any
 from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.event_tallies import EventTally, is_loss
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
+from streamveil.mechanisms.core.records import STATUSES, UNMEASURED, MachineFault
 from streamveil.pipelines.logs import tell_aside
 from streamveil.transforms import metrics
 from streamveil.transforms.release.guessed_users import more_users
@@ -251,10 +251,10 @@ def write_summary(path: str | None, figures: Mapping[str, Any]) -> bool:
     text = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
     try:
         write_text(path, text, private=True)
-    except OSError as error:
+    except (OSError, MachineFault) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         tell_aside(
-            f"warning: --summary={path} cannot be written ({error.strerror}): the run goes on "
-            "without it",
+            f"warning: --summary={path} cannot be written ({why}): the run goes on without it",
             logging.WARNING,
         )
         return False

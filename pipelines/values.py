@@ -494,10 +494,12 @@ def check_summary(path: str | None) -> None:
     """
     if path is None:
         return
+    if "://" in path:
+        return  # its filesystem, which needs Beam, is asked later
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         raise ConfigurationError(f"--summary={path} is a folder: name a file, such as sum.json")
-    if "://" in path or not may_hold_files(folder):
+    if not may_hold_files(folder):
         raise ConfigurationError(
             f"--summary={path}: {folder} is not a folder of this machine where a file may be "
             "written: create it, or choose another path"

@@ -12,6 +12,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io import read_table
+from streamveil.io.files import is_there
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Units
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
 from streamveil.mechanisms.core.local_days import CalendarSlots
@@ -49,7 +50,7 @@ class Places:
         if kind == "ledger" and self.ledger is None and any(map(_is_answers, run["files"])):
             up = os.path.dirname(folder) if folder not in ("", os.curdir) else os.pardir
             above = [os.path.join(up, one) for one in names]
-            if not _is_there(found[0]) and _is_there(above[0]):
+            if not is_there(found[0]) and is_there(above[0]):
                 return above
         return found
 
@@ -88,7 +89,7 @@ def read_files(card: Record, places: Places, faults: list[str], notices: list[st
         for kind in run["files"]:
             found = tables.setdefault(kind, [])
             paths = places.of(run, kind)
-            missing = [path for path in paths if not _is_there(path)]
+            missing = [path for path in paths if not is_there(path)]
             if missing:
                 faults += [_missing(path, kind) for path in missing]
                 continue
@@ -114,7 +115,7 @@ def _beyond(run: Record, places: Places) -> Iterator[str]:
     last = run["passes"][1]
     for kind in run["files"]:
         (path,) = places.of({**run, "passes": [last + 1, last + 1]}, kind)
-        if _is_there(path):
+        if is_there(path):
             yield (
                 f"{path} is there, and the card knows of passes up to {last} alone: bring back the "
                 "newest card, or look again if a pass is just ending"
@@ -131,13 +132,6 @@ def _without_digest(path: str) -> str:
         f"the card was written when the run was launched and has no digest of {path}: whether that "
         "is as the run wrote it is not checked"
     )
-
-
-def _is_there(path: str) -> bool:
-    try:
-        return bool(FileSystems.exists(path))
-    except Exception:  # of whatever filesystem
-        return False
 
 
 def _missing(path: str, kind: str) -> str:

@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apache_beam.io.filesystems import FileSystems
-
 from streamveil.io import is_stream
-from streamveil.io.files import require_filesystem
+from streamveil.io.files import is_there
 from streamveil.io.places import may_hold_files
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import STREAM
@@ -129,7 +127,7 @@ class Statement:
     def _gone_on(self, card: Record) -> Record:
         """The same after what was launched there before. Raises ConfigurationError."""
         assert self.path is not None
-        if not FileSystems.exists(self.path):
+        if not is_there(self.path):
             return card
         from streamveil.pipelines.cards.check import faults_within  # most runs need it not
 
@@ -156,21 +154,13 @@ def check_card_place(path: str) -> None:
         raise ConfigurationError(
             f"--card={path}: a card is one file of JSON: name a file, such as releases.card.json"
         )
-    require_filesystem(path)
     folder = os.path.dirname(os.path.abspath(path))
     if "://" not in path and not may_hold_files(folder):
         raise ConfigurationError(
             f"--card={path}: {folder} is not a folder where a file may be written: create it, or "
             "choose another path"
         )
-    try:
-        exists = FileSystems.exists(path)
-    except Exception as error:
-        raise ConfigurationError(
-            f"--card={path} cannot be looked up: {error}: check the path, and that this account "
-            "may read and write there"
-        ) from error
-    if exists:
+    if is_there(path):
         _refuse_other_file(path)
 
 

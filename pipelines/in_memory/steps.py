@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam.internal.util import insert_values_in_args
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.execution import MetricsContainer, MetricUpdates
 from apache_beam.pipeline import AppliedPTransform
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import statesampler
-from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
+from apache_beam.transforms.core import _DoFnParam
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
@@ -52,7 +53,10 @@ def run_here(build: Callable[[beam.Pipeline], Wanted]) -> tuple[dict[str, list[A
         NotImplementedError: for a step that only a runner can take, such as one with timers.
         Exception: what a step raises, as it is.
     """
+    options = FileSystems._pipeline_options
     pipeline = beam.Pipeline(runner=PipelineRunner(), options=BeamFlags([]))
+    if options is not None:  # the caller's, which those of the pipeline have replaced
+        FileSystems.set_options(options)
     wanted = build(pipeline)
     kept: dict[str, list[Any]] = {name: [] for name in wanted}
     takers: _Takers = defaultdict(list)
@@ -303,8 +307,10 @@ class _Do(_Step):
         super().__init__(applied, takers, processes)
         transform: Any = applied.transform
         self._fn: beam.DoFn = transform.fn
-        if _has_state(self._fn):
-            raise NotImplementedError(f"{applied.full_label} needs a runner: it has state")
+        if _asks_runner(self._fn):
+            raise NotImplementedError(
+                f"{applied.full_label} needs a runner: it has state, or asks for times or windows"
+            )
         self._args, self._kwargs = transform.args, transform.kwargs
 
     def begin(self) -> None:
@@ -362,10 +368,10 @@ def _do(applied: AppliedPTransform, takers: _Takers, processes: Processes) -> _D
     return (_DoLater if applied.side_inputs else _Do)(applied, takers, processes)
 
 
-def _has_state(fn: beam.DoFn) -> bool:
-    """Whether a DoFn asks for state or timers, without which no timer of it is ever set."""
+def _asks_runner(fn: beam.DoFn) -> bool:
+    """Whether a DoFn asks for what a runner alone has: state, timers, times, windows."""
     defaults = fn.get_function_arguments("process")[1]
-    return any(isinstance(one, (_StateDoFnParam, _TimerDoFnParam)) for one in defaults)
+    return any(isinstance(one, _DoFnParam) for one in defaults)
 
 
 _STEPS: Mapping[type[beam.PTransform], Callable[[AppliedPTransform, _Takers, Processes], _Step]] = {

@@ -6,6 +6,8 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import check_output, read_domain, read_requirements
 from streamveil.io.files import list_files
@@ -39,3 +41,16 @@ def test_every_extra_is_there_to_be_installed():
     for _, _, extra in SCHEMES:
         assert extra in ours
         assert extra in beams
+
+
+def test_s3_without_credentials_is_refused_at_once(monkeypatch, tmp_path):
+    """Beam would look for them for ten minutes."""
+    pytest.importorskip("boto3", reason="the extra aws is not installed")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    FileSystems.set_options(PipelineOptions([]))
+    with pytest.raises(ConfigurationError, match=r"s3://b/x\.csv: S3 needs credentials"):
+        list_files("s3://b/x.csv")

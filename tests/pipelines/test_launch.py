@@ -14,10 +14,12 @@ from pathlib import Path
 import apache_beam as beam
 import grpc
 import pytest
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
     DebugOptions,
     DirectOptions,
     PipelineOptions,
+    S3Options,
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
@@ -57,7 +59,10 @@ def test_help_lists_every_flag_once(toolbox, command, flag):
     own = [name for name in listed if name != "--help"]
     assert len(own) == len(set(own))
     assert set(own) <= set(declared)
-    assert ("Apache Beam" in outcome.out) == (command not in ("audit", "card", "evaluate", "plan"))
+    assert ("filesystems" in outcome.out) == (command in ("audit", "card", "evaluate", "plan"))
+    assert ("options of Apache Beam pass" in " ".join(outcome.out.split())) == (
+        command not in ("audit", "card", "evaluate", "plan")
+    )
     assert outcome.err == ""
 
 
@@ -674,3 +679,32 @@ def test_the_summary_warns_where_a_limit_on_presence_leaves_out_a_third():
     assert told is not None
     assert "40% of the bounded events were beyond --max_slots" in told
     assert Summary({**counters, metrics.EVENTS_BEYOND_LIMIT: 30}).warning() is None
+
+
+S3 = "http://localhost:1"
+
+
+@pytest.mark.parametrize("flags", [[f"--s3_endpoint_url={S3}"], ["--s3_endpoint_url", S3]])
+def test_options_of_filesystems_are_set_and_ask_for_no_runner(flags):
+    options = parse_flags("release", ["--input=a.csv", *flags, "--processes=2"])
+    assert not options.of_beam
+    assert FileSystems._pipeline_options.view_as(S3Options).s3_endpoint_url == S3
+    assert parse_flags("release", [*flags, "--runner=FnApiRunner"]).of_beam
+
+
+@pytest.mark.parametrize("command", ["plan", "card", "evaluate", "audit"])
+def test_commands_without_a_pipeline_take_options_of_filesystems_alone(command):
+    _, others = read(command, [f"--s3_endpoint_url={S3}", *ENOUGH[command]])
+    assert others == [f"--s3_endpoint_url={S3}"]
+    with pytest.raises(ConfigurationError, match="unknown option --runner=FnApiRunner"):
+        read(command, ["--runner=FnApiRunner", *ENOUGH[command]])
+    with pytest.raises(ConfigurationError, match="did you mean --s3_endpoint_url"):
+        read(command, [f"--s3_endpoint={S3}", *ENOUGH[command]])
+
+
+ENOUGH = {
+    "plan": ["--questions=s3://b/q.yaml", "--default_requirement=3,1"],
+    "card": ["--card=s3://b/card.json"],
+    "evaluate": ["--streams=sin"],
+    "audit": ["--default_requirement=3,1,10"],
+}

@@ -2,7 +2,9 @@
 
 import apache_beam as beam
 import pytest
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.userstate import BagStateSpec
 
@@ -98,3 +100,25 @@ def test_a_pipeline_for_a_runner_is_left_as_it_is():
     keyed | "Remember" >> beam.ParDo(Remembers())
     assert run_steps(pipeline) is None
     assert begun == []
+
+
+@pytest.mark.parametrize("asked", [beam.DoFn.TimestampParam, beam.DoFn.WindowParam])
+def test_what_asks_for_times_or_windows_needs_a_runner(asked):
+    """As the steps of Beam's sinks do, such as that of BigQuery."""
+
+    def build(pipeline):
+        return {"none": numbers(pipeline) | "Look" >> beam.Map(lambda n, at=asked: (n, at))}
+
+    with pytest.raises(NotImplementedError, match="Look needs a runner"):
+        run_here(build)
+
+
+def test_options_of_filesystems_outlive_a_run():
+    given = PipelineOptions(["--s3_endpoint_url=http://localhost:1"])
+    before = FileSystems._pipeline_options
+    FileSystems.set_options(given)
+    try:
+        run_here(lambda pipeline: {"all": numbers(pipeline)})
+        assert FileSystems._pipeline_options is given
+    finally:
+        FileSystems.set_options(before)
