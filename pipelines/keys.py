@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.transforms.util import GcpSecret
 
+from streamveil.io.faults import fault_of_service, is_absent
+from streamveil.io.files import require_filesystem
 from streamveil.io.optional import require_google
-from streamveil.mechanisms.core.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT
 from streamveil.pipelines.values import key_places
@@ -46,10 +47,16 @@ class KeyFile:
                     f"noise key file {self.path} is open to every user of the machine (mode "
                     f"{stat.S_IMODE(mode):o}): chmod 600 it, and use a new key if it was seen"
                 )
+        require_filesystem(self.path)
         try:
             with FileSystems.open(self.path) as file:
                 content = file.read()
         except Exception as error:
+            fault = None if is_absent(error) else fault_of_service(error, self.path)
+            if fault is not None:
+                raise MachineFault(
+                    f"noise key file {self.path} could not be read: {fault}"
+                ) from error
             raise ConfigurationError(
                 f"noise key file {self.path} cannot be read ({error}): {_REMEDY}"
             ) from error
@@ -72,7 +79,8 @@ class KeyFromSecretManager:
     """Reads the noise key from Google Secret Manager where it is needed.
 
     Raises ConfigurationError at construction for a version that is not a number, and when called
-    if the service does not give it.
+    if the service does not give it; MachineFault where it cannot be asked now, or its answer
+    is damaged.
     """
 
     version: str
@@ -97,14 +105,41 @@ class KeyFromSecretManager:
         """The key: 32 bytes."""
         where = f"secret:{self.version}"
         require_google("google.cloud.secretmanager", where)
+        from google.api_core import exceptions
+        from google.cloud import secretmanager
+        from google_crc32c import value as checksum_of
+
         try:
-            content = GcpSecret(self.version).get_secret_bytes()
+            client = secretmanager.SecretManagerServiceClient()
+            payload = client.access_secret_version(request={"name": self.version}).payload
+        except exceptions.NotFound as error:
+            raise ConfigurationError(
+                f"{where} is not there ({error}): name a version that the secret has"
+            ) from error
+        except exceptions.FailedPrecondition as error:
+            raise ConfigurationError(
+                f"{where} is disabled or destroyed ({error}): enable it again, for the key of a "
+                "stream must stay the same"
+            ) from error
+        except (
+            exceptions.ServerError,
+            exceptions.TooManyRequests,
+            exceptions.RetryError,
+        ) as error:
+            raise MachineFault(
+                f"{where} could not be read: Secret Manager says: {error}: look whether the "
+                "service and the way to it are up, and run it again"
+            ) from error
         except Exception as error:
             raise ConfigurationError(
                 f"{where} cannot be read ({error}): the account that launches and those of the "
                 "workers need the role roles/secretmanager.secretAccessor on it"
             ) from error
-        return _key_of(content, where)
+        if "data_crc32c" in payload and payload.data_crc32c != checksum_of(payload.data):
+            raise MachineFault(
+                f"{where} came damaged from Secret Manager, by its checksum: run it again"
+            )
+        return _key_of(payload.data, where)
 
 
 _KINDS: dict[str, Callable[[str], Callable[[], bytes]]] = {
