@@ -9,13 +9,20 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
+from apache_beam.io.gcp.bigquery_tools import RetryStrategy
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
 from streamveil.io.releases import release_row, release_schema
 from streamveil.io.revisions import revision_row, revision_schema
-from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Release, Revision
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    MachineFault,
+    PerRecordRow,
+    Release,
+    Revision,
+)
 
 _TYPES = {
     pa.int64(): "INTEGER",
@@ -65,6 +72,21 @@ def bigquery_row(release: Release, labels: Sequence[str] | None = None) -> dict[
     return row if labels is None else {**row, "bins": list(labels)}
 
 
+METHODS = ("FILE_LOADS", "STREAMING_INSERTS")
+"""How rows get into a table: by files and load jobs, or one by one."""
+
+
+def method_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """The argument of Beam's WriteToBigQuery that a setting stands for.
+
+    Raises ConfigurationError for a method that is none.
+    """
+    method = settings.get("method")
+    if method is not None and method not in METHODS:
+        raise ConfigurationError(f"method={method} is none of {', '.join(METHODS)}")
+    return {} if method is None else {"method": method}
+
+
 @dataclass(eq=False)
 class _WriteRowsToBigQuery(beam.PTransform):
     table: str
@@ -90,10 +112,28 @@ class _WriteRowsToBigQuery(beam.PTransform):
             "schema": schema,
             "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
+            "insert_retry_strategy": RetryStrategy.RETRY_ON_TRANSIENT_ERROR,
             **self.arguments,
         }
         project, dataset, table = self.table.rsplit(".", 2)
-        return rows | "Write" >> WriteToBigQuery(f"{project}:{dataset}.{table}", **arguments)
+        written = rows | "Write" >> WriteToBigQuery(f"{project}:{dataset}.{table}", **arguments)
+        try:
+            failed = written.failed_rows_with_errors
+        except AttributeError:  # load jobs, which fail as a whole
+            return written
+        failed | "RefuseFailed" >> beam.Map(_refuse_failed, self.table)
+        return written
+
+
+def _refuse_failed(failed: Any, table: str) -> None:
+    """Fail where BigQuery did not take a row, which Beam would leave out."""
+    errors = failed[2]
+    first = errors[0] if errors else {}
+    why = " ".join(str(first.get("message") or first.get("reason") or errors).split())
+    raise MachineFault(
+        f"{table}: BigQuery does not take a row: {why}: see that the table has the columns of "
+        "bigquery_schema, and that this account may write to it, and run it again"
+    )
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ from streamveil.io.bigquery import (
     WritePerRecordToBigQuery,
     WriteReleasesToBigQuery,
     WriteRevisionsToBigQuery,
+    method_of,
 )
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
@@ -97,7 +98,10 @@ _SOURCES = {
 _SINKS = {
     "bigquery": _Kind(
         "(?P<table>[^/?]+)",
-        lambda at, _, given: WriteReleasesToBigQuery(at["table"], **given),
+        lambda at, settings, given: WriteReleasesToBigQuery(
+            at["table"], arguments=method_of(settings), **given
+        ),
+        settings=("method",),
     ),
     "pubsub": _Kind(
         _TOPIC,
@@ -144,14 +148,19 @@ def _written_as(
 _REVISION_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"],
-        build=lambda at, _, given: WriteRevisionsToBigQuery(at["table"], **given),
+        build=lambda at, settings, given: WriteRevisionsToBigQuery(
+            at["table"], arguments=method_of(settings), **given
+        ),
     ),
     **_written_as(revision_json, revision_record, revision_file),
 }
 _ANSWER_SINKS = _written_as(answer_json, answer_record, answer_file)
 _PER_RECORD_SINKS = {
     "bigquery": replace(
-        _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
+        _SINKS["bigquery"],
+        build=lambda at, settings, _: WritePerRecordToBigQuery(
+            at["table"], arguments=method_of(settings)
+        ),
     ),
     **_written_as(per_record_json, per_record_record, per_record_file),
 }
@@ -198,7 +207,8 @@ def sink_of(
     `shares` and `layout` are those of WriteReleases, the latter for files only.
 
     `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH` or
-    `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`. Raises
+    `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`, of BigQuery `method`,
+    FILE_LOADS or STREAMING_INSERTS (default: the latter for an input without an end). Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
