@@ -33,6 +33,9 @@ CLUSTERS = {
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
     "pubsub": ("--pubsub_server", "the binary that `tests/clusters/pubsub.sh install` built"),
     "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),
+    "s3": ("--s3_home", "the folder that `tests/clusters/s3.sh install` filled"),
+    "gcs": ("--gcs_home", "the folder that `tests/clusters/gcs.sh install` filled"),
+    "azure": ("--azure_home", "the folder that `tests/clusters/azure.sh install` filled"),
 }
 # Where the tests of the mathematics are, which know no Beam, and those of the readers.
 WITHOUT_BEAM = {"mechanisms"}
@@ -131,7 +134,7 @@ def pytest_collection_modifyitems(config, items):
             continue
         reason = (
             f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, which "
-            "needs Java, Go or Debian"
+            "needs Java, Go, Node or Debian"
         )
         for item in items:
             if item.get_closest_marker(marker):
