@@ -23,7 +23,11 @@ import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import (
+    AzureOptions,
+    HadoopFileSystemOptions,
+    PipelineOptions,
+)
 from apache_beam.utils import retry
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
@@ -287,9 +291,34 @@ def require_filesystem(path: str) -> None:
     if FileSystems._pipeline_options is None:  # in Python, before there is any pipeline
         FileSystems.set_options(PipelineOptions([]))
     _shorten_waits()
+    _check_options(path, scheme)
     if scheme == "s3":
         share_clients()
         check_credentials(path)
+
+
+def _check_options(path: str, scheme: str) -> None:
+    """Raise ConfigurationError where nothing says how a filesystem is reached."""
+    options = FileSystems._pipeline_options
+    if not isinstance(options, PipelineOptions):
+        return
+    if scheme == "hdfs":
+        given = options.view_as(HadoopFileSystemOptions)
+        for name in ("hdfs_host", "hdfs_port", "hdfs_user"):
+            if getattr(given, name) is None:
+                raise ConfigurationError(
+                    f"{path}: HDFS is reached by WebHDFS, and --{name} is missing: give "
+                    "--hdfs_host, --hdfs_port and --hdfs_user"
+                )
+    if scheme == "azfs":
+        azure = options.view_as(AzureOptions)
+        known = azure.azure_connection_string or azure.blob_service_endpoint
+        if not (known or os.environ.get("AZURE_STORAGE_CONNECTION_STRING")):
+            raise ConfigurationError(
+                f"{path}: nothing says where Azure Blob Storage is: give "
+                "--azure_connection_string or --blob_service_endpoint, or set "
+                "AZURE_STORAGE_CONNECTION_STRING"
+            )
 
 
 @cache

@@ -130,6 +130,8 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
             if _is_local(path):
                 os.replace(temporary, path)  # Beam's own hides what a disk said
             else:
+                if path.startswith("hdfs://") and is_there(path):  # it replaces no file by renaming
+                    FileSystems.delete([path])
                 FileSystems.rename([temporary], [path])
     except BaseException:
         with contextlib.suppress(Exception):

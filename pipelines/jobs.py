@@ -342,9 +342,10 @@ def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
         yield
     except (OSError, MachineFault) as error:
         whole = f": {', '.join(files)}" if files else ""
-        raise PartlyWritten(
-            f"{path} could not be written: {reason_of(error)}. The results are whole{whole}"
-        ) from error
+        why = reason_of(error)
+        if not isinstance(error, MachineFault):  # which says so itself
+            why = f"{path} could not be written: {why}"
+        raise PartlyWritten(f"{why}. The results are whole{whole}") from error
 
 
 def check_card_apart(card: str | None, places: Sequence[str | None]) -> None:

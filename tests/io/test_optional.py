@@ -43,6 +43,23 @@ def test_every_extra_is_there_to_be_installed():
         assert extra in beams
 
 
+@pytest.mark.parametrize(
+    ("path", "module", "missing"),
+    [
+        ("hdfs://folder/x.csv", "hdfs", "--hdfs_host is missing"),
+        ("azfs://account/bucket/x.csv", "azure.storage.blob", "--azure_connection_string"),
+    ],
+)
+def test_a_filesystem_names_the_options_that_it_needs(monkeypatch, path, module, missing):
+    pytest.importorskip(module)
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    FileSystems.set_options(PipelineOptions([]))
+    with pytest.raises(ConfigurationError) as caught:
+        list_files(path)
+    assert path in str(caught.value)
+    assert missing in str(caught.value)
+
+
 def test_s3_without_credentials_is_refused_at_once(monkeypatch, tmp_path):
     """Beam would look for them for ten minutes."""
     pytest.importorskip("boto3", reason="the extra aws is not installed")
