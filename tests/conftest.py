@@ -36,6 +36,7 @@ CLUSTERS = {
     "s3": ("--s3_home", "the folder that `tests/clusters/s3.sh install` filled"),
     "gcs": ("--gcs_home", "the folder that `tests/clusters/gcs.sh install` filled"),
     "azure": ("--azure_home", "the folder that `tests/clusters/azure.sh install` filled"),
+    "hdfs": ("--hdfs_home", "the folder that `tests/clusters/hdfs.sh install` filled"),
 }
 # Where the tests of the mathematics are, which know no Beam, and those of the readers.
 WITHOUT_BEAM = {"mechanisms"}

@@ -229,6 +229,42 @@ class Azure(Store):
         return path.removeprefix(f"{self.root}/")
 
 
+class HDFS(Store):
+    """A name node and a data node, by WebHDFS."""
+
+    name, root, service = "hdfs", "hdfs://bucket", "HDFS"
+
+    def __init__(self, home, work):
+        super().__init__(home, work)
+        self.flags = ("--hdfs_host=localhost", f"--hdfs_port={self.port}", "--hdfs_user=someone")
+
+    def make_bucket(self):
+        from hdfs import InsecureClient
+
+        self.client = InsecureClient(f"http://localhost:{self.port}", user="someone")
+        self.client.makedirs("/bucket")
+
+    def put(self, path, data):
+        self.client.write(self._path(path), data, overwrite=True)
+
+    def get(self, path):
+        """The content of a file; None where there is none."""
+        if self.client.status(self._path(path), strict=False) is None:
+            return None
+        with self.client.read(self._path(path)) as file:
+            return file.read()
+
+    def names(self, folder):
+        top = self._path(folder)
+        if self.client.status(top, strict=False) is None:
+            return []
+        found = (f"{base}/{name}" for base, _, names in self.client.walk(top) for name in names)
+        return sorted(path.removeprefix("/bucket/") for path in found)
+
+    def _path(self, path):
+        return "/" + path.removeprefix("hdfs://")
+
+
 def fake_account(url):
     """A service account of Google with a key of its own, whose tokens come from that server."""
     from cryptography.hazmat.primitives import serialization

@@ -13,9 +13,9 @@ import pytest
 
 from streamveil.pipelines.main import main
 from tests.clusters.fault_proxy import Fault
-from tests.clusters.stores import GCS, S3, Azure, running
+from tests.clusters.stores import GCS, HDFS, S3, Azure, running
 
-KINDS = {"s3": S3, "gcs": GCS, "azure": Azure}
+KINDS = {"s3": S3, "gcs": GCS, "azure": Azure, "hdfs": HDFS}
 ALL = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in KINDS]
 OUTPUTS = {
     "output": "releases.csv",
@@ -188,6 +188,19 @@ def test_questions_a_folder_and_a_glob(store, capsys):
         "release-20240501T000000.000000Z.json"
     ]
     assert f"{2 * USERS} events read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("store", ALL, indirect=True)
+def test_several_processes_write_the_same(store, expected):
+    folder = store.folder()
+    lines = EVENTS.splitlines()
+    for name, some in (("a", lines[1:90]), ("b", lines[90:])):
+        store.put(f"{folder}/in/{name}.csv", "\n".join([lines[0], *some]) + "\n")
+    flags = release_flags(store, folder, input=f"{folder}/in/*.csv")
+    assert main([*flags, "--processes=2"]) == 0
+    found = outputs_of(store, folder)
+    assert found["releases.csv"] == expected["releases.csv"]
+    assert found["ledger.csv"] == expected["ledger.csv"]
 
 
 @pytest.mark.parametrize("store", ALL, indirect=True)
