@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
 
 from apache_beam.internal import cloudpickle
+from apache_beam.io.filesystems import FileSystems
 
 from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory.parcels import Memory
@@ -61,14 +62,15 @@ class Processes:
         """What comes of each element, in their order.
 
         Args:
-            work: is sent to each process, by value.
+            work: is sent to each process, by value, with the options of Beam's filesystems.
             elements: go to one process each, and are taken away here.
 
         Raises:
             WorkerDied: if one of the processes does.
             Exception: what one of them raises, as it is.
         """
-        part = cloudpickle.dumps(work)
+        options = cloudpickle.dumps(FileSystems._pipeline_options)
+        part = pickle.dumps((options, cloudpickle.dumps(work)))
         while len(self._workers) < min(self.number, len(elements)):
             self._workers.append(_Worker(self._memory.where(len(self._workers))))
         try:
@@ -181,7 +183,9 @@ def _serve(connection: Connection, memory: Memory) -> None:
             continue
         try:
             if work is None:
-                work = pickle.loads(part)
+                options, content = pickle.loads(part)
+                FileSystems.set_options(pickle.loads(options))  # the work may read a file at once
+                work = pickle.loads(content)
                 work.begin()
             answer = _Answer(work.do(what), None, "", told.records)
             message = memory.from_worker(answer)

@@ -5,9 +5,12 @@ import logging
 import multiprocessing
 import os
 import signal
+from collections import deque
 
 import apache_beam as beam
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions, S3Options
 from apache_beam.runners.runner import PipelineRunner
 
 from streamveil.pipelines.errors import WorkerDied
@@ -245,3 +248,23 @@ def test_who_dies_is_told_and_the_others_end():
     with Processes(2) as two, pytest.raises(WorkerDied, match=r"ended by signal 9.*fewer --proc"):
         kept_of(build, two)
     assert multiprocessing.active_children() == before
+
+
+class Endpoint:
+    """Work that says where its process would look for files of S3."""
+
+    def begin(self):
+        self.options = FileSystems._pipeline_options
+
+    def do(self, number):
+        return self.options.view_as(S3Options).s3_endpoint_url
+
+
+def test_the_options_of_filesystems_get_to_them(processes):
+    before = FileSystems._pipeline_options
+    FileSystems.set_options(PipelineOptions(["--s3_endpoint_url=http://localhost:1"]))
+    try:
+        found = list(processes.results(Endpoint(), deque(range(3))))
+    finally:
+        FileSystems.set_options(before)
+    assert found == ["http://localhost:1"] * 3
