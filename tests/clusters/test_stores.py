@@ -9,8 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.io import read_domain, read_table, write_table
 from streamveil.pipelines.main import main
 from tests.clusters.fault_proxy import Fault
 from tests.clusters.stores import GCS, HDFS, S3, Azure, running
@@ -144,16 +149,18 @@ def test_every_command_reads_and_writes_there(store, capsys):
 
     plan = [f"--questions={store.root}/in/questions.yaml", "--rate=40", *store.flags]
     assert main(["plan", *plan, f"--requirements={store.root}/in/requirements.csv"]) == 0
-    again = main(release_flags(store, folder, **given))
-    assert again == 2
+    events = [f"--input={store.root}/in/events.csv", "--user_column=user", "--value_column=place"]
+    events += ["--time_column=time", "--slot=1d", f"--domain={store.root}/in/places.txt"]
+    some = ["--mechanisms=pba", "--seeds=1", "--processes=1", f"--output={folder}/table.csv"]
+    assert main(["evaluate", *events, "--default_requirement=3,1,40", *some, *store.flags]) == 0
+    assert b"pba" in store.get(f"{folder}/table.csv")
+    assert main(release_flags(store, folder, **given)) == 2
     assert "exists already and is never overwritten" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("store", ALL, indirect=True)
 @pytest.mark.parametrize("kind", ["parquet", "avro", "jsonl"])
 def test_every_format_comes_back_as_from_a_local_file(store, kind, tmp_path):
-    from streamveil.io import read_table
-
     folder = store.folder()
     names = {"output": f"releases.{kind}", "ledger": f"ledger.{kind}"}
     for place in (folder, str(tmp_path)):
@@ -203,6 +210,40 @@ def test_several_processes_write_the_same(store, expected):
     assert found["ledger.csv"] == expected["ledger.csv"]
 
 
+NUMBERS = pa.schema([("number", pa.int64())])
+
+
+def numbers(batches):
+    """Batches of 4 MB each, which do not compress."""
+    draw = np.random.default_rng(1)
+    for _ in range(batches):
+        yield pa.record_batch([draw.integers(0, 1 << 62, 1 << 19)], schema=NUMBERS)
+
+
+@pytest.mark.parametrize("store", ALL, indirect=True)
+def test_a_file_of_several_parts_is_whole(store):
+    FileSystems.set_options(PipelineOptions(store.flags))
+    folder = store.folder()
+    for _ in range(2):  # one that is there is replaced
+        write_table(f"{folder}/large.parquet", NUMBERS, numbers(5))
+    assert [name.rpartition("/")[2] for name in store.names(folder)] == ["large.parquet"]
+    assert read_table(f"{folder}/large.parquet").equals(pa.Table.from_batches(numbers(5)))
+
+
+@pytest.mark.parametrize("store", ALL, indirect=True)
+def test_a_file_whose_writing_fails_leaves_nothing(store):
+    FileSystems.set_options(PipelineOptions(store.flags))
+    folder = store.folder()
+
+    def failing():
+        yield from numbers(3)
+        raise KeyError("the source failed")
+
+    with pytest.raises(KeyError):
+        write_table(f"{folder}/large.parquet", NUMBERS, failing())
+    assert store.names(folder) == []
+
+
 @pytest.mark.parametrize("store", ALL, indirect=True)
 def test_what_is_not_there_is_named(store, capsys):
     folder = store.folder()
@@ -231,11 +272,7 @@ def test_a_state_folder_there_is_refused(store, capsys):
 
 @pytest.mark.parametrize("store", ALL, indirect=True)
 def test_functions_of_python_reach_it_before_any_pipeline(store, monkeypatch):
-    from apache_beam.io.filesystems import FileSystems
-    from apache_beam.options.pipeline_options import PipelineOptions
-
     import streamveil as sv
-    from streamveil.io import read_domain
 
     FileSystems.set_options(PipelineOptions(store.flags))
     for _ in range(2):  # the first run must not take the options away
