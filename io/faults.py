@@ -5,7 +5,9 @@ They pass, and no file is to blame.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import re
 import sys
@@ -57,7 +59,8 @@ _SERVICES = {
     "apache_beam.io.aws": "S3",
     "botocore": "S3",
     "boto3": "S3",
-    "google": "Google Cloud",
+    **dict.fromkeys(("google.api_core", "google.auth", "google.cloud"), "Google Cloud"),
+    **dict.fromkeys(("google.resumable_media", "apitools"), "Google Cloud"),
     "apache_beam.io.azure": "Azure Blob Storage",
     "azure": "Azure Blob Storage",
     "hdfs": "HDFS",
@@ -129,8 +132,8 @@ def fault_of_service(error: BaseException, place: str = "") -> str | None:
             continue
         service = _SCHEMES.get(place.partition("://")[0], service)
         status, text = _status_of(each), _words_of(each)
-        if _NO_BUCKET.search(text):
-            remedy = "make the bucket, or name another"
+        if status == _NOT_THERE or _NO_BUCKET.search(text):
+            remedy = "make what is not there, or name another"
         elif status in _NOT_ALLOWED or _IDENTITY.search(text):
             remedy = "give credentials that are valid and may do this"
         else:
@@ -158,7 +161,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         details = getattr(each, "exception_details", None)
         if isinstance(details, dict):
             waiting += details.values()
-        waiting += [each.__cause__, each.__context__]
+        waiting.append(each.__cause__)
+        if not each.__suppress_context__:
+            waiting.append(each.__context__)
 
 
 def _service_of(error: BaseException) -> str | None:
@@ -190,6 +195,10 @@ def _status_of(error: BaseException) -> int | None:
 def _words_of(error: BaseException) -> str:
     """What it says, in one line that is not too long."""
     said = getattr(error, "message", None)
+    content = getattr(error, "content", None)  # of clients of Google that say no more than that
+    if isinstance(content, bytes | str):
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            said = json.loads(content)["error"]["message"]
     text = " ".join((said if isinstance(said, str) else str(error)).split())
     text = text or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

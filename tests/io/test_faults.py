@@ -2,6 +2,7 @@
 
 import pytest
 from apache_beam.io.filesystem import BeamIOError
+from google.protobuf import message
 
 from streamveil.io.faults import fault_in_reading, fault_of_service, is_absent
 
@@ -52,6 +53,10 @@ def test_what_is_not_there_is_no_fault(around):
 def test_what_no_service_said_is_none_of_its_faults():
     assert fault_of_service(ValueError("a bad line")) is None
     assert fault_of_service(OSError(5, "a bad disk")) is None
+    assert fault_of_service(message.DecodeError("a bad record")) is None
+    aside = ValueError("a bad line")
+    aside.__context__, aside.__suppress_context__ = exceptions.Forbidden("no"), True
+    assert fault_of_service(aside) is None
     assert fault_in_reading(BeamIOError("no path", {PATH: ValueError("no object")})) is None
 
 
