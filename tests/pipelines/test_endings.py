@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from functools import partial
 
 import pytest
@@ -26,7 +27,8 @@ def stopped(action, log, number):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
             with ending(action):
                 os.write(write, b".")
-                signal.pause()
+                while True:  # a signal just before signal.pause() would be lost
+                    time.sleep(0.05)
         finally:
             os._exit(70)
     os.close(write)

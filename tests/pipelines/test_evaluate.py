@@ -388,7 +388,7 @@ def test_help(command):
     assert "streamveil evaluate" in out
     for name in ("--streams", "--mechanisms", "--epsilons", "--page", "--requirements", "--format"):
         assert f"{name} " in out
-    assert "Apache Beam" not in out.replace("any filesystem of Beam", "")
+    assert "Apache Beam" not in out.replace("Apache Beam's filesystems", "")
 
 
 def test_default_sizes_are_those_of_the_reference():
