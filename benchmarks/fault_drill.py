@@ -324,7 +324,12 @@ class Drill:
 
         fault = Fault(
             "replaced folder",
-            ["replaced while this run held it", "No such file", "has no"],
+            [
+                "replaced while this run held it",
+                "No such file",
+                "has no",
+                "holds no state to resume",
+            ],
             in_run=replace,
             once=True,
         )
