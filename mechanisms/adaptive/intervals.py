@@ -59,9 +59,9 @@ SLOW = 0.02
 MOST_UNUSUAL = 2.0
 _LEAST = 1e-9
 # Counts of people come in waves of days and weeks, of which the first releases show little. So the
-# standard error of what is foreseen is at least this part of the count, until releases have shown
-# how far counts vary: after FIRST of them a quarter of this part.
-SWING, FIRST = 0.3, 8
+# standard error of what is foreseen is at least this part of the count, less by the second with
+# each release that shows how far counts vary.
+SWING, LESS = 0.3, 0.15
 # Shares of slots in a release of which nothing was learnt.
 NOTHING = np.zeros(1)
 
@@ -149,7 +149,7 @@ class Misfit:
 
         Shape (d,). A slot that is foreseen has this at least.
         """
-        swing = SWING * (FIRST / (FIRST + self.releases)) ** 2 * mean
+        swing = SWING * (1 - LESS) ** self.releases * mean
         found: Floats = swing * swing
         return found
 
