@@ -61,7 +61,7 @@ _LEAST = 1e-9
 # Counts of people come in waves of days and weeks, of which the first releases show little. So the
 # standard error of what is foreseen is at least this part of the count, less by the second with
 # each release that shows how far counts vary.
-SWING, LESS = 0.3, 0.15
+SWING, LESS = 0.3, 0.2
 # Shares of slots in a release of which nothing was learnt.
 NOTHING = np.zeros(1)
 
