@@ -585,12 +585,11 @@ def test_names_with_brackets_are_names(stream, toolbox):
 
 def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.clock(day(2))
-    stream.refused(
-        "no state to resume", "newest backup", resume="true", state=stream.job.folder / "in"
-    )
+    empty = stream.job.folder / "empty"
+    empty.mkdir()
+    stream.refused("no state to resume", "newest backup", resume="true", state=empty)
     stream.refused("--state", "No such file", "newest backup", resume=True)
-    (stream.job.folder / "empty").mkdir()
-    stream.refused("--start is missing", start=None, state=stream.job.folder / "empty")
+    stream.refused("--start is missing", start=None, state=empty)
     stream.events("a.csv", visits(1))
     stream()
     stream.refused("holds the state of a stream", "--resume", resume=None)
