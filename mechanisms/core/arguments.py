@@ -268,9 +268,13 @@ def _check(
         )
 
 
+LISTING = ("to_pylist", "tolist", "to_list")
+"""Methods by which columns and arrays become lists: of Arrow, of numpy and pandas, of Polars."""
+
+
 def _listed(values: Any) -> list[Any] | None:
     """Python's own values of a sequence or a column; None for what is neither."""
-    for method in ("to_pylist", "tolist", "to_list"):  # Arrow; numpy and pandas; Polars
+    for method in LISTING:
         if hasattr(values, method):
             found = getattr(values, method)()
             return found if isinstance(found, list) else None

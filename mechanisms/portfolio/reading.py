@@ -21,7 +21,7 @@ from dataclasses import MISSING, fields
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from streamveil.mechanisms.core.arguments import column_of_table, columns_in
+from streamveil.mechanisms.core.arguments import LISTING, column_of_table, columns_in
 from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -178,7 +178,7 @@ def _listed_by(value: Any) -> str | None:
     """The method by which an array, a column or a number of a library becomes one of Python."""
     if columns_in(value) is not None:
         return None
-    for name in ("to_pylist", "tolist", "to_list"):  # of Arrow; numpy and pandas; Polars
+    for name in LISTING:
         if callable(getattr(value, name, None)):
             return name
     return None
