@@ -14,6 +14,23 @@ from pathlib import Path
 from tests.clusters.fault_proxy import FaultProxy
 from tests.clusters.free_ports import free_ports
 
+CAFES = {
+    "domain": "cafe,park",
+    "user_column": "user",
+    "value_column": "place",
+    "time_column": "time",
+    "slot": "1d",
+    "start": "2024-05-01",
+    "end": "2024-05-06",
+}
+"""Options by which events of a few days are released."""
+
+
+def release_of(given):
+    """A command that releases with these options."""
+    return ["release", *(f"--{name}={value}" for name, value in given.items())]
+
+
 HERE = Path(__file__).parent
 PATIENCE = 60.0
 KEY = "0123456789012345678901234567890123"

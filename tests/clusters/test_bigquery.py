@@ -15,7 +15,7 @@ pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not instal
 from streamveil.io import read_table
 from streamveil.pipelines.main import main
 from tests.clusters.bigquery_server import BigQueryServer
-from tests.clusters.stores import GCS, KEY, fake_account, running
+from tests.clusters.stores import CAFES, GCS, KEY, fake_account, release_of, running
 
 EVENTS = "user,place,time\n" + "".join(
     f"u{i % 40},{'cafe' if i % 3 else 'park'},2024-05-0{1 + i // 40}T10:00:00Z\n"
@@ -57,17 +57,11 @@ def flags(output=f"bigquery:{TABLE}?method=STREAMING_INSERTS", **changed):
         "input": "events.csv",
         "output": output,
         "default_requirement": "3,1,40",
-        "domain": "cafe,park",
-        "user_column": "user",
-        "value_column": "place",
-        "time_column": "time",
-        "slot": "1d",
-        "start": "2024-05-01",
-        "end": "2024-05-06",
+        **CAFES,
         "card": "card.json",
         **changed,
     }
-    return ["release", *(f"--{name}={value}" for name, value in given.items())]
+    return release_of(given)
 
 
 def in_file(tmp_path):

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from streamveil.io import read_domain, read_table, write_table
 from streamveil.pipelines.main import main
 from tests.clusters.fault_proxy import Fault
-from tests.clusters.stores import GCS, HDFS, S3, Azure, running
+from tests.clusters.stores import CAFES, GCS, HDFS, S3, Azure, release_of, running
 
 KINDS = {"s3": S3, "gcs": GCS, "azure": Azure, "hdfs": HDFS}
 ALL = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in KINDS]
@@ -94,17 +94,11 @@ def release_flags(store, folder, **changed):
     given = {
         "input": f"{store.root}/in/events.csv",
         "requirements": f"{store.root}/in/requirements.csv",
-        "domain": "cafe,park",
-        "user_column": "user",
-        "value_column": "place",
-        "time_column": "time",
-        "slot": "1d",
-        "start": "2024-05-01",
-        "end": "2024-05-06",
+        **CAFES,
         **{option: f"{folder}/{name}" for option, name in OUTPUTS.items()},
         **changed,
     }
-    return ["release", *(f"--{name}={value}" for name, value in given.items()), *store.flags]
+    return [*release_of(given), *store.flags]
 
 
 def outputs_of(store, folder):
