@@ -107,26 +107,24 @@ def a_ledger_tells_of_slots(monkeypatch):
         monkeypatch.setattr(functions, name, telling(getattr(functions, name)))
 
 
-def a_record_tells_of_its_slot(monkeypatch):
-    counted, made = told(monkeypatch), Release.__init__
+def a_field_tells_of_its_slot(monkeypatch, record, field):
+    counted, made = told(monkeypatch), record.__init__
 
-    def record(self, *given, **options):
+    def telling(self, *given, **options):
         made(self, *given, **options)
-        object.__setattr__(self, "stderr", self.stderr + 1e-9 * counted[0])
+        object.__setattr__(self, field, getattr(self, field) + 1e-9 * counted[0])
 
-    monkeypatch.setattr(Release, "__init__", record)
+    monkeypatch.setattr(record, "__init__", telling)
+
+
+def a_record_tells_of_its_slot(monkeypatch):
+    a_field_tells_of_its_slot(monkeypatch, Release, "stderr")
 
 
 def an_answer_tells_of_its_slot(monkeypatch):
     from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
-    counted, made = told(monkeypatch), SlotAnswer.__init__
-
-    def answer(self, *given, **options):
-        made(self, *given, **options)
-        object.__setattr__(self, "epsilon", self.epsilon + 1e-9 * counted[0])
-
-    monkeypatch.setattr(SlotAnswer, "__init__", answer)
+    a_field_tells_of_its_slot(monkeypatch, SlotAnswer, "epsilon")
 
 
 def a_ledger_says_too_little(monkeypatch):
