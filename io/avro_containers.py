@@ -68,12 +68,12 @@ def read_container(data: bytes, columns: tuple[str, ...]) -> tuple[list[pa.Array
     return [
         pa.nulls(len(rows), pa.string())
         if cells is None
-        else _array(cells, [row[name] for row in rows], name, faults)
+        else column_array(cells, [row[name] for row in rows], name, faults)
         for name, cells in zip(columns, layout.cells, strict=True)
     ], faults
 
 
-def _array(cells: Cells, values: list[Any], name: str, faults: Faults) -> pa.Array:
+def column_array(cells: Cells, values: list[Any], name: str, faults: Faults) -> pa.Array:
     """Values of a column; a decimal is text as a number in JSON is."""
     array = cells.array(cells.stored(values), name, faults)
     return array if cells.scale is None else plain_numbers(array)
@@ -121,23 +121,25 @@ def _layout(text: bytes, columns: tuple[str, ...]) -> _Layout:
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("it does not hold records")
     enums: dict[str, Any] = {}
-    if _least(schema, {}, enums) == 0:
+    if least_size(schema, {}, enums) == 0:
         raise ValueError("its records may take no byte")
-    fields = {field["name"]: _spelt_out(field["type"], enums) for field in schema["fields"]}
+    fields = {field["name"]: spelt_out(field["type"], enums) for field in schema["fields"]}
     records = fastavro.parse_schema({"type": "array", "items": stored_schema(plain)})
     cells = [Cells.of("its schema", n, fields[n]) if n in fields else None for n in columns]
     return _Layout(records, values, tuple(cells))
 
 
-def _spelt_out(kind: Any, enums: dict[str, Any]) -> Any:
+def spelt_out(kind: Any, enums: dict[str, Any]) -> Any:
     """A type with the enums that it names; others need not be known, for none is a cell."""
     if isinstance(kind, list):
-        return [_spelt_out(each, enums) for each in kind]
+        return [spelt_out(each, enums) for each in kind]
     return enums.get(kind, kind) if isinstance(kind, str) else kind
 
 
-def _least(kind: Any, named: dict[str, int], enums: dict[str, Any], depth: int = 0) -> int:
+def least_size(kind: Any, named: dict[str, int], enums: dict[str, Any], depth: int = 0) -> int:
     """How many bytes a value takes at least; `named` and `enums` are the types named so far.
+
+    `enums` has the fixed types, too.
 
     Raises ValueError for what has no bound: a type inside itself, and what takes no byte inside
     another, which may be there any number of times.
@@ -146,14 +148,14 @@ def _least(kind: Any, named: dict[str, int], enums: dict[str, Any], depth: int =
         raise ValueError(f"its types are nested deeper than {MAX_NESTED} levels")
 
     def inner(each: Any) -> int:
-        size = _least(each, named, enums, depth + 1)
+        size = least_size(each, named, enums, depth + 1)
         if size == 0 and depth:
             raise ValueError("it has types in each other that take no byte")
         return size
 
     if isinstance(kind, list):
         for each in kind:
-            _least(each, named, enums, depth + 1)
+            least_size(each, named, enums, depth + 1)
         return 1
     if isinstance(kind, str):
         if kind not in named and kind not in PRIMITIVES:
@@ -169,6 +171,6 @@ def _least(kind: Any, named: dict[str, int], enums: dict[str, Any], depth: int =
         size = kind.get("size", 1)
         enums[kind["name"]] = kind
     else:
-        return _least(what, named, enums, depth + 1)
+        return least_size(what, named, enums, depth + 1)
     named[kind["name"]] = size
     return size

@@ -20,6 +20,7 @@ from streamveil.io.avro_containers import MAX_UNPACKED, read_container
 from streamveil.io.cells import Faults, decoded, is_text, sound_batch
 from streamveil.io.files import Columns
 from streamveil.io.json_objects import plain_numbers
+from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.records import ROW_COLUMN
 
 ARROW, AVRO = "arrow", "avro"
@@ -95,7 +96,7 @@ def read_typed(
     for index, message in enumerate(messages):
         try:
             arrays, faults = read(message)
-            _check_types(arrays, names)
+            check_types(arrays, names)
         except Exception as error:  # whatever a message holds, it stops nothing
             why = " ".join(str(error).split()) or type(error).__name__
             reject(index, None, f"not {name}: {why}", message)
@@ -127,20 +128,28 @@ def _as_texts(
         for place, what in each.faults.items()
         if each.first <= place < each.first + size
     }
-    texts = [
-        _text(pa.concat_arrays([each.arrays[at] for each in found]), name, faults)
-        for at, name in enumerate(columns)
-    ]
+    arrays = [pa.concat_arrays([each.arrays[at] for each in found]) for at, _ in enumerate(columns)]
 
     def tell(row: int, detail: str, record: bytes) -> None:
         reject(int(of[row]), int(places[row]), detail, record)
 
-    batch = sound_batch("", columns, texts, np.arange(len(of)), tell, faults)
-    kept = batch.column(ROW_COLUMN).to_numpy()
-    return [batch.column(name) for name in columns], of[kept], places[kept]
+    texts, kept = sound_texts(arrays, columns, faults, tell)
+    return texts, of[kept], places[kept]
 
 
-def _check_types(arrays: Sequence[pa.Array], columns: Columns) -> None:
+def sound_texts(
+    arrays: Sequence[pa.Array], columns: Columns, faults: Faults, reject: Reject
+) -> tuple[list[pa.Array], _Rows]:
+    """Columns as text, of the rows that can be read, and which rows these are.
+
+    The others go to `reject`, as do those that have faults already.
+    """
+    texts = [_text(array, name, faults) for name, array in zip(columns, arrays, strict=True)]
+    batch = sound_batch("", columns, texts, np.arange(len(arrays[0])), reject, faults)
+    return [batch.column(name) for name in columns], batch.column(ROW_COLUMN).to_numpy()
+
+
+def check_types(arrays: Sequence[pa.Array], columns: Columns) -> None:
     """Raise ValueError for a column of neither text nor numbers nor booleans nor times."""
     for name, array in zip(columns, arrays, strict=True):
         kind = array.type
