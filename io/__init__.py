@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from streamveil.io.requirements import read_requirements, requirements_of
     from streamveil.io.results import read_ledger, read_releases
     from streamveil.io.revisions import WriteRevisions, read_revisions, revision_schema
+    from streamveil.io.schema_registry import SchemaRegistry
     from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
     from streamveil.io.tables import (
         WriteTable,
@@ -108,6 +109,7 @@ __all__ = [
     "ReadPubSubEvents",
     "ReadTable",
     "RecordBatchCoder",
+    "SchemaRegistry",
     "Snapshot",
     "Stamp",
     "StateFolder",

@@ -284,6 +284,7 @@ class _ReadMessagesFn(beam.DoFn):
             again,
             source.message_format,
             source.max_field_bytes,
+            source.registry,
         )
 
     def process(self, path: str) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from streamveil.io.optional import require_java
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
 from streamveil.io.revisions import revision_json
+from streamveil.io.schema_registry import SchemaRegistry
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     PerRecordRow,
@@ -92,9 +93,12 @@ class ReadKafkaEvents(beam.PTransform):
     silent: bool = False
     """As of :class:`ReadEvents`."""
     message_format: str = ParseMessages.message_format
-    """What a value is: `json`, `jsonl`, `arrow` or `avro`, as of :class:`ParseMessages`."""
+    """What a value is: `json`, `jsonl`, `arrow` or `avro`, or `protobuf` with a registry, as of
+    :class:`ParseMessages`."""
     max_field_bytes: int = ParseMessages.max_field_bytes
     """Events with a longer field are dead letters."""
+    registry: SchemaRegistry | None = None
+    """Where the schemas of messages in Confluent's wire format are."""
 
     def __post_init__(self) -> None:
         """Check the columns, the topics, the policy and how values are read."""
@@ -110,7 +114,12 @@ class ReadKafkaEvents(beam.PTransform):
                 f"{', '.join(_POLICIES)}"
             )
         self._parse = ParseMessages(
-            self._source, self.columns, self.silent, self.message_format, self.max_field_bytes
+            self._source,
+            self.columns,
+            self.silent,
+            self.message_format,
+            self.max_field_bytes,
+            self.registry,
         )
 
     @property

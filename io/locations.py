@@ -177,8 +177,8 @@ def source_of(
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or `timestamp_policy`, `message_format` and `max_field_bytes` of
-    ReadKafkaEvents and what Kafka's own consumer knows. `silent` and `dialect` are those of
+    them: of ReadPubSubEvents, or `timestamp_policy` of ReadKafkaEvents, how both read messages, and
+    what Kafka's own consumer knows. `silent` and `dialect` are those of
     ReadEvents. Raises ConfigurationError, which names the flag, for anything else and for what is
     not installed.
     """
@@ -276,6 +276,8 @@ def _stream(
     try:
         return kind.build(at, settings, given)
     except ConfigurationError as error:
+        if "@" in settings.get("schema_registry", ""):  # a password, which is not to be logged
+            location = location.partition("?")[0]
         raise ConfigurationError(f"{flag}={location}: {error}") from error
 
 

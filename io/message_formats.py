@@ -16,9 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.files import Columns
+from streamveil.io.framed_messages import read_framed, unframed
 from streamveil.io.json_arrays import BLANKS, array_fault, split_arrays
 from streamveil.io.json_objects import read_objects
 from streamveil.io.lines import Lines
+from streamveil.io.schema_registry import SchemaRegistry, schemas_of
 from streamveil.io.typed_messages import ARROW, AVRO, RejectEvent, parts, read_typed
 
 EMPTY = "an empty message"
@@ -96,6 +98,33 @@ def _part(
 
     arrays, rows = read_objects(records, columns, tell)
     return Parsed(arrays, of[rows], places[rows])
+
+
+def read_framed_messages(
+    kind: str,
+    registry: SchemaRegistry,
+    messages: Sequence[bytes],
+    columns: Columns,
+    reject: RejectEvent,
+) -> Iterator[Parsed]:
+    """Messages in Confluent's wire format, whose schemas are in a registry.
+
+    Each of Avro or Protobuf is an event; JSON is read as :func:`read_json_messages` reads it.
+    Raises MachineFault if the registry is away.
+    """
+    schemas = schemas_of(registry)
+    if kind != "json":
+        for arrays, rows in read_framed(kind, messages, columns, schemas, reject):
+            yield Parsed(arrays, rows, None)
+        return
+    framed = [each for _, some in unframed(kind, messages, schemas, reject) for each in some]
+    of = np.array([each.message for each in framed], np.int64)
+
+    def tell(index: int, place: int | None, detail: str, record: bytes) -> None:
+        reject(framed[index].message, place, detail, record)
+
+    for parsed in read_json_messages([each.body for each in framed], columns, tell):
+        yield parsed._replace(messages=of[parsed.messages])
 
 
 def _read_typed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
@@ -29,7 +29,10 @@ from streamveil.io.events import (
     tell_read,
 )
 from streamveil.io.files import Columns, event_batch
-from streamveil.io.message_formats import FORMATS, Parsed
+from streamveil.io.framed_messages import FRAMED_KINDS, PROTOBUF
+from streamveil.io.message_formats import FORMATS, Parsed, read_framed_messages
+from streamveil.io.optional import require_registry_client
+from streamveil.io.schema_registry import SchemaRegistry
 from streamveil.mechanisms.core.records import ConfigurationError
 
 _LOGGER = logging.getLogger("streamveil")
@@ -41,7 +44,9 @@ MAX_MESSAGE_BYTES = 1 << 24  # taken apart, brackets alone may be thirty times a
 
 FIELD_TOO_LONG = "field too long"
 MAX_FIELD_BYTES = MAX_RECORD_BYTES
-READING_SETTINGS = ("message_format", "max_field_bytes")
+_SUCH = f"of bytes, such as {MAX_FIELD_BYTES}"
+_REGISTRY_SETTINGS = ("schema_registry", "schema_registry_credentials", "reader_schema")
+READING_SETTINGS = ("message_format", "max_field_bytes", *_REGISTRY_SETTINGS)
 
 
 @dataclass(eq=False)
@@ -61,17 +66,17 @@ class ParseMessages(beam.PTransform):
     """As of :class:`ReadEvents`."""
     message_format: str = "json"
     """A key of `FORMATS`: `json`, an object or an array of them; `jsonl`, an object on every line;
-    `arrow`, an Arrow IPC stream; `avro`, an Avro container."""
+    `arrow`, an Arrow IPC stream; `avro`, an Avro container. With a registry `avro`, `json` or
+    `protobuf`, each in Confluent's wire format."""
     max_field_bytes: int = MAX_FIELD_BYTES
     """Events with a longer field, in bytes of UTF-8, are dead letters."""
+    registry: SchemaRegistry | None = None
+    """Where the schemas of messages in Confluent's wire format are."""
 
     def __post_init__(self) -> None:
-        """Check the format and the limit."""
+        """Check the format, the limit and the registry."""
         super().__init__()
-        if self.message_format not in FORMATS:
-            raise ConfigurationError(
-                f"message_format {self.message_format!r} is unknown: choose of {', '.join(FORMATS)}"
-            )
+        _check_format(self.message_format, self.registry)
         if self.max_field_bytes < 1:
             raise ConfigurationError(
                 f"max_field_bytes {self.max_field_bytes} leaves room for no field: name a number "
@@ -91,26 +96,74 @@ class ParseMessages(beam.PTransform):
                     self.silent,
                     self.message_format,
                     self.max_field_bytes,
+                    self.registry,
                 )
             ).with_outputs(REJECTED_TAG, main="batches")
         )
 
 
+def _check_format(kind: str, registry: SchemaRegistry | None) -> None:
+    """Raise ConfigurationError for a format that there is not, or for what it needs."""
+    if registry is None:
+        if kind == PROTOBUF:
+            raise ConfigurationError(
+                f"message_format {kind!r} needs the registry that has the schemas "
+                "(schema_registry=http://HOST:PORT)"
+            )
+        if kind not in FORMATS:
+            known = ", ".join((*FORMATS, PROTOBUF))
+            raise ConfigurationError(f"message_format {kind!r} is unknown: choose of {known}")
+        return
+    if kind not in FRAMED_KINDS:
+        raise ConfigurationError(
+            f"message_format {kind!r} has no schemas in a registry: choose of "
+            f"{', '.join(FRAMED_KINDS)}, or leave out schema_registry"
+        )
+    if kind == "json" and registry.reader_schema is not None:
+        raise ConfigurationError(
+            "message_format 'json' is read without a schema: leave out reader_schema"
+        )
+    require_registry_client(f"schema_registry={registry.url}", protobuf=kind == PROTOBUF)
+
+
 def reading_of(settings: dict[str, str]) -> dict[str, Any]:
     """The fields of :class:`ParseMessages` among settings given as text, which they leave.
 
-    Raises ConfigurationError for a limit that is no whole number.
+    Raises ConfigurationError for a number that is no whole one, and for a registry that is none.
     """
     found: dict[str, Any] = {
         name: settings.pop(name) for name in READING_SETTINGS if name in settings
     }
-    limit = found.get("max_field_bytes", "1")
-    if not (limit.isascii() and limit.isdigit()):
-        raise ConfigurationError(
-            f"max_field_bytes {limit!r} is no whole number: name a number of bytes, such as "
-            f"{MAX_FIELD_BYTES}"
+    of_registry = {name: found.pop(name) for name in _REGISTRY_SETTINGS if name in found}
+    if "max_field_bytes" in found:
+        found["max_field_bytes"] = _whole(
+            found, "max_field_bytes", f"of bytes, such as {MAX_FIELD_BYTES}"
         )
-    return {**found, **({"max_field_bytes": int(limit)} if "max_field_bytes" in found else {})}
+    if not of_registry:
+        return found
+    if "schema_registry" not in of_registry:
+        raise ConfigurationError(
+            f"{', '.join(of_registry)} is of a registry: name it (schema_registry=http://HOST:PORT)"
+        )
+    if "message_format" not in found:
+        raise ConfigurationError(
+            f"schema_registry needs the format of the messages: add message_format=, one of "
+            f"{', '.join(FRAMED_KINDS)}"
+        )
+    reader = _whole(of_registry, "reader_schema", "") if "reader_schema" in of_registry else None
+    found["registry"] = SchemaRegistry(
+        of_registry["schema_registry"], of_registry.get("schema_registry_credentials"), reader
+    )
+    return found
+
+
+def _whole(settings: dict[str, str], name: str, such: str) -> int:
+    text = settings[name]
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(
+            f"{name} {text!r} is no whole number: name a number {such}".rstrip()
+        )
+    return int(text)
 
 
 def warn_of_given_times(source: str, chosen: str, otherwise: str) -> None:
@@ -169,12 +222,17 @@ class ParseFn(beam.DoFn):
         silent: bool,
         message_format: str = "json",
         max_field_bytes: int = MAX_FIELD_BYTES,
+        registry: SchemaRegistry | None = None,
     ) -> None:
         self._source = source
         self._columns = columns
         self._silent = silent
-        self._format = message_format
         self._limit = max_field_bytes
+        self._read = (
+            FORMATS[message_format]
+            if registry is None
+            else partial(read_framed_messages, message_format, registry)
+        )
 
     def process(self, messages: list[bytes]) -> Iterator[Any]:
         """The events of some messages."""
@@ -204,7 +262,7 @@ class ParseFn(beam.DoFn):
                 detail = f"a message of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
                 reject(0, None, detail, message)
         messages = [message for message in messages if len(message) <= MAX_MESSAGE_BYTES]
-        for parsed in FORMATS[self._format](messages, self._columns, reject):
+        for parsed in self._read(messages, self._columns, reject):
             kept = self._within_limit(parsed, reject)
             yield from told()
             if len(kept.messages):

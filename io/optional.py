@@ -20,6 +20,21 @@ def require_google(module: str, what: str) -> None:
         ) from error
 
 
+def require_registry_client(what: str, protobuf: bool = False) -> None:
+    """Raise ConfigurationError unless the client of schema registries is installed.
+
+    With `protobuf`, also what compiles schemas of Protobuf.
+    """
+    modules = ["confluent_kafka.schema_registry", *(["grpc_tools"] if protobuf else [])]
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{what} needs the client of schema registries ({error}): {install_line('registry')}"
+        ) from error
+
+
 def require_java(what: str) -> None:
     """Raise ConfigurationError unless a Java runtime is found, as Beam looks for it."""
     home = os.environ.get("JAVA_HOME")

@@ -18,6 +18,7 @@ from streamveil.io.files import Columns, distinct
 from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_google
 from streamveil.io.releases import release_json
+from streamveil.io.schema_registry import SchemaRegistry
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Release
 
 _CLIENT = "google.cloud.pubsub"
@@ -93,16 +94,24 @@ class ReadPubSubEvents(beam.PTransform):
     silent: bool = False
     """As of :class:`ReadEvents`."""
     message_format: str = ParseMessages.message_format
-    """What a message is: `json`, `jsonl`, `arrow` or `avro`, as of :class:`ParseMessages`."""
+    """What a message is: `json`, `jsonl`, `arrow` or `avro`, or `protobuf` with a registry, as of
+    :class:`ParseMessages`."""
     max_field_bytes: int = ParseMessages.max_field_bytes
     """Events with a longer field are dead letters."""
+    registry: SchemaRegistry | None = None
+    """Where the schemas of messages in Confluent's wire format are."""
 
     def __post_init__(self) -> None:
         """Check the columns, the names and how messages are read."""
         super().__init__()
         self.columns = distinct(self.columns)
         self._parse = ParseMessages(
-            self._source, self.columns, self.silent, self.message_format, self.max_field_bytes
+            self._source,
+            self.columns,
+            self.silent,
+            self.message_format,
+            self.max_field_bytes,
+            self.registry,
         )
         require_google(_CLIENT, f"reading from Pub/Sub ({self.subscription or self.topic})")
         try:
