@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,8 +33,15 @@ from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, fo
 from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
-from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
+from streamveil.io.parquet import (
+    Part,
+    parquet_columns,
+    parquet_schema,
+    read_parquet,
+    split_parquet,
+)
 from streamveil.io.partitions import partitions_of, with_partitions
+from streamveil.io.sql import Query, query_in
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.records import (
@@ -45,6 +52,7 @@ from streamveil.mechanisms.core.records import (
     REJECTED_PREFIX,
     ConfigurationError,
     MachineFault,
+    QueryColumn,
 )
 
 UNPARSABLE = "unparsable"
@@ -57,6 +65,7 @@ _NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 MAX_RECORD_BYTES = 1 << 16
 
 _AGAIN = "run again"
+_NAMED = ", or compute it: EXPRESSION AS NAME"
 
 _COLUMNS = {
     PARQUET: parquet_columns,
@@ -104,6 +113,10 @@ def check_events(
     """
     names = distinct(columns)
     paths = input_files(pattern, dialect)
+    query = query_in(dialect)
+    if query is not None:
+        _check_query(query, paths, names, silent)
+        return
     kinds = {format_of(path, dialect) for path in paths}
     if dialect is not None and dialect.any_name and CSV not in kinds:
         raise ConfigurationError(
@@ -120,6 +133,43 @@ def check_events(
         _check_keys(
             [path for path in paths if format_of(path, dialect) == JSON_LINES], names, remedy
         )
+
+
+def _check_query(query: Query, paths: Sequence[str], names: Columns, silent: bool) -> None:
+    """Refuse files that a query cannot be computed of, or of which it has not these columns."""
+    for path in paths:
+        own = _sources(path, query)
+        require_columns(
+            path, names, query.columns(path, _present(path, query)), _NAMED, what="what --sql gives"
+        )
+        said = _said(path, own, query.dialect)[0]
+        if query.format == PARQUET:
+            typed = parquet_schema(path)
+            fields = [(n, pa.string() if n in said else typed.field(n).type) for n in own]
+        elif query.format == AVRO:  # whose types are looked at when it is read
+            continue
+        else:
+            fields = [(name, pa.string()) for name in own]
+        query.check(path, pa.schema(fields))
+    if query.format == JSON_LINES and not silent:
+        _check_keys(paths, query.keys, "")
+
+
+def _present(path: str, query: Query) -> list[str]:
+    """Columns of a file that a query may read."""
+    if query.format != format_of(path, query.dialect):
+        raise ConfigurationError(
+            f"{path}: --sql reads files of {query.format}, and this is none: name others apart"
+        )
+    if query.format == JSON_LINES:  # a line may have a key, or lack it
+        return [*query.keys, *(name for name in partitions_of(path) if name not in query.keys)]
+    return columns_of(path, (), replace(query.dialect, sql=None))
+
+
+def _sources(path: str, query: Query) -> Columns:
+    """The columns of a file that a query reads; of JSON an object or a list is text."""
+    names = query.sources(path, _present(path, query))
+    return [QueryColumn(name) for name in names] if query.format == JSON_LINES else names
 
 
 def _check_keys(paths: Sequence[str], names: Columns, remedy: str) -> None:
@@ -173,11 +223,14 @@ def _said(
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
     """Parts of a file that can be read independently of each other."""
     stamp = Stamp.now(path)
+    query = query_in(dialect)
+    if query is not None:
+        columns = _sources(path, query)
     if format_of(path, dialect) == PARQUET:
         parts = split_parquet(path, _said(path, columns, dialect)[1])
     else:
-        parts = [Part(path, dialect=dialect)]
-    return [part._replace(stamp=stamp) for part in parts]
+        parts = [Part(path)]
+    return [part._replace(stamp=stamp, dialect=dialect) for part in parts]
 
 
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
@@ -187,9 +240,13 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
     always before the batch of its neighbours, which may be empty.
     Raises ConfigurationError when the file cannot be read to its end, or is another one by then.
     """
-    said, own = _said(part.path, columns, part.dialect)
+    query = query_in(part.dialect)
+    wanted = columns if query is None else _sources(part.path, query)
+    said, own = _said(part.path, wanted, part.dialect)
     for batch in _read(part, own, reject):
-        yield with_partitions(batch, columns, said) if said else batch
+        if said:
+            batch = with_partitions(batch, wanted, said)
+        yield batch if query is None else query.compute(part.path, batch, columns, reject)
     if part.stamp is not None:
         part.stamp.refuse_other(part.path, Stamp.now(part.path), _AGAIN)
 

@@ -43,6 +43,8 @@ class CsvDialect:
     them."""
     any_name: bool = False
     """Whether a file whose name does not say its format is CSV."""
+    sql: str | None = None
+    """The SELECT that makes the columns of what is read, from any format (see `io/sql.py`)."""
 
     def __post_init__(self) -> None:
         """Check both."""
@@ -87,10 +89,14 @@ def format_of(path: str, dialect: CsvDialect | None = None) -> str:
     return known
 
 
+def format_said(path: str) -> str | None:
+    """The format of events that the name of a file says, if it does."""
+    return _extension_format(_uncompressed(path))
+
+
 def says_format(path: str) -> bool:
     """Whether the name of a file says a format of events."""
-    plain = _uncompressed(path)
-    return _extension_format(plain) is not None
+    return format_said(path) is not None
 
 
 def output_format_of(path: str) -> str:

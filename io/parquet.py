@@ -39,8 +39,13 @@ class Part(NamedTuple):
 
 def parquet_columns(path: str) -> list[str]:
     """Names of the columns; raises ConfigurationError when the footer cannot be read."""
+    return list(parquet_schema(path).names)
+
+
+def parquet_schema(path: str) -> pa.Schema:
+    """The columns and their types; raises ConfigurationError when the footer cannot be read."""
     with reading(path), open_file(path) as handle, pq.ParquetFile(handle) as file:
-        return list(file.schema_arrow.names)
+        return file.schema_arrow
 
 
 def split_parquet(path: str, columns: Columns) -> list[Part]:

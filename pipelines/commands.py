@@ -87,6 +87,7 @@ from streamveil.pipelines.values import (
     needs_table,
     range_of,
     requirement_columns_of,
+    take_query,
 )
 
 _READ = ("input", "requirements")
@@ -171,6 +172,7 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     if others:
         command.refuse_unknown(others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
+    take_query(given)
     command.check(given)
     return given, others
 

@@ -96,7 +96,7 @@ class Template:
             **(once if self.streaming else {}),
             "parameters": [
                 self._parameter(name, action)
-                for name, action in parameters_of(self.kinds, self.without).items()
+                for name, action in parameters_of(self.kinds, (*self.without, *_LACKING)).items()
             ],
         }
 
@@ -118,6 +118,7 @@ class Template:
         return "|".join(action.choices) if action.choices else _REGEXES_OF_TYPES[action.type]
 
 
+_LACKING = ("sql",)  # DuckDB is not in the image
 _RELEASE = (EventOptions, JobOptions, ReleaseOptions)
 _LOCAL = ("summary", "page")  # files of the machine that launches, where nobody would find them
 

@@ -52,6 +52,7 @@ from streamveil.pipelines.values import (
     check_required,
     check_summary,
     needs_table,
+    take_query,
 )
 from streamveil.transforms.counting.loss_limit import tally_in
 
@@ -101,7 +102,9 @@ class JobOptions(PipelineOptions):
 def given_by(options: PipelineOptions, *kinds: type[PipelineOptions]) -> argparse.Namespace:
     """The options of several classes, as parsed, in one place."""
     views = (options.view_as(kind).get_all_options(current_only=True) for kind in kinds)
-    return argparse.Namespace(**{name: value for view in views for name, value in view.items()})
+    given = argparse.Namespace(**{name: value for view in views for name, value in view.items()})
+    take_query(given)
+    return given
 
 
 def refuse_options(

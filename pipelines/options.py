@@ -117,6 +117,13 @@ def add_event_options(parser: Parser) -> None:
         help=f"{EVENT_FILES}; or a stream: {SOURCE_FORMS}",
     )
     add(
+        "--sql",
+        metavar="SELECT",
+        help="columns that are computed of each record, in place of --input: SELECT user, "
+        "day, TRY_CAST(fare AS DOUBLE) / 100 AS dollars FROM read_csv('trips/*.csv'), or "
+        "file:PATH with such a text; takes the extra sql",
+    )
+    add(
         "--delimiter",
         metavar="CHARACTER",
         help="what parts the fields of CSV files: ; or | or another character, or the word tab "

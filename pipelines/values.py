@@ -42,6 +42,7 @@ from streamveil.pipelines.guarantees import USER, epsilons_of
 from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
 
 _DAY = MICROSECONDS["d"]
+_FILE = "file:"
 
 AUTO = "auto"
 
@@ -181,13 +182,51 @@ def duration_of(name: str, text: str, least: int = 0) -> int:
 
 
 def dialect_of(given: Any) -> CsvDialect:
-    """How the CSV files of the input are written. Raises ConfigurationError."""
+    """How the files of the input are read. Raises ConfigurationError."""
+    if given.sql is not None:
+        from streamveil.io.sql import query_of
+
+        return query_of(given.sql).dialect
     delimiter, columns = given.delimiter, given.columns
     return CsvDialect(
         "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
         None if columns is None else tuple(name.strip() for name in columns.split(",")),
         any_name=not (delimiter is None and columns is None),
     )
+
+
+def take_query(given: Any) -> None:
+    """Take what --sql reads as the input, and the text of a file for the place of it.
+
+    Raises ConfigurationError.
+    """
+    if getattr(given, "sql", None) is None:
+        return
+    from streamveil.io.sql import query_of
+
+    if given.sql.startswith(_FILE):
+        given.sql = _text_of_query(given.sql.removeprefix(_FILE))
+    query = query_of(given.sql)
+    for name in ("input", "delimiter", "columns", "format"):
+        value = getattr(given, name, None)
+        if value is not None:
+            raise ConfigurationError(
+                f"--{name}={value} and --sql exclude each other, since the SELECT says what is "
+                "read and how: leave one out"
+            )
+    given.input = query.path
+
+
+def _text_of_query(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(
+            f"--sql={_FILE}{path} cannot be read ({why}): name a file of this machine with one "
+            "SELECT"
+        ) from error
 
 
 def check_bins(given: Any) -> None:

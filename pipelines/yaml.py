@@ -58,6 +58,7 @@ _PLACES = (
     "layout",
     "delimiter",
     "columns",
+    "sql",
 )
 # Options here alone: the type and the meaning of each.
 _OUTPUTS: Mapping[str, tuple[Any, str]] = {

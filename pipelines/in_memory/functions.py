@@ -382,6 +382,8 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
         if given.processes is None and not given.per_record:
             given.processes = 1
         if data is not None:
+            if given.sql is not None:
+                raise ConfigurationError("data and sql exclude each other: leave one out")
             given.input = _file_of(data, folder)
             given.name = given.name or "data"
         return compared(given, "")

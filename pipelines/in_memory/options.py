@@ -17,6 +17,7 @@ import numpy as np
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import names_of, refuse_unknown
+from streamveil.pipelines.values import take_query
 
 # What has a shorter name here.
 COLUMNS = {
@@ -51,6 +52,7 @@ def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argpa
     refuse_unknown(command, unknown, names_of(COMMANDS[command].help()))
     for name, value in kept.items():
         setattr(given, name, value)
+    take_query(given)
     return given
 
 
