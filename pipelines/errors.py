@@ -26,6 +26,10 @@ class PartlyWritten(RuntimeError):  # noqa: N818
     """A run failed of which some outputs are there: it says why, and which."""
 
 
+class JobFailed(RuntimeError):  # noqa: N818
+    """A job on a service failed, or is lost and may go on there: it says where, and what to do."""
+
+
 class WorkerDied(RuntimeError):  # noqa: N818
     """A worker process ended by itself; the text says how, and what may help."""
 
@@ -42,7 +46,7 @@ def reason_of(error: BaseException) -> str:
 
     Of what a disk or a service refused it is the place, as far as it is known, and the remedy.
     """
-    if isinstance(error, PartlyWritten | WorkerDied | MachineFault):
+    if isinstance(error, PartlyWritten | JobFailed | WorkerDied | MachineFault):
         return in_one_line(str(error))
     if _is_memory_short(error):
         return f"{OUT_OF_MEMORY}: give the run more memory, or less to do, and run it again"
@@ -58,7 +62,7 @@ def reason_of(error: BaseException) -> str:
 
 def is_explained(error: BaseException) -> bool:
     """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
-    known = isinstance(error, WorkerDied | MachineFault) or _is_memory_short(error)
+    known = isinstance(error, JobFailed | WorkerDied | MachineFault) or _is_memory_short(error)
     return known or refused_by_disk(error) is not None or fault_of_service(error) is not None
 
 

@@ -41,6 +41,7 @@ from streamveil.pipelines.claims import claimed, drop_claims
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
+from streamveil.pipelines.job_servers import BATCH_ONLY
 from streamveil.pipelines.launch import FlinkOptions, run
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
@@ -492,6 +493,10 @@ def in_time(job: J, options: PipelineOptions) -> J:
         raise ConfigurationError(
             f"--input={job.input} does not end, and without --runner the pipeline runs in this "
             f"process, which waits for the end: {_ways_to_stream(job)}"
+        )
+    if standard.runner == "SparkRunner":
+        raise ConfigurationError(
+            f"--input={job.input} does not end, and {BATCH_ONLY}: {_ways_to_stream(job)}"
         )
     asked = list(options.view_as(DebugOptions).experiments or [])
     asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []

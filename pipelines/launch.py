@@ -11,14 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
-import grpc
 from apache_beam.options.pipeline_options import (
     CrossLanguageOptions,
     PipelineOptions,
-    PortableOptions,
     StandardOptions,
 )
-from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
@@ -34,6 +31,7 @@ from streamveil.pipelines.commands import COMMANDS, HOW
 from streamveil.pipelines.flags import StrictParser, is_of_filesystem, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.in_memory.steps import run_steps
+from streamveil.pipelines.job_servers import followed, started
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -123,8 +121,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     process too: Beam's own default would first try to download one.
 
     Raises ConfigurationError, InputLost or BudgetExceeded with the text of what a worker raised,
-    ConfigurationError where Prism does not start, RuntimeError for a pipeline that
-    ended otherwise than done.
+    as :func:`started` and :func:`followed`, and RuntimeError for a pipeline that ended otherwise
+    than done.
     """
     chosen = options.view_as(StandardOptions).runner
     processes = options.processes if isinstance(options, BeamFlags) and not options.of_beam else 0
@@ -142,10 +140,10 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
             if (summary := run_steps(pipeline, processes)) is not None:
                 return summary
             pipeline.runner = _local_runner()
-        result = _started(pipeline)
+        result = started(pipeline)
         if not getattr(result, "has_job", True):
             return Summary(handed_over=True)
-        state = _followed(result, options)
+        state = followed(result, options)
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
@@ -177,41 +175,6 @@ def _services(options: PipelineOptions) -> Iterator[None]:
     running = options.view_as(CrossLanguageOptions).beam_services
     with JavaJarServer.beam_services(running), SubprocessServer.cache_subprocesses():
         yield
-
-
-def _started(pipeline: beam.Pipeline) -> Any:
-    """Start a pipeline; runners in this process come back when it has ended."""
-    if not isinstance(pipeline.runner, PrismRunner):
-        return pipeline.run()
-    try:  # this only hands it over
-        return pipeline.run()
-    except grpc.RpcError as error:
-        raise ConfigurationError(
-            f"--runner=PrismRunner: Prism refuses the pipeline: {error.details()}. Choose another "
-            "--runner"
-        ) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigurationError(
-            f"--runner=PrismRunner: Prism does not start: {error}. Give the whole path of its "
-            "binary, --prism_location=/FOLDER/prism, or leave out --runner to run in this process"
-        ) from error
-
-
-def _followed(result: Any, options: PipelineOptions) -> Any:
-    """The state in which a job ends."""
-    try:
-        return result.wait_until_finish()
-    except grpc.RpcError as error:
-        why = f"the server of the job is lost ({error.details()})"
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            seconds = options.view_as(PortableOptions).job_server_timeout
-            why = (
-                f"--job_server_timeout={seconds}: Beam follows a job on this server for no longer, "
-                "so give more seconds than the job may run"
-            )
-        raise RuntimeError(
-            f"{why}. The job may still run there: see that it has ended before you start it again"
-        ) from error
 
 
 def _summary(result: Any) -> Summary:

@@ -30,6 +30,7 @@ ONE_IN, AT_LEAST = 4, 10
 CLUSTERS = {
     "prism": ("--prism_location", "the prism binary"),
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
+    "spark": ("--spark_home", "the folder that `tests/clusters/spark.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
     "pubsub": ("--pubsub_server", "the binary that `tests/clusters/pubsub.sh install` built"),
     "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),

@@ -51,13 +51,14 @@ def test_blocks_of_a_page_run_in_order(page, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mark", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("prism", "flink")]
+    "mark",
+    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("prism", "flink", "spark")],
 )
 def test_blocks_for_a_runner_run_on_the_files_of_the_first_steps(mark, request, tmp_path):
     for name in ("tests", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
-    if mark == "flink":
-        (tmp_path / "flink").symlink_to(request.config.getoption("--flink_home"))
+    if mark != "prism":
+        (tmp_path / mark).symlink_to(request.config.getoption(f"--{mark}_home"))
     written = list(blocks(ROOT / "docs" / "first-steps.md"))
     files = [(language, text) for language, text in written if re.fullmatch(HERE, text)]
     on_runner = list(blocks(ROOT / "docs" / "runners.md", mark))
@@ -66,8 +67,8 @@ def test_blocks_for_a_runner_run_on_the_files_of_the_first_steps(mark, request, 
     try:
         run_in_order([*files, *on_runner], tmp_path)
     finally:
-        if mark == "flink":
-            script = ROOT / "tests" / "clusters" / "flink.sh"
+        if mark != "prism":
+            script = ROOT / "tests" / "clusters" / f"{mark}.sh"
             subprocess.run([script, "stop", tmp_path / "work"], check=True)
     assert (tmp_path / "releases.csv").read_text().count("\n") == 8
 

@@ -10,8 +10,9 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -22,6 +23,7 @@ from apache_beam.utils.subprocess_server import pick_port
 HERE = Path(__file__).parent
 PATIENCE = 240.0
 FLINK = HERE / "flink.sh"
+SPARK = HERE / "spark.sh"
 
 
 @pytest.fixture(scope="session")
@@ -257,13 +259,81 @@ def embedded_flink(flink_home, tmp_path_factory):
     yield from start_flink(flink_home, tmp_path_factory.mktemp("flink"), "embedded")
 
 
+@dataclass(frozen=True)
+class Spark:
+    """Beam's job server of Spark, with workers in the process that launches."""
+
+    work: Path
+    job_endpoint: str
+    spark_master: str = ""
+
+    @property
+    def flags(self):
+        """What makes a command run there."""
+        return (
+            "--runner=SparkRunner",
+            f"--job_endpoint={self.job_endpoint}",
+            "--environment_type=LOOPBACK",
+        )
+
+    @property
+    def log(self):
+        """What the job server says."""
+        return (self.work / "jobserver.log").read_text()
+
+    def kill(self, name):
+        """Kill one of its processes."""
+        os.kill(int((self.work / f"{name}.pid").read_text()), signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def spark_home(request):
+    """What `spark.sh install` filled."""
+    return Path(request.config.getoption("--spark_home")).resolve()
+
+
+@contextmanager
+def running_spark(home, work, how, *arguments):
+    """What a command of `spark.sh` starts, meanwhile."""
+    command = [SPARK, how, home, work, *arguments]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        yield Spark(work, **dict(line.split("=", 1) for line in done.stdout.split()))
+    finally:
+        subprocess.run([SPARK, "stop", work], check=True)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_home, tmp_path_factory):
+    """A job server in which Spark runs."""
+    with running_spark(spark_home, tmp_path_factory.mktemp("spark"), "embedded") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def run_spark():
+    """What starts a Spark of a module's own."""
+    return running_spark
+
+
+@pytest.fixture
+def start_spark(spark_home, tmp_path):
+    """Start a Spark of a test's own, by a command of `spark.sh`."""
+    with ExitStack() as running:
+        numbers = count()
+        yield lambda how, *arguments: running.enter_context(
+            running_spark(spark_home, tmp_path / f"spark-{next(numbers)}", how, *arguments)
+        )
+
+
 @pytest.fixture(scope="session")
 def flags_of(flags_of, request):
     """The flags that choose a runner or a cluster, by its name."""
 
     def flags(name):
-        if name != "flink":
+        if name not in ("flink", "spark"):
             return flags_of(name)
-        return [*request.getfixturevalue("flink").flags, "--parallelism=2"]
+        parallel = ["--parallelism=2"] if name == "flink" else []
+        return [*request.getfixturevalue(name).flags, *parallel]
 
     return flags

@@ -15,47 +15,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 
-# Where the jars are. Every process of the cluster has them on its class path, and the job server
-# uploads nothing that lies in a folder of this name: 160 MB with every job otherwise.
-jars=gradle/wrapper
-
-# Flink on Java 17 looks into these.
-opens=()
-for package in java.lang java.lang.reflect java.net java.io java.nio java.text java.time java.util \
-  java.util.concurrent java.util.concurrent.atomic java.util.concurrent.locks sun.nio.ch; do
-  opens+=("--add-opens=java.base/$package=ALL-UNNAMED")
-done
-opens+=(--add-exports=java.base/sun.net.util=ALL-UNNAMED)
-
-install() { # PLACE
-  mkdir -p "$1"
-  mvn --batch-mode --quiet -f "$here/flink-pom.xml" dependency:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$(cd "$1" && pwd)/$jars"
-}
-
-run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the background
-  local name=$1 place=$2 work=$3 heap=$4
-  shift 4
-  (
-    cd "$work"
-    exec setsid java "-Xmx$heap" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
-      -Dorg.slf4j.simpleLogger.showDateTime=true \
-      "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS" "${opens[@]}" \
-      -cp "$place/$jars/*:$work/$jars" "$@" >>"$work/$name.log" 2>&1 </dev/null
-  ) &
-  echo $! >"$work/$name.pid"
-}
-
-await() { # PORT WORK NAME: until the process listens, or is no more
-  for _ in $(seq 600); do
-    if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return; fi
-    if ! kill -0 "$(cat "$2/$3.pid")" 2>/dev/null; then break; fi
-    sleep 0.1
-  done
-  echo "flink.sh: the $3 did not come up:" >&2
-  tail -n 20 "$2/$3.log" >&2
-  exit 1
-}
+# shellcheck source=tests/clusters/jvm.sh
+. "$here/jvm.sh"
 
 job_server() { # PLACE WORK MASTER [HEAP]
   local job artifact expansion
@@ -139,28 +100,11 @@ embedded() { # PLACE WORK
   job_server "$1" "$2" "[local]" 512m
 }
 
-stop() { # WORK
-  local pid
-  for file in "$1"/*.pid; do
-    [ -e "$file" ] || continue
-    pid=$(cat "$file")
-    kill -9 "$pid" 2>/dev/null || true
-    rm -f "$file"
-  done
-}
-
-absolute() { # FOLDER, which is made
-  mkdir -p "$1" && cd "$1" && pwd
-}
-
 case "${1:-}" in
-  install) install "$2" ;;
+  install) fetch "$here/flink-pom.xml" "$2" ;;
   start) start "$(absolute "$2")" "$(absolute "$3")" "${4:-1}" "${5:-4}" ;;
   embedded) embedded "$(absolute "$2")" "$(absolute "$3")" ;;
   taskmanager) taskmanager "$(absolute "$2")" "$(absolute "$3")" ;;
   stop) stop "$2" ;;
-  *)
-    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
-    exit 2
-    ;;
+  *) usage ;;
 esac

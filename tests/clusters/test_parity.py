@@ -23,6 +23,7 @@ RUNNERS = [
     "bundle_based",
     pytest.param("prism", marks=pytest.mark.prism),
     pytest.param("flink", marks=pytest.mark.flink),
+    pytest.param("spark", marks=pytest.mark.spark),
 ]
 
 GOLDEN = Path(__file__).parents[1] / "golden"

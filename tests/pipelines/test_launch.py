@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,12 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.transforms.userstate import CombiningValueStateSpec
+from apache_beam.utils import subprocess_server
 
 from streamveil import io
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines import launch, options
 from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.commands import COMMANDS, read
@@ -560,7 +562,10 @@ class Broken(grpc.RpcError):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (grpc.StatusCode.UNAVAILABLE, r"the server of the job is lost \(Socket closed\)"),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            r"the server of the job localhost:1 is lost \(Socket closed\)",
+        ),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "--job_server_timeout=7: .* give more seconds"),
     ],
 )
@@ -569,9 +574,61 @@ def test_a_job_server_that_is_lost_is_told_in_one_line(monkeypatch, code, words)
         def wait_until_finish(self):
             raise Broken(code)
 
-    monkeypatch.setattr(launch, "_started", lambda pipeline: Result())
+    monkeypatch.setattr(launch, "started", lambda pipeline: Result())
     given = PipelineOptions(["--job_endpoint=localhost:1", "--job_server_timeout=7"])
     with pytest.raises(RuntimeError, match=rf"^{words}.* before you start it again$"):
+        launch.run(lambda pipeline: None, given, "test")
+
+
+NO_PIP = "disable_logging_submission_environment"  # saves a listing of all packages
+
+
+@pytest.mark.parametrize("chosen", ["FlinkRunner", "PrismRunner"])
+def test_a_job_server_that_does_not_answer_is_named(job, chosen):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    given = {"job_endpoint": endpoint, "job_server_timeout": 1, "experiments": NO_PIP}
+    outcome = job(runner=chosen, **given)
+    assert outcome.code == 1
+    for word in (f"--job_endpoint={endpoint}: no job server of Beam answers there", "start it"):
+        assert word in outcome.message
+    assert "out.jsonl" not in str(job.files())
+
+
+@pytest.mark.parametrize("system", ["flink", "spark"])
+def test_a_job_server_without_java_is_told_in_one_line(job, system, monkeypatch):
+    monkeypatch.setattr(subprocess_server.time, "sleep", lambda seconds: None)  # between its tries
+    jar = job.write("server.jar", "")
+    given = {f"{system}_job_server_jar": jar, "job_server_java_launcher": "/nowhere/java"}
+    outcome = job(runner=f"{system.capitalize()}Runner", experiments=NO_PIP, **given)
+    assert outcome.code == 2
+    for word in ("job server does not start", "'/nowhere/java'", f"--{system}_job_server_jar=FILE"):
+        assert word in outcome.message
+    assert "out.jsonl" not in str(job.files())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "org.apache.spark.SparkException: Only one SparkContext should be running in this\n",
+            "runs one job at a time, and has another: wait .* and run it again",
+        ),
+        (
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis",
+            "stopped SparkContext: look whether its master .* are up, and run it again",
+        ),
+    ],
+)
+def test_what_spark_says_of_itself_has_a_remedy(monkeypatch, text, words):
+    class Result:
+        def wait_until_finish(self):
+            raise RuntimeError(f"Pipeline job-1 failed in state FAILED: {text}")
+
+    monkeypatch.setattr(launch, "started", lambda pipeline: Result())
+    given = PipelineOptions(["--job_endpoint=localhost:1"])
+    with pytest.raises(MachineFault, match=rf"^the job server localhost:1 .*{words}$"):
         launch.run(lambda pipeline: None, given, "test")
 
 

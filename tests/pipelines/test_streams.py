@@ -94,6 +94,11 @@ def test_a_stream_of_pubsub_is_told_of_state(job, google):
     job.refused(*ways, input=SUBSCRIPTION, output=TOPIC)
 
 
+def test_a_stream_on_spark_is_refused(job, google):
+    words = ("--input=watch:in/*.csv does not end", "issues/20396", "give --runner", "FlinkRunner")
+    job.refused(*words, runner="SparkRunner", input="watch:in/*.csv", output=TOPIC)
+
+
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PortableRunner"])
 def test_slots_settle_where_there_are_checkpoints(job, chosen):
     flags = ("--checkpointing_interval=2500", "--num_concurrent_checkpoints=1")
