@@ -38,6 +38,7 @@ CLUSTERS = {
     "gcs": ("--gcs_home", "the folder that `tests/clusters/gcs.sh install` filled"),
     "azure": ("--azure_home", "the folder that `tests/clusters/azure.sh install` filled"),
     "hdfs": ("--hdfs_home", "the folder that `tests/clusters/hdfs.sh install` filled"),
+    "postgres": ("--postgres_home", "the folder that `tests/clusters/postgres.sh install` filled"),
 }
 # Where the tests of the mathematics are, which know no Beam, and those of the readers.
 WITHOUT_BEAM = {"mechanisms"}
