@@ -80,6 +80,12 @@ _IDENTITY = re.compile(
     r"InvalidToken|AuthenticationFailed|invalid_grant|Permission denied"
 )
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
+# By the exceptions of a name node, which gives most of them the status 403.
+_OF_NAME_NODES = (
+    (re.compile("QuotaExceeded"), "make room there, or raise the quota"),
+    (re.compile("Standby"), "name the active name node (--hdfs_host)"),
+    (re.compile("SafeMode|safe mode"), "wait until the name node has left its safe mode"),
+)
 _LONGEST = 300
 
 
@@ -132,7 +138,11 @@ def fault_of_service(error: BaseException, place: str = "") -> str | None:
             continue
         service = _SCHEMES.get(place.partition("://")[0], service)
         status, text = _status_of(each), _words_of(each)
-        if status == _NOT_THERE or _NO_BUCKET.search(text):
+        kind = f"{getattr(each, 'exception', '')} {text}"
+        known = (remedy for pattern, remedy in _OF_NAME_NODES if pattern.search(kind))
+        if service == "HDFS" and (found := next(known, None)) is not None:
+            remedy = found
+        elif status == _NOT_THERE or _NO_BUCKET.search(text):
             remedy = "make what is not there, or name another"
         elif status in _NOT_ALLOWED or _IDENTITY.search(text):
             remedy = "give credentials that are valid and may do this"

@@ -8,6 +8,7 @@ import contextlib
 import glob
 import gzip
 import importlib
+import io
 import logging
 import lzma
 import os
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystemio import UploaderStream
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.options.pipeline_options import (
@@ -40,6 +42,7 @@ from streamveil.io.formats import (
     says_format,
     typed_format_of,
 )
+from streamveil.io.hdfs import share_answers
 from streamveil.io.s3 import check_credentials, share_clients
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import (
@@ -291,10 +294,13 @@ def require_filesystem(path: str) -> None:
     if FileSystems._pipeline_options is None:  # in Python, before there is any pipeline
         FileSystems.set_options(PipelineOptions([]))
     _shorten_waits()
+    _finish_once()
     _check_options(path, scheme)
     if scheme == "s3":
         share_clients()
         check_credentials(path)
+    elif scheme == "hdfs":
+        share_answers()
 
 
 def _check_options(path: str, scheme: str) -> None:
@@ -333,6 +339,24 @@ def _shorten_waits() -> None:
         return True
 
     logging.getLogger(retry.__name__).addFilter(shorten)
+
+
+@cache
+def _finish_once() -> None:
+    """Let a file that could not be stored be closed.
+
+    Beam would store it again as it is forgotten, after a run has told that it failed, and wait a
+    minute for that.
+    """
+
+    def close(self: UploaderStream) -> None:
+        if not self.closed:
+            try:
+                self._uploader.finish()
+            finally:
+                io.RawIOBase.close(self)
+
+    UploaderStream.close = close
 
 
 def is_there(path: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -15,7 +14,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.answers import answer_json
@@ -23,6 +21,7 @@ from streamveil.io.files import is_there, reading, storing
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
+from streamveil.io.renames import give_name, is_local
 from streamveil.io.revisions import revision_json
 from streamveil.io.sealed import sync
 from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, Revision, format_time
@@ -76,9 +75,10 @@ class WriteReleasesToFolder(beam.PTransform):
     again. With other content the step fails, since a slot that is released twice, and differently,
     would break the guarantee: :class:`AlreadyReleasedError` names the slot.
 
-    Of two that write one file at the same time the first one wins on a local filesystem, which must
-    have hard links. Elsewhere the second one may replace what appeared after it looked. On a local
-    filesystem a file that was written, once its path is given, outlives the loss of power, whole.
+    Of two that write one file at the same time the first one wins on HDFS, on Azure Blob Storage,
+    and on a local filesystem, which must have hard links. Elsewhere the second one may replace what
+    appeared after it looked. On a local filesystem a file that was written, once its path is given,
+    outlives the loss of power, whole.
     """
 
     folder: str
@@ -121,35 +121,24 @@ def write_once(path: str, data: bytes) -> bool:
         try:
             with storing(path):
                 _write(temporary, data)
-                _give_name(temporary, path)
+                with contextlib.suppress(FileExistsError):
+                    give_name(temporary, path, replace=False)
         finally:
             with contextlib.suppress(Exception):
                 FileSystems.delete([temporary])
-    if _is_local(path):  # also if another one gave it its name, and died then
+    if is_local(path):  # also if another one gave it its name, and died then
         sync(Path(path).parent)
     with reading(path), contextlib.closing(_open(path)) as handle:
         return bool(handle.read() == data)
-
-
-def _is_local(path: str) -> bool:
-    return isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
 
 
 def _write(path: str, data: bytes) -> None:
     plain = CompressionTypes.UNCOMPRESSED
     with contextlib.closing(FileSystems.create(path, compression_type=plain)) as handle:
         handle.write(data)
-    if _is_local(path):  # a name that outlives the loss of power must not be of an empty file
+    if is_local(path):  # a name that outlives the loss of power must not be of an empty file
         sync(Path(path))
 
 
 def _open(path: str) -> Any:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-def _give_name(temporary: str, path: str) -> None:
-    if not _is_local(path):
-        FileSystems.rename([temporary], [path])
-        return
-    with contextlib.suppress(FileExistsError):
-        os.link(temporary, path)

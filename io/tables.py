@@ -19,18 +19,18 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
-from streamveil.io.files import is_there, open_file, reading, storing
+from streamveil.io.files import is_there, open_file, reading, require_filesystem, storing
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
 from streamveil.io.places import may_hold_files
+from streamveil.io.renames import give_name, is_local
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -76,7 +76,7 @@ def check_place(path: str) -> None:
             "another name"
         )
     folder = os.path.dirname(os.path.abspath(path))
-    if _is_local(path) and not may_hold_files(folder):
+    if is_local(path) and not may_hold_files(folder):
         raise ConfigurationError(
             f"{path}: {folder} is not a directory that may be written to: create it, let this user "
             "write there, or choose another path"
@@ -119,6 +119,7 @@ def write_text(path: str, text: str, private: bool = False) -> None:
 @contextlib.contextmanager
 def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that gets its name when the block has ended well."""
+    require_filesystem(path)
     folder, name = FileSystems.split(path)
     temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
@@ -127,12 +128,7 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
             with naming(path), contextlib.closing(handle):
                 yield cast(BinaryIO, handle)
                 _send_empty(handle, temporary)
-            if _is_local(path):
-                os.replace(temporary, path)  # Beam's own hides what a disk said
-            else:
-                if path.startswith("hdfs://") and is_there(path):  # it replaces no file by renaming
-                    FileSystems.delete([path])
-                FileSystems.rename([temporary], [path])
+            give_name(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):
             FileSystems.delete([temporary])
@@ -164,13 +160,9 @@ def remove_unfinished(path: str) -> int:
 
 
 def _created(path: str, private: bool) -> Any:
-    if private and _is_local(path):
+    if private and is_local(path):
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-def _is_local(path: str) -> bool:
-    return isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
 
 
 def _grouped(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FOREVER = 1 << 30
 ABORT = struct.pack("ii", 1, 0)  # close with a reset
+_ELSEWHERE = re.compile("/@([^/]+)(/.*)")  # a server that the one behind this leads to
 
 
 @dataclass
@@ -21,14 +22,16 @@ class Fault:
     """What goes wrong with the requests that match, so many times after the first few."""
 
     how: str
-    """`reset`, `reset_in_write`, `reset_in_read`, `truncate`, `shorten`, `lose_answer`, `slow`, or
-    a status."""
+    """`reset`, `reset_in_write`, `reset_in_read`, `truncate`, `shorten`, `lose_answer`, `slow`,
+    `say` what `headers` has, or a status."""
     method: str = ".*"
     path: str = ".*"
     times: int = FOREVER
     after: int = 0
     body: bytes = b""
     seconds: float = 0.0
+    headers: dict[str, str] = field(default_factory=dict)
+    """What the answer says besides, or in place of what the server says."""
     call: Callable[[], object] | None = None
     """Called when it strikes, before anything else."""
     hits: int = field(default=0, init=False)
@@ -42,7 +45,10 @@ class Fault:
 
 
 class FaultProxy:
-    """Forwards requests to `upstream`, HOST:PORT; a token server for fake accounts as well."""
+    """Forwards requests to `upstream`, HOST:PORT; a token server for fake accounts as well.
+
+    A redirection to another server leads through it, too.
+    """
 
     def __init__(self, upstream, port):
         self.upstream, self.port = upstream, port
@@ -89,6 +95,13 @@ class FaultProxy:
             self.seen.append((method, path))
             return next((one for one in self.faults if one.hit(method, path)), None)
 
+    def through(self, location):
+        """That address by way of this proxy, also of another server than its own."""
+        found = re.match("https?://([^/]+)(.*)", location)
+        if found is None or found[1] == self.upstream:
+            return location.replace(self.upstream, self.address)
+        return f"{self.url}/@{found[1]}{found[2]}"
+
     def struck(self):
         """How many requests were struck by a fault."""
         with self.lock:
@@ -131,7 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         chunked = "chunked" in self.headers.get("Transfer-Encoding", "")
         body = self._chunks() if chunked else self.rfile.read(length)
         if how.isdecimal():
-            return self._answer(int(how), [("Content-Type", "text/plain")], fault.body)
+            kind = "application/json" if fault.body.startswith(b"{") else "text/plain"
+            headers = {"Content-Type": kind, **fault.headers}
+            return self._answer(int(how), headers.items(), fault.body)
         if self.path.endswith("/token"):
             token = {"access_token": "fake", "expires_in": 3600, "token_type": "Bearer"}
             return self._answer(
@@ -144,12 +159,15 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items()
             if name.lower() not in ("host", "transfer-encoding", "connection", "expect")
         }
-        headers["Host"] = proxy.address if "X-Amz-Date" in self.headers else proxy.upstream
+        server, path = proxy.upstream, self.path
+        if away := _ELSEWHERE.match(path):
+            server, path = away.groups()
+        headers["Host"] = proxy.address if "X-Amz-Date" in self.headers else server
         if chunked:
             headers["Content-Length"] = str(len(body))
         try:
-            upstream = http.client.HTTPConnection(proxy.upstream, timeout=60)
-            upstream.request(self.command, self.path, body, headers)
+            upstream = http.client.HTTPConnection(server, timeout=60)
+            upstream.request(self.command, path, body, headers)
             response = upstream.getresponse()
             content = response.read()
         except OSError:
@@ -157,11 +175,13 @@ class _Handler(BaseHTTPRequestHandler):
         if how == "lose_answer":
             return self._abort()
         ours, theirs = proxy.address.encode(), proxy.upstream.encode()
+        changed = {name.lower(): value for name, value in (fault.headers if fault else {}).items()}
+        dropped = {"transfer-encoding", "connection", "content-length", "date", *changed}
         answered = [
-            (name, value.replace(proxy.upstream, proxy.address))
+            (name, proxy.through(value) if name.lower() == "location" else value)
             for name, value in response.getheaders()
-            if name.lower() not in ("transfer-encoding", "connection", "content-length", "date")
-        ]
+            if name.lower() not in dropped
+        ] + list(changed.items())
         if "json" in response.getheader("Content-Type", ""):
             content = content.replace(theirs, ours)
         given = response.getheader("Content-Length")

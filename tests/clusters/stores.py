@@ -1,6 +1,7 @@
 """Object stores of tests: an emulator each, behind a proxy that can fail."""
 
 import contextlib
+import getpass
 import json
 import os
 import signal
@@ -54,7 +55,9 @@ class Store:
         """Start the emulator, which forgets all at its end, with an empty bucket."""
         log = (self.work / f"{self.name}.log").open("w")
         command = [HERE / f"{self.name}.sh", "start", self.home, str(self.port)]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -253,13 +256,28 @@ class HDFS(Store):
 
     def __init__(self, home, work):
         super().__init__(home, work)
-        self.flags = ("--hdfs_host=localhost", f"--hdfs_port={self.port}", "--hdfs_user=someone")
+        port = self.proxy.port
+        self.flags = ("--hdfs_host=127.0.0.1", f"--hdfs_port={port}", "--hdfs_user=someone")
 
     def make_bucket(self):
         from hdfs import InsecureClient
 
-        self.client = InsecureClient(f"http://localhost:{self.port}", user="someone")
-        self.client.makedirs("/bucket")
+        self.client = InsecureClient(f"http://{self.upstream}", user="someone")
+        self.admin_name = getpass.getuser()
+        self.admin = InsecureClient(f"http://{self.upstream}", user=self.admin_name)
+        self.admin.makedirs("/bucket")
+        self.admin.set_owner("/bucket", "someone")
+
+    def command(self, line):
+        """Let the server do what it does of itself elsewhere: see Hdfs.java."""
+        log = self.work / f"{self.name}.log"
+        done = log.read_text().count(f"done {line}")
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+        end = time.monotonic() + PATIENCE
+        while log.read_text().count(f"done {line}") == done:
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
 
     def put(self, path, data):
         self.client.write(self._path(path), data, overwrite=True)

@@ -4,9 +4,12 @@ Servers that speak the real protocols run beside the tests; a proxy between fail
 services do. An output is whole or absent, and a run that failed can be run again.
 """
 
+import gc
+import json
+import re
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,9 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_domain, read_table, write_table
+from streamveil.io.folder import write_once
+from streamveil.io.tables import write_text
+from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.main import main
 from tests.clusters.fault_proxy import Fault
 from tests.clusters.stores import CAFES, GCS, HDFS, S3, Azure, release_of, running
@@ -84,6 +90,11 @@ def _hurry(monkeypatch):
     from google.api_core.retry import Retry
     from google.cloud.storage.retry import _should_retry
 
+    monkeypatch.setattr("streamveil.io.hdfs.WAITS", [0.01] * 4)
+    with suppress(ImportError):
+        from azure.storage.blob._shared.policies import ExponentialRetry
+
+        monkeypatch.setattr(ExponentialRetry, "get_backoff_time", lambda self, settings: 0.01)
     monkeypatch.setattr(retry.Clock, "sleep", lambda self, seconds: time.sleep(0.01))
     quick = Retry(predicate=_should_retry, initial=0.01, maximum=0.05, timeout=0.5)
     monkeypatch.setattr(gcsio.gcsio_retry, "get_retry", lambda options: quick)
@@ -286,140 +297,193 @@ def test_functions_of_python_reach_it_before_any_pipeline(store, monkeypatch):
         assert read_domain(f"{store.root}/in/places.txt").labels == ("cafe", "park")
 
 
+LOOK = {  # requests by what they are for, as method and path
+    "s3": ("HEAD|GET", r"/in/events.csv$"),
+    "gcs": ("HEAD|GET", r"/storage/v1/b/bucket/o.*(events.csv|in%2F)"),
+    "azure": ("HEAD|GET", r"/in/events.csv$|comp=list.*in%2Fevents.csv"),
+    "hdfs": ("GET", r"/in/events.csv.*op=(GETFILE|LIST)STATUS"),
+}
+READ = {
+    "s3": ("GET", r"/bucket/in/events.csv$"),
+    "gcs": ("GET", r"/download/.*in(/|%2F)events.csv"),
+    "azure": ("GET", r"/in/events.csv$"),
+    "hdfs": ("GET", r"/@.*/in/events.csv.*op=OPEN"),
+}
+BEGIN = {
+    "s3": ("POST", r"\.releases\.csv\..*[?]uploads"),
+    "gcs": ("POST", r"/upload/.*uploadType=resumable$"),
+    "azure": ("PUT", r"\.releases\.csv\."),
+    "hdfs": ("PUT", r"^/webhdfs.*\.releases\.csv\..*op=CREATE"),
+}
+WRITE = {
+    "s3": ("PUT", r"\.releases\.csv\..*partNumber="),
+    "gcs": ("PUT", r"/upload/.*upload_id="),
+    "azure": BEGIN["azure"],
+    "hdfs": ("PUT", r"^/@.*\.releases\.csv\..*op=CREATE"),
+}
+END = {**WRITE, "s3": ("POST", r"\.releases\.csv\..*[?]uploadId=")}
+RENAME = {
+    "s3": ("PUT", r"/releases\.csv$"),
+    "gcs": ("POST", r"/batch/"),
+    "azure": ("PUT", r"/releases\.csv$"),
+    "hdfs": ("PUT", r"\.releases\.csv\..*op=RENAME"),
+}
+DELETE = {
+    "s3": ("POST", r"[?]delete"),
+    "gcs": ("POST", r"/batch/"),
+    "azure": ("DELETE", r"\.releases\.csv\."),
+}
+
+
+def xml(code, message):
+    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return text.encode()
+
+
+def of_name_node(exception, message):
+    said = {"exception": exception, "message": message}
+    return json.dumps({"RemoteException": said}).encode()
+
+
+FORBIDDEN = {
+    "s3": xml("AccessDenied", "Access Denied"),
+    "gcs": xml("AccessDenied", "Access Denied"),
+    "azure": xml("AuthorizationFailure", "This request is not authorized."),
+    "hdfs": of_name_node("AccessControlException", "Permission denied: user=someone"),
+}
+EXPIRED = {
+    "s3": xml("ExpiredToken", "The provided token has expired."),
+    "gcs": b"",
+    "azure": xml("AuthenticationFailed", "Server failed to authenticate the request."),
+    "hdfs": of_name_node("InvalidToken", "token (for someone) is expired"),
+}
+EXPIRED_STATUS = {"s3": "400", "gcs": "401", "azure": "403", "hdfs": "403"}
+GONE = {
+    "s3": xml("NoSuchBucket", "The bucket does not exist"),
+    "gcs": xml("NoSuchBucket", "The bucket does not exist"),
+    "azure": xml("ContainerNotFound", "The specified container does not exist."),
+}
+
+
 @dataclass
 class Case:
     """A fault, and what must come of it."""
 
     name: str
-    s3: list = field(default_factory=list)
-    gcs: list = field(default_factory=list)
-    says: str | None = None
+    faults: dict
+    """By the name of a store, those that it has."""
+    says: str | None
     """What the message has; None where the run ends well in spite of it."""
-    either: bool = False
+    either: bool
     """Whether it may also end well: the client may try again or not."""
 
-    def faults(self, store):
-        return [Fault(**one) for one in getattr(self, store.name)]
+
+def case(name, at, how, says=None, either=False, body=None, only=None, **fault):
+    """The same fault of all stores, or `only` of some; `how` and `body` may differ by store."""
+
+    def of(store):
+        method, path = at[store]
+        own = how if isinstance(how, str) else how[store]
+        said = {} if body is None else {"body": body[store]}
+        return [{"how": own, "method": method, "path": path, **said, **fault}]
+
+    return Case(name, {store: of(store) for store in only or at}, says, either)
 
 
-EVENT_FILE = {"s3": r"/bucket/in/events.csv$", "gcs": r"/download/.*in(/|%2F)events.csv"}
-LOOK = {"s3": r"/in/events.csv$", "gcs": r"/storage/v1/b/bucket/o.*(events.csv|in%2F)"}
-PART = {"s3": r"\.releases\.csv\..*partNumber=", "gcs": r"/upload/.*upload_id="}
-BEGIN = {"s3": r"\.releases\.csv\..*[?]uploads", "gcs": r"/upload/.*uploadType=resumable$"}
-RENAME = {"s3": r"/releases\.csv$", "gcs": r"/batch/"}
-DELETE = {"s3": r"[?]delete", "gcs": r"/batch/"}
-END = {"s3": r"\.releases\.csv\..*[?]uploadId=", "gcs": r"/upload/.*upload_id="}
-WRITES = {"s3": "PUT", "gcs": "PUT"}
-
-
-def both(place, method, **fault):
-    """The same fault for both stores."""
-    methods = method if isinstance(method, dict) else {"s3": method, "gcs": method}
-    return {
-        name: [{"path": place[name], "method": methods[name], **fault}] for name in ("s3", "gcs")
-    }
-
-
-def xml(code, message):
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
-
-
-def refused(code, message):
-    """What a service says with a status, in the words of S3 and of Google."""
-    return xml(code, message).encode()
-
-
-POST_PUT = {"s3": "PUT", "gcs": "POST"}
+EVERYWHERE = dict.fromkeys(KINDS, (".*", ".*"))
+OBJECTS = ["s3", "gcs", "azure"]
 CREDENTIALS = "give credentials that are valid and may do this"
 LATER = "look whether the service and the way to it are up"
+ACTIVE = "name the active name node (--hdfs_host)"
 CASES = [
-    Case("reset once while looking", **both(LOOK, "HEAD|GET", how="reset", times=1)),
-    Case("reset for ever while looking", **both(LOOK, "HEAD|GET", how="reset"), says=LATER),
-    Case("reset once in mid-read", **both(EVENT_FILE, "GET", how="reset_in_read", times=1)),
-    Case("reset for ever in mid-read", **both(EVENT_FILE, "GET", how="reset_in_read"), says=LATER),
-    Case("truncated once", **both(EVENT_FILE, "GET", how="truncate", times=1)),
-    Case("truncated for ever", **both(EVENT_FILE, "GET", how="truncate"), says=LATER),
-    Case("shortened once", **both(EVENT_FILE, "GET", how="shorten", times=1), says="", either=True),
-    Case("shortened for ever", **both(EVENT_FILE, "GET", how="shorten"), says="", either=True),
-    Case("reset once in mid-write", **both(PART, WRITES, how="reset_in_write", times=1)),
-    Case("reset for ever in mid-write", **both(PART, WRITES, how="reset_in_write"), says=LATER),
-    Case("reset as a write begins", **both(BEGIN, "POST", how="reset"), says=LATER),
-    Case(
-        "answer lost of a write",
-        **both(PART, WRITES, how="lose_answer", times=1),
-        says="",
-        either=True,
-    ),
-    Case(
-        "answer lost as a write ends",
-        **both(END, POST_PUT | {"s3": "POST", "gcs": "PUT"}, how="lose_answer", times=1),
-        says="",
-        either=True,
-    ),
-    Case(
-        "answer lost of a rename",
-        **both(RENAME, POST_PUT, how="lose_answer", times=1),
-        says="",
-        either=True,
-    ),
-    Case("503 twice", **both(EVENT_FILE, "GET", how="503", times=2)),
-    Case("503 for ever", **both(EVENT_FILE, "GET", how="503"), says=LATER),
-    Case("503 in a write", **both(PART, WRITES, how="503", times=1)),
-    Case("429 once", **both(EVENT_FILE, "GET", how="429", times=1)),
-    Case("429 for ever in a write", **both(BEGIN, "POST", how="429"), says=LATER),
-    Case("500 once while looking", **both(LOOK, "HEAD|GET", how="500", times=1)),
-    Case("502 once while looking", **both(LOOK, "HEAD|GET", how="502", times=1)),
-    Case(
-        "reading is forbidden",
-        **both(EVENT_FILE, "GET", how="403", body=refused("AccessDenied", "Access Denied")),
-        says=CREDENTIALS,
-    ),
-    Case("looking is forbidden", **both(LOOK, "HEAD|GET", how="403"), says=CREDENTIALS),
-    Case(
-        "writing is forbidden",
-        **both(BEGIN, "POST", how="403", body=refused("AccessDenied", "Access Denied")),
-        says=CREDENTIALS,
-    ),
-    Case("renaming is forbidden", **both(RENAME, POST_PUT, how="403"), says=CREDENTIALS),
-    Case(
-        "deleting is forbidden",
-        s3=[{"path": DELETE["s3"], "method": "POST", "how": "403"}],
-        gcs=[{"path": DELETE["gcs"], "method": "POST", "how": "403", "after": 1}],
-        says=CREDENTIALS,
-    ),
+    case("reset once while looking", LOOK, "reset", times=1),
+    case("reset for ever while looking", LOOK, "reset", LATER),
+    case("reset once in mid-read", READ, "reset_in_read", times=1),
+    case("reset for ever in mid-read", READ, "reset_in_read", LATER),
+    case("truncated once", READ, "truncate", times=1),
+    case("truncated for ever", READ, "truncate", LATER),
+    case("shortened once", READ, "shorten", "", either=True, times=1),
+    case("shortened for ever", READ, "shorten", "", either=True),
+    case("reset once in mid-write", WRITE, "reset_in_write", times=1),
+    case("reset for ever in mid-write", WRITE, "reset_in_write", LATER),
+    case("reset as a write begins", BEGIN, "reset", LATER),
+    case("answer lost of a write", WRITE, "lose_answer", "", either=True, times=1),
+    case("answer lost as a write ends", END, "lose_answer", "", either=True, times=1),
+    case("answer lost of a rename", RENAME, "lose_answer", "", either=True, times=1),
+    case("answer lost of a delete", DELETE, "lose_answer", only=["azure"], times=1),
+    case("503 twice", READ, "503", times=2),
+    case("503 for ever", READ, "503", LATER),
+    case("503 in a write", WRITE, "503", times=1),
+    case("503 once as it renames", RENAME, "503", only=["azure", "hdfs"], times=1),
+    case("429 once", READ, "429", only=["s3", "gcs", "hdfs"], times=1),
+    case("429 once", READ, "429", LATER, only=["azure"], times=1),  # which says 503 when it is busy
+    case("429 for ever in a write", BEGIN, "429", LATER),
+    case("500 once while looking", LOOK, "500", times=1),
+    case("502 once while looking", LOOK, "502", times=1),
+    case("reading is forbidden", READ, "403", CREDENTIALS, body=FORBIDDEN),
+    case("looking is forbidden", LOOK, "403", CREDENTIALS, body=FORBIDDEN),
+    case("writing is forbidden", BEGIN, "403", CREDENTIALS, body=FORBIDDEN),
+    case("renaming is forbidden", RENAME, "403", CREDENTIALS, body=FORBIDDEN),
+    case("deleting is forbidden", DELETE, "403", CREDENTIALS, only=["s3", "azure"]),
+    case("deleting is forbidden", DELETE, "403", CREDENTIALS, only=["gcs"], after=1),
     Case(
         "credentials expire before the run",
-        s3=[{"path": "/in/", "how": "400", "body": refused("ExpiredToken", "The token expired")}],
-        gcs=[
-            {"path": "/token", "how": "400", "body": b'{"error": "invalid_grant"}'},
-            {"path": "/storage/", "how": "401"},
-        ],
-        says="",
+        {
+            "s3": [{"path": "/in/", "how": "400", "body": EXPIRED["s3"]}],
+            "gcs": [
+                {"path": "/token", "how": "400", "body": b'{"error": "invalid_grant"}'},
+                {"path": "/storage/", "how": "401"},
+            ],
+            "azure": [{"how": "403", "body": EXPIRED["azure"]}],
+            "hdfs": [{"how": "403", "body": EXPIRED["hdfs"]}],
+        },
+        "",
+        False,
     ),
-    Case(
-        "credentials expire in mid-run",
-        s3=[
-            {
-                "path": PART["s3"],
-                "how": "400",
-                "body": refused("ExpiredToken", "The provided token has expired."),
-            }
-        ],
-        gcs=[{"path": PART["gcs"], "how": "401"}],
-        says=CREDENTIALS,
+    case("credentials expire in mid-run", WRITE, EXPIRED_STATUS, CREDENTIALS, body=EXPIRED),
+    case("there are no credentials", LOOK, "401", CREDENTIALS, only=["azure", "hdfs"]),
+    case("the bucket is gone when it writes", BEGIN, "404", "", body=GONE, only=OBJECTS),
+    case("slow in everything", EVERYWHERE, "slow", seconds=0.02),
+    case(
+        "a name node on standby once",
+        LOOK,
+        "403",
+        only=["hdfs"],
+        times=1,
+        body={"hdfs": of_name_node("StandbyException", "Operation category READ is not supported")},
     ),
-    Case(
-        "the bucket is gone when it writes",
-        **both(BEGIN, "POST", how="404", body=refused("NoSuchBucket", "The bucket does not exist")),
-        says="",
+    case(
+        "a name node on standby",
+        EVERYWHERE,
+        "403",
+        ACTIVE,
+        only=["hdfs"],
+        body={"hdfs": of_name_node("StandbyException", "Operation category READ is not supported")},
     ),
-    Case(
-        "slow in everything",
-        s3=[{"how": "slow", "seconds": 0.02}],
-        gcs=[{"how": "slow", "seconds": 0.02}],
+    case(
+        "a name node says to come again",
+        RENAME,
+        "403",
+        only=["hdfs"],
+        times=1,
+        body={"hdfs": of_name_node("RetriableException", "NameNode still not started")},
+    ),
+    case(
+        "no data node is found",
+        {"hdfs": ("GET", r"^/webhdfs.*op=OPEN")},
+        "403",
+        LATER,
+        body={"hdfs": of_name_node("IOException", "Failed to find datanode, suggest to check")},
+    ),
+    case(
+        "a gateway answers in its own words",
+        LOOK,
+        "504",
+        LATER,
+        only=["hdfs"],
+        body={"hdfs": b'{"error": "no route"}'},
     ),
 ]
-FAULTY = ALL[:2]
 
 
 def check_failed(store, said, folder, expected, says):
@@ -435,11 +499,18 @@ def check_failed(store, said, folder, expected, says):
             assert content in (None, expected[name]), name
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("store", FAULTY, indirect=True)
+@pytest.mark.parametrize(
+    ("store", "case"),
+    [
+        pytest.param(name, case, marks=getattr(pytest.mark, name), id=f"{case.name}-{name}")
+        for case in CASES
+        for name in case.faults
+    ],
+    indirect=["store"],
+)
 def test_a_fault_of_the_service(store, expected, case, capfd):
     folder = store.folder()
-    store.proxy.faults = case.faults(store)
+    store.proxy.faults = [Fault(**one) for one in case.faults[store.name]]
     code = main(release_flags(store, folder))
     said = capfd.readouterr().err
     assert store.proxy.struck(), "the fault never struck"
@@ -449,13 +520,151 @@ def test_a_fault_of_the_service(store, expected, case, capfd):
     assert case.says is not None, said
     assert code == 1, said
     check_failed(store, said, folder, expected, case.says)
+    seen = len(store.proxy.seen)
+    gc.collect()
+    assert len(store.proxy.seen) == seen, "what failed was tried again as it was forgotten"
     store.proxy.reset()
     again = store.folder()  # with the same noise key, so nothing is spent twice
     assert main(release_flags(store, again)) == 0
     assert outputs_of(store, again) == expected
 
 
-@pytest.mark.parametrize("store", FAULTY, indirect=True)
+OLD = b"what was there before\n"
+
+
+@pytest.mark.parametrize("store", ALL, indirect=True)
+def test_a_file_that_could_not_be_replaced_stays(store):
+    FileSystems.set_options(PipelineOptions(store.flags))
+    path = f"{store.folder()}/releases.csv"
+    store.put(path, OLD)
+    method, pattern = RENAME[store.name]
+    store.proxy.faults = [Fault(how="403", method=method, path=pattern)]
+    with pytest.raises(MachineFault, match=re.escape(f"{path} could not be written")):
+        write_text(path, "what is there now")
+    assert store.get(path) == OLD
+
+
+@pytest.mark.parametrize("how", ["403", "503", "reset"])
+@pytest.mark.parametrize("store", ALL, indirect=True)
+def test_an_output_that_cannot_be_looked_up_is_not_replaced(store, how, capfd):
+    folder = store.folder()
+    store.put(f"{folder}/releases.csv", OLD)
+    looks = {"hdfs": r"/releases.csv.*op=GETFILESTATUS", "gcs": r"/o[/?].*releases.csv"}
+    store.proxy.faults = [
+        Fault(how=how, method="HEAD|GET", path=looks.get(store.name, r"/releases.csv$"))
+    ]
+    assert main(release_flags(store, folder)) == 1
+    said = capfd.readouterr().err
+    assert f"{folder}/releases.csv could not be looked up: {store.service} says" in said
+    assert store.get(f"{folder}/releases.csv") == OLD
+
+
+@pytest.mark.parametrize("store", [ALL[2]], indirect=True)
+def test_what_is_being_copied_is_not_deleted(store):
+    FileSystems.set_options(PipelineOptions(store.flags))
+    path = f"{store.folder()}/card.json"
+    pending = {"x-ms-copy-status": "pending"}
+    store.proxy.faults = [
+        Fault("say", "PUT", r"/card.json$", headers=pending),
+        Fault("say", "HEAD", r"/card.json$", headers=pending, times=1),
+    ]
+    write_text(path, "whole")
+    assert store.get(path) == b"whole"
+    seen = [method for method, place in store.proxy.seen if "card.json" in place]
+    assert seen == ["PUT", "PUT", "HEAD", "HEAD", "DELETE"]
+
+
+@pytest.mark.parametrize(("first", "same"), [(OLD, False), (b"mine", True)])
+@pytest.mark.parametrize("store", ALL[2:], indirect=True)
+def test_of_two_that_write_one_file_the_first_wins(store, first, same):
+    FileSystems.set_options(PipelineOptions(store.flags))
+    folder = store.folder()
+    path = f"{folder}/slot.json"
+    rename = {"azure": r"/slot.json$", "hdfs": r"slot.json.*op=RENAME"}[store.name]
+    other = Fault("say", "PUT", rename, times=1, call=lambda: store.put(path, first))
+    store.proxy.faults = [other]
+    assert write_once(path, b"mine") == same
+    assert store.get(path) == first
+    assert [name.rpartition("/")[2] for name in store.names(folder)] == ["slot.json"]
+
+
+@pytest.mark.parametrize("store", ALL[:3], indirect=True)
+def test_a_bucket_to_write_to_is_not_there(store, capfd):
+    missing = f"{store.root}2"
+    assert main(release_flags(store, missing)) == 1
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert f"{missing}/releases" in said
+    assert f"{store.service} says" in said
+    assert "make what is not there, or name another" in said
+
+
+@pytest.mark.parametrize("store", [ALL[2]], indirect=True)
+def test_another_account_key_is_refused(store, capfd):
+    folder = store.folder()
+    wrong = [flag.replace("AccountKey=E", "AccountKey=F") for flag in store.flags]
+    assert wrong != list(store.flags)
+    flags = [flag for flag in release_flags(store, folder) if flag not in store.flags]
+    assert main([*flags, *wrong]) == 1
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert "Azure Blob Storage says: " in said
+    assert CREDENTIALS in said
+    assert store.names(folder) == []
+
+
+def forbid_writing(store, folder):
+    store.admin.makedirs(folder)
+
+
+def forbid_reading(store, _):
+    store.admin.set_permission("/bucket/in/events.csv", "600")
+    store.admin.set_owner("/bucket/in/events.csv", store.admin_name)
+    return lambda: store.admin.set_owner("/bucket/in/events.csv", "someone")
+
+
+def enter_safe_mode(store, _):
+    store.command("safe_mode ENTER")
+    return lambda: store.command("safe_mode LEAVE")
+
+
+def set_quota(store, folder):
+    store.client.makedirs(folder)
+    store.command(f"quota {folder} 1000")
+
+
+def stop_data_node(store, _):
+    store.command("stop_data_node")
+    return lambda: store.command("start_data_node")
+
+
+SAFE_MODE = "wait until the name node has left its safe mode"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (forbid_writing, CREDENTIALS),
+        (forbid_reading, CREDENTIALS),
+        (enter_safe_mode, SAFE_MODE),
+        (set_quota, "make room there, or raise the quota"),
+        (stop_data_node, LATER),
+    ],
+)
+@pytest.mark.parametrize("store", ALL[3:], indirect=True)
+def test_a_cluster_of_hdfs_refuses(store, expected, break_it, says, capfd):
+    folder = store.folder()
+    mend = break_it(store, folder.removeprefix("hdfs:/"))
+    try:
+        assert main(release_flags(store, folder)) == 1
+        check_failed(store, capfd.readouterr().err, folder, expected, says)
+    finally:
+        if mend:
+            mend()
+    again = store.folder()
+    assert main(release_flags(store, again)) == 0
+    assert outputs_of(store, again) == expected
+
+
+@pytest.mark.parametrize("store", ALL, indirect=True)
 def test_connections_are_refused(store, expected, capfd):
     folder = store.folder()
     store.proxy.stop()
@@ -463,9 +672,7 @@ def test_connections_are_refused(store, expected, capfd):
     check_failed(store, capfd.readouterr().err, folder, expected, LATER)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("s3", "gcs")]
-)
+@pytest.mark.parametrize("kind", ALL)
 def test_the_server_is_killed_as_it_is_written_to(kind, request, monkeypatch, tmp_path, capfd):
     home = Path(request.config.getoption(f"--{kind}_home")).resolve()
     with running(KINDS[kind], home, tmp_path) as store:
@@ -474,7 +681,7 @@ def test_the_server_is_killed_as_it_is_written_to(kind, request, monkeypatch, tm
         _hurry(monkeypatch)
         store.put(f"{store.root}/in/events.csv", EVENTS)
         store.put(f"{store.root}/in/requirements.csv", REQUIREMENTS)
-        store.proxy.faults = [Fault(how="reset", path=PART[kind], call=store.kill)]
+        store.proxy.faults = [Fault(how="reset", path=WRITE[kind][1], call=store.kill)]
         folder = store.folder()
         assert main(release_flags(store, folder)) == 1
         said = capfd.readouterr().err
@@ -484,10 +691,10 @@ def test_the_server_is_killed_as_it_is_written_to(kind, request, monkeypatch, tm
         assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("store", FAULTY, indirect=True)
+@pytest.mark.parametrize("store", ALL, indirect=True)
 def test_the_run_is_killed_as_it_writes(store, expected):
     folder = store.folder()
-    store.proxy.faults = [Fault(how="slow", path=PART[store.name], seconds=60.0)]
+    store.proxy.faults = [Fault(how="slow", path=WRITE[store.name][1], seconds=60.0)]
     run = store.launch(*release_flags(store, folder))
     end = time.monotonic() + 120.0
     while not store.proxy.struck():
