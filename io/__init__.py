@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from streamveil.io.memory import ReadTable, event_table, is_table, table_of
     from streamveil.io.outbox import Outbox
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
-    from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
+    from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_endless, is_stream
     from streamveil.io.public import read_public
     from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
     from streamveil.io.questions import questions_of, read_questions
@@ -143,6 +143,7 @@ __all__ = [
     "check_place",
     "ends_of",
     "event_table",
+    "is_endless",
     "is_in_folder",
     "is_stream",
     "is_table",

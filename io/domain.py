@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from streamveil.io.events import columns_of
-from streamveil.io.files import is_there, open_file, reading
+from streamveil.io.files import is_there, open_file, reading, refuse_bigquery
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.public import read_public
 from streamveil.mechanisms.core.boolean_text import boolean_text
@@ -55,6 +55,7 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
     if is_list(text):
         return domain_of_list(text)
     path = text.removeprefix(FILE)
+    refuse_bigquery(path)
     if is_there(path):
         try:
             return Categories(tuple(_file_values(path, column)))

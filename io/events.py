@@ -17,6 +17,13 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 from streamveil.io.avro import avro_columns, read_avro
+from streamveil.io.bigquery_tables import (
+    check_table,
+    label_of_table,
+    read_rows,
+    split_table,
+    table_columns,
+)
 from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
 from streamveil.io.files import (
     Columns,
@@ -41,6 +48,7 @@ from streamveil.io.parquet import (
     split_parquet,
 )
 from streamveil.io.partitions import partitions_of, with_partitions
+from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
@@ -112,6 +120,10 @@ def check_events(
     what else may help where a column is missing.
     """
     names = distinct(columns)
+    if isinstance(pattern, str) and is_bigquery(pattern):
+        (place,) = places_of(pattern, dialect)
+        check_table(place, names, remedy)
+        return
     paths = input_files(pattern, dialect)
     query = query_in(dialect)
     if query is not None:
@@ -187,12 +199,30 @@ def _check_keys(paths: Sequence[str], names: Columns, remedy: str) -> None:
         raise refusal
 
 
+def places_of(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]:
+    """Paths of the files that match, or the one place that is a table of BigQuery.
+
+    Raises ConfigurationError as :func:`input_files`, and for a dialect of CSV files where there are
+    none.
+    """
+    if not (isinstance(pattern, str) and is_bigquery(pattern)):
+        return input_files(pattern, dialect)
+    if dialect is not None and dialect.any_name:
+        raise ConfigurationError(
+            f"{label_of_table(pattern)}: --delimiter and --columns are about CSV files, and this "
+            "is a table: leave them out"
+        )
+    return [pattern]
+
+
 def columns_of(path: str, wanted: Columns = (), dialect: CsvDialect | None = None) -> list[str]:
     """Columns of a file; raises ConfigurationError for one that cannot be read.
 
     JSON Lines have no header: those of the first lines, and of `wanted` those of any line. After
     those of the file come those that its folders say.
     """
+    if is_bigquery(path):
+        return table_columns(path)
     said = partitions_of(path)
     found = _own_columns(path, [name for name in wanted if name not in said], dialect)
     return [*found, *(name for name in said if name not in found)]
@@ -221,7 +251,10 @@ def _said(
 
 
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
-    """Parts of a file that can be read independently of each other."""
+    """Parts of a file that can be read independently of each other; the same of a table."""
+    if is_bigquery(path):
+        label = label_of_table(path)
+        return [Part(label, rows=rows) for rows in split_table(path, columns)]
     stamp = Stamp.now(path)
     query = query_in(dialect)
     if query is not None:
@@ -240,6 +273,9 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
     always before the batch of its neighbours, which may be empty.
     Raises ConfigurationError when the file cannot be read to its end, or is another one by then.
     """
+    if part.rows is not None:
+        yield from read_rows(part.path, part.rows, columns, reject)
+        return
     query = query_in(part.dialect)
     wanted = columns if query is None else _sources(part.path, query)
     said, own = _said(part.path, wanted, part.dialect)
@@ -285,9 +321,9 @@ def read_events(
     """
     names = distinct(columns)
     if dataset is None:
-        for path in input_files(pattern, dialect):
+        for path in places_of(pattern, dialect):
             for part in split_file(path, names, dialect):
-                yield from _with_rejected(path, partial(read_part, part, names))
+                yield from _with_rejected(part.path, partial(read_part, part, names))
         return
     for metadata in match_files(pattern):
         read, stamp = partial(DATASETS[dataset], metadata.path, names), Stamp.now(metadata.path)
@@ -330,7 +366,8 @@ class ReadEvents(beam.PTransform):
     """
 
     file_pattern: Patterns
-    """A path, a folder or a glob on any filesystem of Beam, or several."""
+    """A path, a folder or a glob on any filesystem of Beam, or several; or a table or a query of
+    BigQuery, `bigquery:PROJECT.DATASET.TABLE` or `bigquery:SELECT ...`."""
     _: KW_ONLY
     columns: Columns
     """The columns to read, in the order wanted."""
@@ -399,9 +436,7 @@ def _split(
 ) -> Iterator[Any]:
     """Parts of all files, and on the side a batch that says how many they are."""
     parts = [
-        part
-        for path in input_files(pattern, dialect)
-        for part in split_file(path, columns, dialect)
+        part for path in places_of(pattern, dialect) for part in split_file(path, columns, dialect)
     ]
     yield from parts
     yield TaggedOutput(_NUMBER_TAG, _counted(_NO_ROWS, len(parts) - 1))

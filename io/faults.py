@@ -72,9 +72,12 @@ _SCHEMES = {
     "gs": "Google Cloud Storage",
     "azfs": "Azure Blob Storage",
     "hdfs": "HDFS",
+    "bigquery": "BigQuery",
 }
 _NOT_THERE = 404
 _NOT_ALLOWED = frozenset({401, 403})
+_QUOTAS = frozenset({"quotaExceeded", "rateLimitExceeded", "dailyLimitExceeded"})
+"""Reasons of Google's services, which also answer 403."""
 _IDENTITY = re.compile(
     r"[Cc]redential|[Ee]xpired|[Aa]ccess ?[Dd]enied|InvalidAccessKeyId|SignatureDoesNotMatch|"
     r"InvalidToken|AuthenticationFailed|invalid_grant|Permission denied"
@@ -136,14 +139,16 @@ def fault_of_service(error: BaseException, place: str = "") -> str | None:
         service = _service_of(each)
         if service is None:
             continue
-        service = _SCHEMES.get(place.partition("://")[0], service)
-        status, text = _status_of(each), _words_of(each)
+        service = _SCHEMES.get(place.partition(":")[0], service)
+        status, text = _status_of(each), words_of(each)
         kind = f"{getattr(each, 'exception', '')} {text}"
         known = (remedy for pattern, remedy in _OF_NAME_NODES if pattern.search(kind))
         if service == "HDFS" and (found := next(known, None)) is not None:
             remedy = found
         elif status == _NOT_THERE or _NO_BUCKET.search(text):
             remedy = "make what is not there, or name another"
+        elif _reason_of(each) in _QUOTAS:
+            remedy = "wait until its quota lets it, or have that raised"
         elif status in _NOT_ALLOWED or _IDENTITY.search(text):
             remedy = "give credentials that are valid and may do this"
         else:
@@ -202,9 +207,19 @@ def _status_of(error: BaseException) -> int | None:
     return next((int(one) for one in values if isinstance(one, int)), None)
 
 
-def _words_of(error: BaseException) -> str:
-    """What it says, in one line that is not too long."""
+def _reason_of(error: BaseException) -> str | None:
+    """Why, in a word, a service of Google refused it; None where it does not say."""
+    errors = getattr(error, "errors", None)
+    first = errors[0] if isinstance(errors, list) and errors else None
+    return first.get("reason") if isinstance(first, dict) else None
+
+
+def words_of(error: BaseException) -> str:
+    """What a service says, in one line that is not too long."""
     said = getattr(error, "message", None)
+    errors = getattr(error, "errors", None)
+    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
+        said = errors[0].get("message", said)  # without the address that was asked
     content = getattr(error, "content", None)  # of clients of Google that say no more than that
     if isinstance(content, bytes | str):
         with contextlib.suppress(ValueError, LookupError, TypeError):

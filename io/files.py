@@ -43,6 +43,7 @@ from streamveil.io.formats import (
     typed_format_of,
 )
 from streamveil.io.hdfs import share_answers
+from streamveil.io.places import is_bigquery
 from streamveil.io.s3 import check_credentials, share_clients
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import (
@@ -113,6 +114,7 @@ def list_files(pattern: str) -> list[FileMetadata]:
     Raises ConfigurationError when its filesystem is not known, and MachineFault where a folder of
     this machine cannot be listed, whose files would be missing in silence.
     """
+    refuse_bigquery(pattern)
     require_filesystem(pattern)
     # Beam takes a local glob without a folder for one of the root.
     bare = "/" not in pattern and "\\" not in pattern
@@ -139,6 +141,15 @@ def list_files(pattern: str) -> list[FileMetadata]:
             f"files {pattern!r} cannot be listed: {error}: check the scheme of the path and that "
             "Beam's package for that filesystem is installed"
         ) from error
+
+
+def refuse_bigquery(place: str) -> None:
+    """Raise ConfigurationError for a table of BigQuery where a file is needed."""
+    if is_bigquery(place):
+        raise ConfigurationError(
+            f"{' '.join(place.split())}: a table of BigQuery is read as events (--input) only: "
+            "export it to a file here, and name that"
+        )
 
 
 def _metadata(path: str) -> FileMetadata:

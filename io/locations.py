@@ -35,7 +35,7 @@ from streamveil.io.kafka import (
 )
 from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json
-from streamveil.io.places import SINKS, SOURCES, is_stream
+from streamveil.io.places import SINKS, SOURCES, TABLES, is_endless, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
 from streamveil.io.revisions import WriteRevisions, revision_json
@@ -175,14 +175,14 @@ def source_of(
 ) -> beam.PTransform:
     """The transform that reads events there, with :class:`Events` as outputs.
 
-    `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
-    `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or `timestamp_policy` of ReadKafkaEvents, how both read messages, and
-    what Kafka's own consumer knows. `silent` and `dialect` are those of
-    ReadEvents. Raises ConfigurationError, which names the flag, for anything else and for what is
-    not installed.
+    `location` is a file or glob, a table or a query of BigQuery as of ReadEvents,
+    `pubsub:projects/P/subscriptions/S` or `.../topics/T`, `kafka:HOST:PORT/TOPIC` or `watch:GLOB`.
+    After `?` follow settings, NAME=VALUE with `&` between them: of ReadPubSubEvents, or
+    `timestamp_policy` of ReadKafkaEvents, how both read messages, and what Kafka's own consumer
+    knows. `silent` and `dialect` are those of ReadEvents. Raises ConfigurationError, which names
+    the flag, for anything else and for what is not installed.
     """
-    if not is_stream(location):
+    if not is_endless(location):
         return ReadEvents(location, columns=columns, silent=silent, dialect=dialect, counted=True)
     given: dict[str, Any] = {"columns": columns, "silent": silent}
     if location.startswith("watch:"):
@@ -191,7 +191,7 @@ def source_of(
         raise ConfigurationError(
             f"{flag}={location} has no CSV files: leave out --delimiter and --columns"
         )
-    return _stream(_SOURCES, SOURCES, location, flag, given)
+    return _stream(_SOURCES, {**TABLES, **SOURCES}, location, flag, given)
 
 
 def sink_of(

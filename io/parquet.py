@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,9 @@ from streamveil.io.files import Columns, Stamp, open_file, reading, require_colu
 from streamveil.io.formats import CsvDialect
 from streamveil.io.lines import Reject
 
+if TYPE_CHECKING:
+    from streamveil.io.bigquery_tables import Rows
+
 # Larger batches bound more before the shuffle when input is not sorted by time; smaller ones only
 # save memory.
 BATCH_ROWS = 1 << 20
@@ -23,7 +26,7 @@ DICTIONARY_BYTES_PER_VALUE = 4.0
 
 
 class Part(NamedTuple):
-    """What one worker reads in one go: some row groups of a Parquet file, or another file whole."""
+    """What one worker reads in one go: row groups of a Parquet file, rows of a table, or a file."""
 
     path: str
     groups: tuple[int, ...] = ()
@@ -35,6 +38,8 @@ class Part(NamedTuple):
     """How a CSV file is written, where that is said."""
     stamp: Stamp | None = None
     """What the file was when it was cut into parts; None where nobody looks whether it still is."""
+    rows: Rows | None = None
+    """Of a table of BigQuery; then the path only names it."""
 
 
 def parquet_columns(path: str) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 _KAFKA = "kafka:HOST:PORT/TOPIC"
 _TOPIC = "pubsub:projects/PROJECT/topics/NAME"
 
-# By what stands before the first colon.
+# By what stands before the first colon. Sources have no end, but for tables.
+TABLES = {"bigquery": "bigquery:PROJECT.DATASET.TABLE or bigquery:SELECT ..."}
 SOURCES = {
     "pubsub": f"pubsub:projects/PROJECT/subscriptions/NAME or {_TOPIC}",
     "kafka": _KAFKA,
@@ -19,12 +21,31 @@ SINKS = {
     "kafka": _KAFKA,
     "folder": "folder:PATH",
 }
+TABLE_FORM = TABLES["bigquery"]
 SOURCE_FORMS, SINK_FORMS = ", ".join(SOURCES.values()), ", ".join(SINKS.values())
 
 
 def is_stream(location: str) -> bool:
-    """Whether a location is that of a stream, not of files; a source of one has no end."""
-    return location.partition(":")[0] in {*SOURCES, *SINKS}
+    """Whether a location is that of a stream or a table, not of files."""
+    return location.partition(":")[0] in {*TABLES, *SOURCES, *SINKS}
+
+
+def is_endless(location: str) -> bool:
+    """Whether events that are read there have no end: those of a stream."""
+    return is_stream(location) and not is_bigquery(location)
+
+
+def is_bigquery(location: object) -> bool:
+    """Whether a location is a table or a query of BigQuery."""
+    return isinstance(location, str) and location.startswith("bigquery:")
+
+
+def name_of(location: str) -> str:
+    """What events that are read there are called: by the table, or by the file without endings."""
+    if not is_bigquery(location):
+        return Path(location).name.split(".")[0]
+    place = location.partition("?")[0]
+    return "query" if " " in place or "\n" in place else place.rpartition(".")[2]
 
 
 def may_hold_files(folder: str) -> bool:

@@ -7,7 +7,7 @@ import apache_beam as beam
 from streamveil.io.events import columns_of
 from streamveil.io.files import Patterns, input_files, require_columns
 from streamveil.io.locations import source_of
-from streamveil.io.places import is_stream
+from streamveil.io.places import is_endless
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, ConfigurationError
 
 _WHEN = ("slot", "time")
@@ -41,5 +41,5 @@ def requirement_changes_of(location: str, flag: str = "--requirement_changes") -
     or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
     ConfigurationError as `source_of` and :func:`change_columns` do.
     """
-    columns = CHANGE_COLUMNS if is_stream(location) else change_columns(location)
+    columns = CHANGE_COLUMNS if is_endless(location) else change_columns(location)
     return source_of(location, columns, flag)

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io import CsvDialect, is_stream, read_events
-from streamveil.io.events import read_outputs, split_file
-from streamveil.io.files import input_files
+from streamveil.io import CsvDialect, is_endless, read_events
+from streamveil.io.events import places_of, read_outputs, split_file
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
@@ -121,7 +120,7 @@ def preview(
         ConfigurationError: for an input that cannot be read, and where a run would be refused.
     """
     lines, refusal = [RAW], None
-    if is_stream(place):
+    if is_endless(place):
         lines.append(f"sample:   {place} does not end: it is not read in a dry run")
     else:
         sample = _read(place, transform.columns.names, dialect)
@@ -132,7 +131,7 @@ def preview(
             transform.slots,
             transform.first_slot,
             transform.last_slot,
-            endless=is_stream(place) or state is not None,
+            endless=is_endless(place) or state is not None,
         ),
         *_classes(transform.registry, _limits(transform)),
         f"bins:     {transform.domain.bins:,}, the first: "
@@ -141,7 +140,7 @@ def preview(
         *(f"would write {what}" for what in written),
         *card,
     ]
-    if is_stream(place):
+    if is_endless(place):
         lines.append(
             f"ledger:   none: it is a file, written when the input has ended, and {place} does not "
             "end; what is released says what it cost"
@@ -228,7 +227,7 @@ def preview_per_record(
     Raises ConfigurationError.
     """
     lines = [RAW]
-    if is_stream(place):
+    if is_endless(place):
         lines.append(f"sample:   {place} does not end: it is not read in a dry run")
     else:
         sample = _read(place, columns, dialect, silent=True)
@@ -245,7 +244,7 @@ def preview_per_record(
             lines += _first_and_last([_times(batch, how) for batch in sample.batches])
     if transform.slots is not None:
         lines += _range(
-            transform.slots, transform.first_slot, transform.last_slot, endless=is_stream(place)
+            transform.slots, transform.first_slot, transform.last_slot, endless=is_endless(place)
         )
     if transform.keys:
         lines.append(f"keys:     {len(transform.keys):,}")
@@ -277,7 +276,7 @@ def _read(
 def _silently(
     place: str, columns: Sequence[str], dialect: CsvDialect | None
 ) -> Iterator[tuple[pa.RecordBatch, None]]:
-    for path in input_files(place, dialect):
+    for path in places_of(place, dialect):
         for part in split_file(path, columns, dialect):
             for batch in read_outputs(part, columns, silent=True):
                 yield batch, None

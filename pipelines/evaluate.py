@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamveil.io.places import name_of
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
@@ -300,7 +301,7 @@ def _records(name: str, given: argparse.Namespace, runs: int) -> per_record.Data
     epsilon_max = per_record.EPSILON_MAX if given.epsilon_max is None else given.epsilon_max
     if name == INPUT:
         draw, scale, about = _input(given)
-        name = given.name or Path(given.input).name.split(".")[0]
+        name = given.name or name_of(given.input)
     elif name in PER_RECORD_DATA:
         named = PER_RECORD_DATA[name]
         number = per_record.RECORDS if given.records is None else given.records
@@ -341,7 +342,7 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
             )
         values.append(numbers)
     whole = np.concatenate([np.zeros(0), *values])
-    return (lambda _: whole), 1.0, f"{column} of {Path(given.input).name}"
+    return (lambda _: whole), 1.0, f"{column} of {name_of(given.input)}"
 
 
 def _refuse(
@@ -392,7 +393,7 @@ def _data(given: argparse.Namespace) -> Data | None:
     inputs = Inputs.of(given)
     if not given.format:
         check_events(given.input, inputs.columns.names, dialect=dialect_of(given))
-    name = given.name or given.format or Path(given.input).name.split(".")[0]
+    name = given.name or given.format or name_of(given.input)
     return Data(name, given.input, given.format, inputs, registry_of(given), dialect_of(given))
 
 

@@ -45,7 +45,7 @@ _LENGTH = r"[0-9]+(ms|s|m|h|d|w)"
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?([zZ]|[+-][0-9:]+)?"
 _SECRET = r"secret:projects/[^/,@]+/secrets/[^/,@]+/versions/[0-9]+"
 _REGEXES = {
-    "input": f"{_FILE}|{_STREAM}",
+    "input": f"{_FILE}|{_STREAM}|bigquery:.+",
     "output": f"{_FILE}|{_SINK}",
     "requirements": _FILE,
     "requirement_changes": f"{_FILE}|{_STREAM}",

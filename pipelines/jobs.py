@@ -25,6 +25,7 @@ from streamveil.io import (
     WriteRejected,
     check_events,
     check_outputs,
+    is_endless,
     is_stream,
     revision_sink_of,
     sink_of,
@@ -201,7 +202,7 @@ class Job(Generic[Transform]):
             self.transform,
             self.output,
             self._public_places,
-            is_stream(self.input),
+            is_endless(self.input),
             self.card_place,
             self._card_beside,
             self._changes_requirements,
@@ -239,7 +240,7 @@ class Job(Generic[Transform]):
             self._revision_sink(self.revisions)
         if self.in_passes:
             refuse_streams(dict(zip(_PLACES, self._places, strict=True)), PUBSUB_IN_PASSES)
-        elif is_stream(self.input):
+        elif is_endless(self.input):
             self._refuse_files()
         check_outputs(self.files)
         check_summary(self.summary)
@@ -247,7 +248,7 @@ class Job(Generic[Transform]):
         check_card_apart(self.card.path, [*self.files, self.summary])
         self.card.check()
         refuse_in_input(self._inputs, [self.output, *self.files, self.summary, self.card.path])
-        if not is_stream(self.input):
+        if not is_endless(self.input):
             check_events(self.input, self.transform.columns.names, dialect=self.dialect)
 
     @property
@@ -486,7 +487,7 @@ def in_time(job: J, options: PipelineOptions) -> J:
 
     Raises ConfigurationError where the runner would not stream, or might release a slot twice.
     """
-    if not is_stream(job.input) or getattr(job, "in_passes", False):
+    if not is_endless(job.input) or getattr(job, "in_passes", False):
         return job
     standard, flink = options.view_as(StandardOptions), options.view_as(FlinkOptions)
     if standard.runner in (None, "FnApiRunner"):

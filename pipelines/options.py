@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
+from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, TABLE_FORM
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
 from streamveil.mechanisms.presence.limits import BLOCKS
@@ -114,7 +114,7 @@ def add_event_options(parser: Parser) -> None:
     add(
         "--input",
         metavar="FILES",
-        help=f"{EVENT_FILES}; or a stream: {SOURCE_FORMS}",
+        help=f"{EVENT_FILES}; {TABLE_FORM}; or a stream: {SOURCE_FORMS}",
     )
     add(
         "--sql",

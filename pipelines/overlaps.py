@@ -11,6 +11,7 @@ from apache_beam.io.filesystem import FileSystem
 
 from streamveil.io import is_in_folder
 from streamveil.io.formats import EXTENSIONS
+from streamveil.io.places import is_bigquery
 from streamveil.mechanisms.core.records import ConfigurationError
 
 _WILDCARD = re.compile(r"[*?\[]")
@@ -29,6 +30,9 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
     """
     for pattern in filter(None, inputs):
         for output in filter(None, outputs):
+            if is_bigquery(pattern) or is_bigquery(output):
+                _refuse_table(pattern, output)
+                continue
             path = output
             if output.startswith(_FOLDER):
                 path = os.path.join(output.removeprefix(_FOLDER), "release-1.json")
@@ -37,6 +41,15 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
                     f"{output} would be written where the input {pattern} takes it in, so the next "
                     "run would read it as events: write to another folder, or narrow the input"
                 )
+
+
+def _refuse_table(pattern: str, output: str) -> None:
+    if is_bigquery(pattern) and is_bigquery(output):
+        table = pattern.partition("?")[0]
+        if table == output.partition("?")[0]:
+            raise ConfigurationError(
+                f"{table} is the table that is read, and would be written to: name another one"
+            )
 
 
 def refuse_state_in_input(inputs: Iterable[str | None], folder: str) -> None:

@@ -14,6 +14,7 @@ from streamveil.io import (
     CsvDialect,
     check_events,
     check_outputs,
+    is_endless,
     is_stream,
     per_record_sink_of,
     read_domain,
@@ -104,7 +105,7 @@ class PerRecordJob:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
         per_record_sink_of(self.output)
-        if not is_stream(self.input):
+        if not is_endless(self.input):
             check_outputs(self._files)
             check_events(self.input, self.columns, silent=True, dialect=self.dialect)
         elif self._files:
@@ -128,7 +129,7 @@ class PerRecordJob:
             self.transform,
             self.output,
             {"releases": self.output},
-            is_stream(self.input),
+            is_endless(self.input),
             self.card_place,
             card_beside(self.output),
         )

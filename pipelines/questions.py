@@ -15,6 +15,7 @@ from streamveil.io import (
     answer_files,
     answer_sink_of,
     check_place,
+    is_endless,
     is_stream,
     make_folder,
     questions_of,
@@ -107,7 +108,7 @@ class QuestionsJob(Job[Any]):
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
         if not is_stream(self.output):
-            if is_stream(self.input) and not self.in_passes:
+            if is_endless(self.input) and not self.in_passes:
                 raise ConfigurationError(
                     f"--output={self.output}: files are written when the input has ended, and "
                     f"--input={self.input} does not end: write to pubsub:, kafka: or folder:"

@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import is_stream, requirement_changes_of
+from streamveil.io import is_endless, is_stream, requirement_changes_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
@@ -98,7 +98,7 @@ class ReleaseJob(Job[PrivateHistograms]):
 
     def _check_changes(self, location: str) -> None:
         requirement_changes_of(location)
-        if is_stream(location) and not is_stream(self.input):
+        if is_stream(location) and not is_endless(self.input):
             raise ConfigurationError(
                 f"--requirement_changes={location} does not end, but --input={self.input} does: "
                 "give both from files or both from streams"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streamveil.io.places import is_stream
+from streamveil.io.places import is_endless
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
 from streamveil.pipelines.budgets import budget_of
@@ -60,7 +60,7 @@ def needed_of(given: Any) -> list[str]:
         needed += [] if given.value_column or needed[0] == "value_column" else ["budget_column"]
     if given.slot:
         needed.append("time_column")
-        needed += [] if given.input and is_stream(given.input) else ["start", "end"]
+        needed += [] if given.input and is_endless(given.input) else ["start", "end"]
     return needed
 
 
@@ -88,7 +88,7 @@ def _check_budget(given: Any) -> None:
 
 def _check_times(given: Any) -> None:
     # Without an input, only the transform will see whether it has an end.
-    endless = given.input is not None and is_stream(given.input)
+    endless = given.input is not None and is_endless(given.input)
     if not given.slot:
         defaults = argparse.ArgumentParser(add_help=False)
         add_shared_options(defaults)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.io import CsvDialect, check_events, read_events
+from streamveil.io.places import name_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.portfolio.bounds import are_known
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
@@ -52,7 +53,7 @@ class AskedData:
             )
         dialect = dialect_of(given)
         check_events(given.input, transform.columns.names, dialect=dialect)
-        name = name or Path(given.input).name.split(".")[0]
+        name = name or name_of(given.input)
         return cls(name, given.input, transform, dialect)
 
     def count(self, folder: Path, letters: Letters) -> AskedEvents:

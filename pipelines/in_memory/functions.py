@@ -24,7 +24,7 @@ from streamveil.io import (
     change_columns,
     check_events,
     event_table,
-    is_stream,
+    is_endless,
     is_table,
     table_of,
 )
@@ -109,7 +109,8 @@ def release(
     :class:`streamveil.transforms.PrivateHistograms`.
 
     Args:
-        data: events: a path or glob; a pandas, Polars or Arrow table or a DuckDB relation;
+        data: events: a path or glob; `bigquery:PROJECT.DATASET.TABLE` or a query there;
+            a pandas, Polars or Arrow table or a DuckDB relation;
             or a list of Arrow record batches.
         user: column of the user id.
         value: column of the value, or of longitude and latitude for a grid.
@@ -530,7 +531,7 @@ def _path(data: Any, name: str) -> str:
             raise TypeError(f"{name} is of type {given}: collect it first (.collect())")
         raise TypeError(f"{name} is of type {given}: give {_DATA}")
     path = os.fspath(data)
-    if is_stream(path):
+    if is_endless(path):
         raise ConfigurationError(
             f"{name}={path} does not end: give {_DATA}, or run streamveil release, which streams"
         )

@@ -337,3 +337,43 @@ def flags_of(flags_of, request):
         return [*request.getfixturevalue(name).flags, *parallel]
 
     return flags
+
+
+BIGQUERY_EVENTS = "user,place,time\n" + "".join(
+    f"u{i % 40},{'cafe' if i % 3 else 'park'},2024-05-0{1 + i // 40}T10:00:00Z\n"
+    for i in range(200)
+)
+
+
+@pytest.fixture
+def bigquery(monkeypatch, tmp_path):
+    """A fake, with the clients pointed to it, which wait for a moment where they try again."""
+    from apache_beam.internal.gcp import auth
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.io.gcp import bigquery
+    from apache_beam.io.gcp.internal.clients.bigquery import BigqueryV2
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.utils import retry
+
+    from streamveil.io import bigquery_tables
+    from tests.clusters.bigquery_server import BigQueryServer
+    from tests.clusters.stores import KEY, fake_account
+
+    server = BigQueryServer()
+    account = tmp_path / "account.json"
+    account.write_text(json.dumps(fake_account(server.url)))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", server.url)
+    monkeypatch.setenv("STREAMVEIL_NOISE_KEY", KEY)
+    monkeypatch.setattr(BigqueryV2, "BASE_URL", f"{server.url}/bigquery/v2/")  # has no variable
+    bigquery._KNOWN_TABLES.clear()  # which a process makes no second time
+    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+    monkeypatch.setattr(retry.Clock, "sleep", lambda self, seconds: time.sleep(0.01))
+    monkeypatch.setattr(bigquery_tables, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(bigquery_tables, "PATIENCE", 3.0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events.csv").write_text(BIGQUERY_EVENTS)
+    FileSystems.set_options(PipelineOptions([]))
+    yield server
+    server.close()

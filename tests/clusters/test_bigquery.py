@@ -1,11 +1,9 @@
 """BigQuery by its own protocol: what Beam's and Google's clients send over HTTP, and how it fails.
 
-The server is a fake of a few requests, in `bigquery_server.py`; load jobs read the emulator of
+The server is a fake of a few requests, in `bigquery_bigquery.py`; load jobs read the emulator of
 Google Cloud Storage.
 """
 
-import json
-import time
 from pathlib import Path
 
 import pytest
@@ -14,42 +12,12 @@ pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not instal
 
 from streamveil.io import read_table
 from streamveil.pipelines.main import main
-from tests.clusters.bigquery_server import BigQueryServer
-from tests.clusters.stores import CAFES, GCS, KEY, fake_account, release_of, running
+from tests.clusters.stores import CAFES, GCS, release_of, running
 
-EVENTS = "user,place,time\n" + "".join(
-    f"u{i % 40},{'cafe' if i % 3 else 'park'},2024-05-0{1 + i // 40}T10:00:00Z\n"
-    for i in range(200)
-)
 TABLE = "a-project.stats.releases"
 
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    """The fake, with the clients pointed to it, which wait for a moment where they try again."""
-    from apache_beam.internal.gcp import auth
-    from apache_beam.io.gcp import bigquery
-    from apache_beam.io.gcp.internal.clients.bigquery import BigqueryV2
-    from apache_beam.utils import retry
-
-    server = BigQueryServer()
-    account = tmp_path / "account.json"
-    account.write_text(json.dumps(fake_account(server.url)))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", server.url)
-    monkeypatch.setenv("STREAMVEIL_NOISE_KEY", KEY)
-    monkeypatch.setattr(BigqueryV2, "BASE_URL", f"{server.url}/bigquery/v2/")  # has no variable
-    bigquery._KNOWN_TABLES.clear()  # which a process makes no second time
-    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
-    monkeypatch.setattr(retry.Clock, "sleep", lambda self, seconds: time.sleep(0.01))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "events.csv").write_text(EVENTS)
-    yield server
-    server.close()
 
 
 def flags(output=f"bigquery:{TABLE}?method=STREAMING_INSERTS", **changed):
@@ -73,18 +41,18 @@ def in_file(tmp_path):
     return list(zip(found["slot"].to_pylist(), found["counts"].to_pylist(), strict=True))
 
 
-def in_table(server):
-    return sorted((int(row["slot"]), row["counts"]) for row in server.rows[TABLE])
+def in_table(bigquery):
+    return sorted((int(row["slot"]), row["counts"]) for row in bigquery.rows[TABLE])
 
 
-def test_streamed_rows_arrive_once_in_a_table_that_is_made(server, tmp_path):
+def test_streamed_rows_arrive_once_in_a_table_that_is_made(bigquery, tmp_path):
     assert main(flags()) == 0
-    assert in_table(server) == in_file(tmp_path)
-    fields = {field["name"]: field for field in server.schemas[TABLE]["fields"]}
+    assert in_table(bigquery) == in_file(tmp_path)
+    fields = {field["name"]: field for field in bigquery.schemas[TABLE]["fields"]}
     assert fields["counts"] == {"name": "counts", "type": "INTEGER", "mode": "REPEATED"}
-    assert server.rows[TABLE][0]["bins"] == ["cafe", "park"]
+    assert bigquery.rows[TABLE][0]["bins"] == ["cafe", "park"]
     assert main(flags(start="2024-05-02")) == 0  # another run adds rows
-    assert len(server.rows[TABLE]) == 9
+    assert len(bigquery.rows[TABLE]) == 9
 
 
 @pytest.mark.parametrize(
@@ -98,56 +66,56 @@ def test_streamed_rows_arrive_once_in_a_table_that_is_made(server, tmp_path):
     ],
     ids=lambda failures: f"{failures[0][1]} {failures[0][0]} {failures[0][3]}",
 )
-def test_a_fault_that_passes_loses_and_doubles_nothing(server, tmp_path, failures):
-    server.failures = list(failures)
+def test_a_fault_that_passes_loses_and_doubles_nothing(bigquery, tmp_path, failures):
+    bigquery.failures = list(failures)
     assert main(flags()) == 0
-    assert server.failures == []
-    assert in_table(server) == in_file(tmp_path)
+    assert bigquery.failures == []
+    assert in_table(bigquery) == in_file(tmp_path)
 
 
-def test_a_row_that_is_not_taken_fails_the_run(server, capsys):
+def test_a_row_that_is_not_taken_fails_the_run(bigquery, capsys):
     fields = [{"name": "slot", "type": "INTEGER", "mode": "REQUIRED"}]
-    server.schemas[TABLE], server.rows[TABLE] = {"fields": fields}, []
-    server.inserted[TABLE] = set()
+    bigquery.schemas[TABLE], bigquery.rows[TABLE] = {"fields": fields}, []
+    bigquery.inserted[TABLE] = set()
     assert main(flags()) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{TABLE}: BigQuery does not take a row: no such field" in said
     assert "see that the table has the columns" in said
-    assert server.rows[TABLE] == []
+    assert bigquery.rows[TABLE] == []
 
 
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [("tables", 403, "accessDenied"), ("insertAll", 403, "accessDenied")],
 )
-def test_what_is_not_allowed_is_said(server, capsys, path, status, reason):
-    server.failures = [(path, status, reason, False)] * 50
+def test_what_is_not_allowed_is_said(bigquery, capsys, path, status, reason):
+    bigquery.failures = [(path, status, reason, False)] * 50
     assert main(flags()) == 1
     said = capsys.readouterr().err
     assert "accessDenied of the test" in said.splitlines()[-1]
-    assert server.rows.get(TABLE, []) == []
+    assert bigquery.rows.get(TABLE, []) == []
 
 
-def test_a_dataset_that_is_not_there(server, capsys):
-    server.datasets.clear()
+def test_a_dataset_that_is_not_there(bigquery, capsys):
+    bigquery.datasets.clear()
     assert main(flags()) == 1
     assert "Not found: Dataset a-project:stats" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_method_that_is_none(server, capsys):
+def test_a_method_that_is_none(bigquery, capsys):
     assert main(flags(f"bigquery:{TABLE}?method=FAST")) == 2
     assert "none of FILE_LOADS, STREAMING_INSERTS" in capsys.readouterr().err
 
 
 @pytest.mark.gcs
-def test_load_jobs_read_files_of_a_bucket(server, tmp_path, monkeypatch, request):
+def test_load_jobs_read_files_of_a_bucket(bigquery, tmp_path, monkeypatch, request):
     home = Path(request.config.getoption("--gcs_home")).resolve()
     work = tmp_path / "gcs"
     work.mkdir()
     with running(GCS, home, work) as store:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", store.proxy.url)
-        server.files = store.get
+        bigquery.files = store.get
         given = {"temp_location": "gs://bucket/temp", "project": "a-project"}
         assert main(flags(f"bigquery:{TABLE}", **given)) == 0
-        assert in_table(server) == in_file(tmp_path)
-        assert len(server.jobs) == 1
+        assert in_table(bigquery) == in_file(tmp_path)
+        assert len(bigquery.jobs) == 1

@@ -120,7 +120,7 @@ def test_bigquery():
         ("kafka:h:9092", ["kafka:HOST:PORT/TOPIC"]),
         ("kafka:h:9092/t/u", ["kafka:HOST:PORT/TOPIC"]),
         ("watch:", ["watch:GLOB"]),
-        ("bigquery:p.d.t", ["name a file", "watch:GLOB"]),
+        ("folder:p", ["name a file", "watch:GLOB", "bigquery:SELECT"]),
     ],
 )
 def test_sources_that_are_none(location, words):
