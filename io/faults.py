@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
+
 PASSING = frozenset(
     {
         *(errno.EIO, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EBUSY),
@@ -124,6 +126,27 @@ def fault_in_reading(error: BaseException, place: str = "") -> str | None:
     if isinstance(error, ConnectionError | TimeoutError) or _is_of_beam(error):
         return f"{' '.join(str(error).split())}: mend that, and run it again"
     return None
+
+
+@contextlib.contextmanager
+def blaming(what: str, place: str = "") -> Iterator[None]:
+    """Context in which what :func:`fault_in_reading` finds is raised as a MachineFault.
+
+    All else passes as it is.
+
+    Args:
+        what: what could not be done, which the message begins with.
+        place: the path that it is about.
+    """
+    try:
+        yield
+    except (ConfigurationError, MachineFault):
+        raise
+    except Exception as error:
+        why = fault_in_reading(error, place)
+        if why is None:
+            raise
+        raise MachineFault(f"{what}: {why}") from error
 
 
 def fault_of_service(error: BaseException, place: str = "") -> str | None:

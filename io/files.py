@@ -33,7 +33,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.utils import retry
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
-from streamveil.io.faults import fault_in_reading, fault_of_service, is_absent
+from streamveil.io.faults import blaming, fault_in_reading, fault_of_service, is_absent
 from streamveil.io.formats import (
     EXTENSIONS,
     CsvDialect,
@@ -119,7 +119,7 @@ def list_files(pattern: str) -> list[FileMetadata]:
     # Beam takes a local glob without a folder for one of the root.
     bare = "/" not in pattern and "\\" not in pattern
     place = f"./{pattern}" if bare else pattern
-    try:
+    with _looking_up(f"files {pattern!r} cannot be listed", pattern):
         if isinstance(FileSystems.get_filesystem(place), LocalFileSystem):
             _check_listing(place)
         if os.path.isfile(place):
@@ -131,16 +131,26 @@ def list_files(pattern: str) -> list[FileMetadata]:
             folders = sorted(each for each in glob.glob(place) if os.path.isdir(each))
             found = [file for folder in folders for file in _in_folder(folder)]
         return found
+    return []  # not even the bucket is there
+
+
+@contextlib.contextmanager
+def _looking_up(what: str, place: str) -> Iterator[None]:
+    """Context that ends early where a service says that nothing is there.
+
+    Any other failure becomes an error of ours, which begins with `what` could not be done.
+    """
+    try:
+        with blaming(what, place):
+            yield
+    except (ConfigurationError, MachineFault):
+        raise
     except Exception as error:
-        why = fault_in_reading(error, pattern)
-        if why is not None:
-            raise MachineFault(f"files {pattern!r} cannot be listed: {why}") from error
-        if is_absent(error):  # not even the bucket is there
-            return []
-        raise ConfigurationError(
-            f"files {pattern!r} cannot be listed: {error}: check the scheme of the path and that "
-            "Beam's package for that filesystem is installed"
-        ) from error
+        if not is_absent(error):
+            raise ConfigurationError(
+                f"{what}: {error}: check the scheme of the path and that Beam's package for that "
+                "filesystem is installed"
+            ) from error
 
 
 def refuse_bigquery(place: str) -> None:
@@ -176,13 +186,13 @@ class Stamp(NamedTuple):
         Raises ConfigurationError for one that is not there, and MachineFault.
         """
         try:
-            system = FileSystems.get_filesystem(path)
-            local = isinstance(system, LocalFileSystem)  # Beam's own hides what a disk said
-            file = _metadata(path) if local else system.metadata(path)
+            with blaming(f"{path} could not be looked at", path):
+                system = FileSystems.get_filesystem(path)
+                local = isinstance(system, LocalFileSystem)  # Beam's own hides what a disk said
+                file = _metadata(path) if local else system.metadata(path)
+        except MachineFault:
+            raise
         except Exception as error:
-            why = fault_in_reading(error, path)
-            if why is not None:
-                raise MachineFault(f"{path} could not be looked at: {why}") from error
             raise ConfigurationError(
                 f"{path} went away while it was read: bring it back"
             ) from error
@@ -377,18 +387,9 @@ def is_there(path: str) -> bool:
     not say.
     """
     require_filesystem(path)
-    try:
+    with _looking_up(f"{path} cannot be looked up", path):
         return bool(FileSystems.exists(path))
-    except Exception as error:
-        why = fault_in_reading(error, path)
-        if why is not None:
-            raise MachineFault(f"{path} could not be looked up: {why}") from error
-        if is_absent(error):
-            return False
-        raise ConfigurationError(
-            f"{path} cannot be looked up: {error}: check the scheme of the path and that Beam's "
-            "package for that filesystem is installed"
-        ) from error
+    return False
 
 
 @contextlib.contextmanager

@@ -36,10 +36,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamveil.io.faults import fault_in_reading
+from streamveil.io.faults import blaming
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
 from streamveil.io.witness import Mark, check_witness, held_alone, write_witness
-from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
+from streamveil.mechanisms.core.records import ConfigurationError
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -230,14 +230,10 @@ class StateFolder:
         """
         assert self._handle is not None
         held = os.fstat(self._handle)
-        try:
+        same = False
+        with contextlib.suppress(OSError), blaming(f"{self.path} could not be looked at"):
             now = os.stat(self.path)
             same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
-        except OSError as error:
-            why = fault_in_reading(error)
-            if why is not None:
-                raise MachineFault(f"{self.path} could not be looked at: {why}") from error
-            same = False
         if same and self._committed is not None:
             manifest = self.path / MANIFEST
             same = manifest.is_file() and manifest.read_bytes() == self._committed.text.encode()

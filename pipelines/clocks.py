@@ -6,10 +6,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from streamveil.io.faults import fault_in_reading
+from streamveil.io.faults import blaming
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
-    MachineFault,
     format_time,
     parse_time,
 )
@@ -76,7 +75,10 @@ class Clock:
             for read in range(_READS):
                 if read:
                     time.sleep(_SECONDS_BETWEEN_READS)
-                with open(file, encoding="utf-8") as opened:
+                with (
+                    blaming(f"--clock_file={file} could not be read"),
+                    open(file, encoding="utf-8") as opened,
+                ):
                     text = opened.read()
                 if text.strip():
                     return parse_time(text)
@@ -84,9 +86,6 @@ class Clock:
                     return self._said[0]
             raise ConfigurationError("it is empty")
         except (OSError, UnicodeDecodeError, ConfigurationError) as error:
-            why = fault_in_reading(error)
-            if why is not None:
-                raise MachineFault(f"--clock_file={file} could not be read: {why}") from error
             raise ConfigurationError(
                 f"--clock_file={file} gives no time: {error}: write one such as "
                 "2024-05-01T12:00:00Z to a file beside it and rename it into place"

@@ -6,6 +6,7 @@ time: an unmounted disk, a mistyped pattern, a file that was deleted too early.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 from apache_beam.io.filesystem import FileMetadata
 
 from streamveil.io import InputFile, Snapshot, Stamp, ends_of, list_files
-from streamveil.io.faults import fault_in_reading
+from streamveil.io.faults import blaming
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
-    MachineFault,
     Slots,
     format_time,
 )
@@ -204,13 +204,10 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
 
 
 def _ends(file: FileMetadata) -> str | None:
-    try:
+    # A fault must not let it be taken for another file; all else is told by whoever reads it.
+    with contextlib.suppress(OSError), blaming(f"{file.path} could not be read"):
         return ends_of(file.path, file.size_in_bytes)
-    except OSError as error:
-        why = fault_in_reading(error)
-        if why is not None:  # or it would be taken for another file
-            raise MachineFault(f"{file.path} could not be read: {why}") from error
-        return None  # it is told by whoever reads it
+    return None
 
 
 def _mounts(folders: Iterable[str]) -> tuple[str, ...]:

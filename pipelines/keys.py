@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from apache_beam.io.filesystems import FileSystems
 
-from streamveil.io.faults import fault_of_service, is_absent
+from streamveil.io.faults import blaming
 from streamveil.io.files import require_filesystem
 from streamveil.io.optional import require_google
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
@@ -49,14 +49,14 @@ class KeyFile:
                 )
         require_filesystem(self.path)
         try:
-            with FileSystems.open(self.path) as file:
+            with (
+                blaming(f"noise key file {self.path} could not be read", self.path),
+                FileSystems.open(self.path) as file,
+            ):
                 content = file.read()
+        except MachineFault:
+            raise
         except Exception as error:
-            fault = None if is_absent(error) else fault_of_service(error, self.path)
-            if fault is not None:
-                raise MachineFault(
-                    f"noise key file {self.path} could not be read: {fault}"
-                ) from error
             raise ConfigurationError(
                 f"noise key file {self.path} cannot be read ({error}): {_REMEDY}"
             ) from error

@@ -555,7 +555,7 @@ def test_an_output_that_cannot_be_looked_up_is_not_replaced(store, how, capfd):
     ]
     assert main(release_flags(store, folder)) == 1
     said = capfd.readouterr().err
-    assert f"{folder}/releases.csv could not be looked up: {store.service} says" in said
+    assert f"{folder}/releases.csv cannot be looked up: {store.service} says" in said
     assert store.get(f"{folder}/releases.csv") == OLD
 
 

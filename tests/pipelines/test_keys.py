@@ -3,6 +3,7 @@
 import base64
 import bz2
 import dataclasses
+import errno
 import logging
 import os
 import pickle
@@ -13,6 +14,7 @@ from pathlib import Path
 import apache_beam as beam
 import grpc
 import pytest
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
@@ -174,6 +176,17 @@ def test_short_key(job, content, length):
 def test_missing_key(job):
     path = job.path("nokey")
     job.refused(path, "cannot be read", "chmod", noise_key=f"file:{path}")
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_missing_key(job, monkeypatch):
+    place = job.key(SECRET)
+
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(FileSystems, "open", fail)
+    with pytest.raises(MachineFault, match="could not be read: Input/output error: look after"):
+        noise_key(place)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
