@@ -290,9 +290,18 @@ def _columns(sample: _Sample) -> list[str]:
     first = sample.batches[0]
     for field in first.schema:
         if not field.name.startswith("__"):
-            values = first.column(field.name).slice(0, _SHOWN).to_pylist()
+            values = _values(first.column(field.name).slice(0, _SHOWN))
             lines.append(f"column:   {field.name} ({field.type}): {', '.join(map(str, values))}")
     return lines
+
+
+def _values(cells: pa.Array) -> list[Any]:
+    """Cells as Python has them; of times beyond Python's, all as text."""
+    try:
+        values: list[Any] = cells.to_pylist()
+    except (OverflowError, ValueError):
+        values = cells.cast(pa.string()).to_pylist()
+    return values
 
 
 def _mapped(

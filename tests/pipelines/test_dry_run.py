@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow as pa
 import pytest
 
 RANGE = {"start": "2024-01-01", "end": "2024-01-08"}
@@ -53,6 +54,14 @@ def test_it_shows_what_would_be_read_counted_and_written(histograms):
     assert lines(outcome, "card") == [
         "card:     written at the end, once what was released is whole"
     ]
+
+
+def test_a_time_that_python_does_not_have_is_shown(job):
+    far = pa.array([1 << 62, 1_704_153_600_000_000], pa.timestamp("us"))
+    table = pa.table({"user": ["u1", "u2"], "value": ["A", "A"], "time": far})
+    outcome = job("--dry_run", **RANGE, input=job.write("far.parquet", table), max_rejected=1)
+    assert outcome.code == 0, outcome.err
+    assert "time (timestamp[us]): <value out of range: 4611686018427387904>" in outcome.out
 
 
 def test_the_error_is_the_one_that_a_run_states(job):
