@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.cells import record_json, sound_batch
+from streamveil.io.cells import NOT_UTF8, record_json, sound_batch
 from streamveil.io.files import Columns
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, format_said
 from streamveil.io.lines import Reject
@@ -132,6 +133,11 @@ class Query:
 
     def sources(self, path: str, present: Sequence[str]) -> tuple[str, ...]:
         """Which columns of a file it reads. Raises ConfigurationError for one that is not there."""
+        if ROW_COLUMN in present:
+            raise ConfigurationError(
+                f"{path}: a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename "
+                "the column"
+            )
         known = {name.lower(): name for name in present}
         if len(known) < len(present):
             lower = [name.lower() for name in present]
@@ -163,8 +169,9 @@ class Query:
 
     def check(self, path: str, schema: pa.Schema) -> None:
         """Let DuckDB look whether the types fit. Raises ConfigurationError."""
-        self._run(path, self._computing(schema.names), schema.empty_table())
-        self._run(path, self._finding_faults(schema.names), schema.empty_table())
+        none = schema.empty_table()
+        for faults in (False, True):
+            self._run(path, none, faults=faults)
 
     def compute(
         self, path: str, batch: pa.RecordBatch, columns: Columns, reject: Reject
@@ -174,27 +181,61 @@ class Query:
         A record of which an expression or the condition fails, or whose cell is not of the type
         that was said, goes to `reject`. Raises ConfigurationError.
         """
-        names = [name for name in batch.schema.names if name != ROW_COLUMN]
         numbers = batch.column(ROW_COLUMN).to_numpy()
         table = pa.table(batch.columns, names=batch.schema.names)
-        faults = self._faults(path, names, table)
-        for row, what in faults.items():
-            cells = [batch.column(name) for name in names]
-            reject(int(numbers[row]), what, record_json(names, cells, row))
-        if faults:
-            keep = np.ones(batch.num_rows, bool)
-            keep[list(faults)] = False
-            table = table.filter(pa.array(keep))
-        made = self._run(path, self._computing(names), table).combine_chunks()
+
+        def keep(table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+            if not faults:
+                return table
+            at = np.ones(table.num_rows, bool)
+            for row in sorted(faults):
+                number = table.column(ROW_COLUMN)[row].as_py()
+                own = int(np.searchsorted(numbers, number))
+                reject(number, faults[row], _record(batch, own))
+                at[row] = False
+            return table.filter(pa.array(at))
+
+        table = keep(table, _unsound(table))
+        try:
+            made = self._made(path, keep(table, self._faults(path, table)))
+        except _FailedError:
+            self.check(path, table.schema)  # or no record is to blame
+            table = keep(table, self._failing(path, table))
+            made = self._made(path, keep(table, self._faults(path, table)))
         arrays = [_one_array(made.column(name)) for name in columns]
         rows = _one_array(made.column(ROW_COLUMN)).to_numpy()
         return sound_batch(path, columns, arrays, rows, reject)
 
-    def _faults(self, path: str, names: Sequence[str], table: pa.Table) -> dict[int, str]:
-        """What is wrong with each row of which something cannot be computed, in order."""
+    def _made(self, path: str, table: pa.Table) -> pa.Table:
+        return self._run(path, table, faults=False).combine_chunks()
+
+    def _failing(self, path: str, table: pa.Table) -> dict[int, str]:
+        """Rows at which DuckDB stops, such as for a time that it has not, and what it says.
+
+        Each is found by itself, so that no other has to do with it.
+        """
+        faults: dict[int, str] = {}
+        waiting = [np.arange(table.num_rows)]
+        while waiting:
+            rows = waiting.pop()
+            some = table.take(pa.array(rows))
+            try:
+                good = np.ones(len(rows), bool)
+                good[list(self._faults(path, some))] = False
+                self._made(path, some.filter(pa.array(good)))
+            except _FailedError as error:
+                if len(rows) == 1:
+                    faults[int(rows[0])] = str(error).removeprefix(f"{path}: ")
+                else:
+                    waiting += np.array_split(rows, 2)
+        return faults
+
+    def _faults(self, path: str, table: pa.Table) -> dict[int, str]:
+        """What is wrong with each row of which something cannot be computed."""
         if not (self._fallible or self.types or self._select["where_clause"]):
             return {}
-        found = self._run(path, self._finding_faults(names), table)
+        names = _read(table)
+        found = self._run(path, table, faults=True)
         kept = np.ones(table.num_rows, bool)
         faults: dict[int, str] = {}
 
@@ -209,13 +250,13 @@ class Query:
             where = _flags(found, _KEPT)
             note(where < 0, "the condition of --sql fails")
             for at in self._in_condition(names):  # it is computed of all records for that
-                note(_flags(found, f"__fails_{at}__") == 1, self._failing(at))
+                note(_flags(found, f"__fails_{at}__") == 1, self._failed(at))
             kept = where == 1
         for at in self._fallible:
-            note(kept & (_flags(found, f"__fails_{at}__") == 1), self._failing(at))
-        return dict(sorted(faults.items()))
+            note(kept & (_flags(found, f"__fails_{at}__") == 1), self._failed(at))
+        return faults
 
-    def _failing(self, at: int) -> str:
+    def _failed(self, at: int) -> str:
         return f"{_name_of(self._fallible[at])!r} of --sql fails"
 
     def _in_condition(self, names: Sequence[str]) -> set[int]:
@@ -260,6 +301,10 @@ class Query:
         is_text = found is not None and found["type_name"].upper() in ("VARCHAR", "JSON")
         return None if is_text else found
 
+    def statement(self, names: Sequence[str], *, faults: bool) -> str:
+        """The text that is computed of a batch of these columns, or that finds its faults."""
+        return self._finding_faults(names) if faults else self._computing(names)
+
     def _computing(self, names: Sequence[str]) -> str:
         """The SELECT over a batch, with where its records stood."""
         select = copy.deepcopy(self._select)
@@ -302,20 +347,22 @@ class Query:
         select["from_table"] = _select_of(f"SELECT 1 FROM {source}")["from_table"]
         return _text_of(select)
 
-    def _run(self, path: str, sql: str, table: pa.Table) -> pa.Table:
-        if ROW_COLUMN not in table.column_names:
+    def _run(self, path: str, table: pa.Table, *, faults: bool) -> pa.Table:
+        sql = _statement(self.text, tuple(_read(table)), faults)
+        if ROW_COLUMN not in table.column_names:  # of none, to look at the types
             table = table.append_column(ROW_COLUMN, pa.nulls(0, pa.int64()))
         connection = _connection()
-        connection.register(_BATCH, table)
         try:
-            return connection.sql(sql).to_arrow_table()
+            connection.register(_BATCH, table)
+            made = connection.sql(sql).to_arrow_table()
         except _duckdb().Error as error:
+            _OPEN.process = None  # some errors leave it unable to answer
             told = str(error).partition("\n")[0].rstrip(".")
-            raise ConfigurationError(
+            raise _FailedError(
                 f"{path}: --sql cannot be computed: {told}{self._remedy(told)}"
             ) from error
-        finally:
-            connection.unregister(_BATCH)
+        connection.unregister(_BATCH)
+        return made
 
     def _remedy(self, told: str) -> str:
         if self.format not in (CSV, JSON_LINES) or "VARCHAR" not in told:
@@ -325,6 +372,52 @@ class Query:
             "read_csv('...', types = {'started_at': 'TIMESTAMP'}) or TRY_CAST(started_at AS "
             "TIMESTAMP)"
         )
+
+
+@lru_cache(maxsize=64)
+def _statement(text: str, names: tuple[str, ...], faults: bool) -> str:
+    """As :meth:`Query.statement`, which takes as long as to compute a small batch."""
+    return query_of(text).statement(names, faults=faults)
+
+
+class _FailedError(ConfigurationError):
+    """DuckDB failed at a statement that it could parse."""
+
+
+def _read(table: pa.Table) -> list[str]:
+    """Names of the columns of a file that a table has."""
+    return [name for name in table.column_names if name != ROW_COLUMN]
+
+
+def _record(batch: pa.RecordBatch, row: int) -> bytes:
+    """A row as JSON, for the dead letters; without lists and objects that Python cannot have."""
+    own = {name: batch.column(name) for name in batch.schema.names if name != ROW_COLUMN}
+    try:
+        return record_json(list(own), list(own.values()), row)
+    except (ArithmeticError, ValueError):
+        plain = {name: cells for name, cells in own.items() if not pa.types.is_nested(cells.type)}
+        return record_json(list(plain), list(plain.values()), row)
+
+
+def _unsound(table: pa.Table) -> dict[int, str]:
+    """What is wrong with each row that holds bytes which are no text inside a list or object.
+
+    Where text is a column of its own, the readers have looked.
+    """
+    faults: dict[int, str] = {}
+    for name in _read(table):
+        column = table.column(name)
+        waiting = [np.arange(len(column))] if pa.types.is_nested(column.type) else []
+        while waiting:
+            rows = waiting.pop()
+            try:
+                column.take(pa.array(rows)).validate(full=True)
+            except pa.ArrowInvalid:
+                if len(rows) == 1:
+                    faults[int(rows[0])] = f"{name!r} {NOT_UTF8}"
+                else:
+                    waiting += np.array_split(rows, 2)
+    return faults
 
 
 def query_in(dialect: CsvDialect | None) -> Query | None:
@@ -454,7 +547,7 @@ def _call_of(function: _Node) -> tuple[str, str, dict[str, Any]]:
         raise _refused(
             "hive_partitioning is false", "leave it out, and do not name the columns of the folders"
         )
-    if settings.get("format", "auto") not in ("auto", "newline_delimited", "nd", "array"):
+    if settings.get("format", "auto") not in ("auto", "newline_delimited", "nd"):
         raise _refused(f"format = {settings['format']!r} is not known here", "leave it out")
     return reader, path, settings
 
@@ -680,7 +773,8 @@ def _select_of(text: str, *, told: bool = False) -> _Node:
         if "Only SELECT" in why:
             why = "this is no SELECT"
         raise _refused(
-            f"{why} in {text!r}" if told else why, "write one SELECT ... FROM read_csv(...)"
+            f"{why} in {textwrap.shorten(text, 80)!r}" if told else why,
+            "write one SELECT ... FROM read_csv(...)",
         )
     statements = parsed["statements"]
     if len(statements) != 1:

@@ -330,6 +330,65 @@ def test_nested_json(tmp_path):
     assert [letter["row"] for letter in letters] == [3, 4]
 
 
+FAR = 1 << 62  # milliseconds
+
+# Cells of Parquet that DuckDB stops at, beside a good one, and an expression over them.
+STOPPING = {
+    "text inside": (
+        pa.StructArray.from_arrays([pa.array([b"a", b"\xff"]).view(pa.string())], ["x"]),
+        "upper(cell.x)",
+    ),
+    "text in a list": (
+        pa.ListArray.from_arrays([0, 1, 2], pa.array([b"a", b"\xff"]).view(pa.string())),
+        "upper(cell[1])",
+    ),
+    "a time": (pa.array([0, FAR], pa.timestamp("ms")), "cell::VARCHAR"),
+    "a time inside": (
+        pa.array([{"t": 0}, {"t": FAR}], pa.struct([("t", pa.timestamp("ms"))])),
+        "cell.t::VARCHAR",
+    ),
+    "a time of day": (pa.array([0, FAR], pa.time64("ns")), "cell::VARCHAR"),
+    "a map": (
+        pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int32())),
+        "cell['k']",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", STOPPING)
+def test_a_cell_at_which_duckdb_stops_touches_no_other(tmp_path, what):
+    cells, expression = STOPPING[what]
+    sql = f"SELECT user, {expression} AS made FROM 'FOLDER'"
+    path, alone = tmp_path / "all.parquet", tmp_path / "good.parquet"
+    numbers = [f"u{n}" for n in range(50)]
+    order = pa.array([0] * 30 + [1] + [0] * 19)
+    pq.write_table(pa.table({"user": numbers, "cell": cells.take(order)}), path)
+    good = [n for n in range(50) if n != 30]
+    pq.write_table(
+        pa.table(
+            {"user": [numbers[n] for n in good], "cell": cells.take(order.take(pa.array(good)))}
+        ),
+        alone,
+    )
+    rows, letters = read(sql, ["user", "made"], path)
+    for row in rows:
+        del row["__row__"]
+    kept, none = read(sql, ["user", "made"], alone)
+    assert rows == [{name: row[name] for name in ("user", "made")} for row in kept]
+    assert none == []
+    (letter,) = letters
+    assert letter["row"] == 30
+    assert "--sql cannot be computed" in letter["detail"] or "not UTF-8" in letter["detail"]
+    assert '"user": "u30"' in letter["record"]
+
+
+def test_a_type_that_duckdb_has_not(tmp_path):
+    path = tmp_path / "half.parquet"
+    pq.write_table(pa.table({"user": pa.array([1.0], pa.float16())}), path)
+    with pytest.raises(ConfigurationError, match=r"half.parquet: --sql cannot be computed: Not"):
+        read("SELECT user FROM 'FOLDER'", ["user"], path)
+
+
 def test_duckdb_reaches_nothing_and_a_query_travels(trips):
     from streamveil.io import sql
 
