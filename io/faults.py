@@ -75,6 +75,7 @@ _SCHEMES = {
     "azfs": "Azure Blob Storage",
     "hdfs": "HDFS",
     "bigquery": "BigQuery",
+    "dataflow": "Dataflow",
 }
 _NOT_THERE = 404
 _NOT_ALLOWED = frozenset({401, 403})

@@ -10,7 +10,9 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
     StandardOptions,
@@ -18,7 +20,9 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
+from apache_beam.runners.runner import PipelineState
 
+from streamveil.io.faults import fault_of_service, is_absent
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines.errors import JobFailed
 
@@ -31,6 +35,11 @@ _LONGEST = 300
 # An option that only Spark's job server knows.
 _OF_SPARK = "spark_master"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_DATAFLOW = "apache_beam.runners.dataflow."
+_ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
+# An error of ours that a worker raised, which is told as it is.
+_OURS = re.compile(r"\bstreamveil(?:\.\w+)+: ")
+_BAD_REQUEST, _CONFLICT, _SERVER_ERROR = 400, 409, 500
 _MAY_RUN = "The job may still run there: see that it has ended before you start it again"
 
 
@@ -41,6 +50,8 @@ def started(pipeline: beam.Pipeline) -> Any:
     MachineFault where it does not answer, JobFailed where it is lost meanwhile.
     """
     runner, options = pipeline.runner, pipeline.options
+    if type(runner).__module__.startswith(_DATAFLOW):
+        return _on_dataflow(pipeline, options.view_as(GoogleCloudOptions))
     if not isinstance(runner, PortableRunner):
         return pipeline.run()
     name = type(runner).__name__
@@ -67,6 +78,49 @@ def started(pipeline: beam.Pipeline) -> Any:
         if endpoint:
             raise
         raise ConfigurationError(_not_started(runner, name, error)) from error
+
+
+def _on_dataflow(pipeline: beam.Pipeline, google: GoogleCloudOptions) -> Any:
+    """Create a job of Dataflow, or its template.
+
+    Raises ConfigurationError and MachineFault for what cannot be staged, or is refused.
+    """
+    missing = [f"--{name}" for name in ("project", "temp_location") if not getattr(google, name)]
+    if missing:
+        raise ConfigurationError(f"--runner=DataflowRunner needs {' and '.join(missing)} too")
+    for name in ("staging_location", "temp_location", "template_location"):
+        _refuse_missing_bucket(name, getattr(google, name))
+    try:
+        return pipeline.run()
+    except Exception as error:
+        if type(error).__name__ == "DataflowJobAlreadyExistsError":
+            raise ConfigurationError(str(error)) from error
+        if getattr(error, "code", None) in (_BAD_REQUEST, _CONFLICT):
+            why = getattr(error, "message", error)
+            raise ConfigurationError(f"Dataflow refuses the job: {why}: correct that") from error
+        of_bucket = "gs://" in str(error) or "/storage/" in str(error)
+        fault = fault_of_service(error, "gs://" if of_bucket else "dataflow://")
+        if fault is None:
+            raise
+        known = of_bucket or _BAD_REQUEST <= getattr(error, "code", _SERVER_ERROR) < _SERVER_ERROR
+        if known:
+            raise MachineFault(f"the job was not handed to Dataflow: {fault}") from error
+        raise JobFailed(
+            f"whether Dataflow has the job {google.job_name} is not known: {fault}. {_MAY_RUN}"
+        ) from error
+
+
+def _refuse_missing_bucket(name: str, place: str | None) -> None:
+    """Refuse a bucket that is not there, which Beam would try again for ten minutes."""
+    if not (place or "").startswith("gs://"):
+        return
+    try:
+        FileSystems.match([f"{str(place).rstrip('/')}/*"], limits=[1])
+    except Exception as error:
+        if is_absent(error):
+            raise ConfigurationError(
+                f"--{name}={place}: there is no such bucket: make it, or name another"
+            ) from error
 
 
 def _refuse_spark(endpoint: str, seconds: int) -> None:
@@ -125,7 +179,34 @@ def followed(result: Any, options: PipelineOptions) -> Any:
             raise MachineFault(
                 f"the job server {endpoint or 'that Beam started'} {why}, and run it again"
             ) from error
-        raise
+        return _end_on_dataflow(result, options, error)
+    except Exception as error:  # of Google's clients, while the job runs
+        return _end_on_dataflow(result, options, error)
+
+
+def _end_on_dataflow(result: Any, options: PipelineOptions, error: Exception) -> str:
+    """The state of a job of Dataflow that was ended on purpose, with what it has done.
+
+    Raises JobFailed where it ended otherwise or is lost from sight, and the error where a worker
+    raised one of ours, or another runner did.
+    """
+    if not type(result).__module__.startswith(_DATAFLOW) or _OURS.search(str(error)):
+        raise error
+    google = options.view_as(GoogleCloudOptions)
+    job = f"the job {result.job_id()} of Dataflow in {google.region}, project {google.project},"
+    match = _ENDED.search(str(error))
+    if match is None:
+        raise JobFailed(f"{job} is lost from sight, for Dataflow does not answer. {_MAY_RUN}")
+    state, said = match[1], [line for line in match[2].splitlines() if line.strip()]
+    if state in ("DRAINED", "UPDATED"):
+        return PipelineState.DONE
+    if state == "CANCELLED":
+        raise JobFailed(
+            f"{job} was cancelled there: see what it has released before you start it again"
+        )
+    why = said[-1 if "Traceback" in match[2] else 0].strip() if said else "None"
+    why = "Dataflow does not say why" if why == "None" else why
+    raise JobFailed(f"{job} ended {state}: {why}: see its log there, mend that, and run it again")
 
 
 def _fault_of_spark(text: str) -> str:

@@ -28,10 +28,12 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.pipelines.beam_flags import BeamFlags, open_filesystems
 from streamveil.pipelines.commands import COMMANDS, HOW
+from streamveil.pipelines.errors import in_one_line
 from streamveil.pipelines.flags import StrictParser, is_of_filesystem, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.in_memory.steps import run_steps
 from streamveil.pipelines.job_servers import followed, started
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -183,6 +185,10 @@ def _summary(result: Any) -> Summary:
             beam.metrics.MetricsFilter().with_namespace(metrics.METRICS_NAMESPACE)
         )
     except (AttributeError, NotImplementedError):
+        return Summary()
+    except Exception as error:  # of the service that keeps them; what was released stays
+        why = in_one_line(str(getattr(error, "message", error)))
+        tell(f"warning: what the job counted is not known: {why}", logging.WARNING)
         return Summary()
     counters: dict[str, int] = {}
     for counter in query["counters"]:
