@@ -6,7 +6,7 @@ Each message is read by the schema that it names, whatever stands beside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -248,7 +248,8 @@ def _new_avro_reader(stored: Stored, columns: tuple[str, ...], by: Stored | None
         if all(field["name"] != other["name"] for other in fields):
             fields.append({**field, "type": kind})
     defined: set[str] = set()
-    chosen = {**reader, "fields": [{**f, "type": _once(f["type"], defined)} for f in fields]}
+    once = [{**each, "type": _spelt_out_once(each["type"], {}, defined)} for each in fields]
+    chosen = {**reader, "fields": once}
     return _AvroReader(
         fastavro.parse_schema(stored_schema(writer)),
         fastavro.parse_schema(stored_schema(chosen)),
@@ -268,13 +269,11 @@ def _field(fields: Sequence[Any], column: str, aliases: bool) -> Any:
 def _record(stored: Stored) -> tuple[Any, dict[str, Any]]:
     """A record schema with all types that it names in it, and its enums and fixed types by name."""
     known: dict[str, Any] = {}
-    others: dict[str, Any] = {}
     for _, text in stored.references:
-        for each in _as_list(fastavro.parse_schema(json.loads(text), named_schemas=known)):
-            if isinstance(each, dict) and "name" in each:
-                others[each["name"]] = each
+        fastavro.parse_schema(json.loads(text), named_schemas=known)
+    others = dict(known)
     parsed = fastavro.parse_schema(json.loads(stored.text), named_schemas=known)
-    schema: Any = _with_others(parsed, others)
+    schema = _spelt_out_once(parsed, others, set())
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("its schema is not one of records")
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
@@ -284,35 +283,29 @@ def _record(stored: Stored) -> tuple[Any, dict[str, Any]]:
     return schema, named
 
 
-def _as_list(schema: Any) -> list[Any]:
-    return schema if isinstance(schema, list) else [schema]
+def _spelt_out_once(kind: Any, others: Mapping[str, Any], defined: set[str]) -> Any:
+    """A type in which each named one is spelt out where it comes first, and named elsewhere.
 
-
-def _with_others(kind: Any, others: dict[str, Any]) -> Any:
-    """A schema in which each type of another one is spelt out where it is first named."""
+    Args:
+        kind: the type.
+        others: types of other schemas, by name.
+        defined: names of what is spelt out so far; grows.
+    """
     if isinstance(kind, list):
-        return [_with_others(each, others) for each in kind]
+        return [_spelt_out_once(each, others, defined) for each in kind]
     if isinstance(kind, str):
-        return _with_others(others.pop(kind), others) if kind in others else kind
-    if not isinstance(kind, dict):
-        return kind
+        return _spelt_out_once(others[kind], others, defined) if kind in others else kind
     inner = {key: value for key, value in kind.items() if not key.startswith("__")}
+    if "name" in inner:
+        if inner["name"] in defined:
+            return inner["name"]
+        defined.add(inner["name"])
     for key in ("type", "items", "values"):
         if key in inner:
-            inner[key] = _with_others(inner[key], others)
+            inner[key] = _spelt_out_once(inner[key], others, defined)
     if "fields" in inner:
         inner["fields"] = [
-            {**field, "type": _with_others(field["type"], others)} for field in inner["fields"]
+            {**field, "type": _spelt_out_once(field["type"], others, defined)}
+            for field in inner["fields"]
         ]
     return inner
-
-
-def _once(kind: Any, defined: set[str]) -> Any:
-    """A type in which those that were spelt out before are named."""
-    if isinstance(kind, list):
-        return [_once(each, defined) for each in kind]
-    if isinstance(kind, dict) and "name" in kind:
-        if kind["name"] in defined:
-            return kind["name"]
-        defined.add(kind["name"])
-    return kind

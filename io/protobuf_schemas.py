@@ -207,7 +207,7 @@ def _new_file(schema: Stored) -> Any:
     pool = DescriptorPool()
     try:
         for each in _in_order(files):
-            pool.Add(each)
+            pool.AddSerializedFile(each.SerializeToString())
         return pool.FindFileByName(_MAIN)
     except (TypeError, KeyError) as error:  # what the pool does not take
         raise ValueError(f"its schema cannot be used: {' '.join(str(error).split())}") from error

@@ -7,11 +7,15 @@ import re
 import subprocess
 from pathlib import Path
 
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamveil.io import protobuf_schemas, schema_registry
+from streamveil.io import ReadInbox, protobuf_schemas, schema_registry
 from streamveil.io.framed_messages import read_framed
 from streamveil.io.locations import source_of
 from streamveil.io.message_formats import read_framed_messages
@@ -147,21 +151,24 @@ def test_types_of_avro_are_texts_as_in_containers():
     )
 
 
-def test_a_schema_may_need_others():
-    kind = {"type": "enum", "name": "shared.Kind", "symbols": ["BIKE", "CAR"]}
+@pytest.mark.parametrize("first", ["where", "value"])
+def test_a_schema_may_need_others(first):
+    """One of them has a type inside, which is named before or after it."""
+    kind = {"type": "enum", "name": "Kind", "symbols": ["BIKE", "CAR"]}
     place = {
         "type": "record",
         "name": "shared.Place",
-        "fields": [{"name": "kind", "type": "Kind"}, {"name": "x", "type": "int"}],
+        "fields": [{"name": "kind", "type": kind}, {"name": "x", "type": "int"}],
     }
+    fields = {
+        "where": "shared.Place",
+        "also": ["null", "shared.Place"],
+        "user": "string",
+        "value": "shared.Kind",
+    }
+    order = sorted(fields, key=lambda name: name != first)
     schema = avro(
-        [
-            {"name": "where", "type": "shared.Place"},
-            {"name": "also", "type": ["null", "shared.Place"]},
-            *TEXTS,
-            {"name": "value", "type": "shared.Kind"},
-        ],
-        [("shared.Kind", kind), ("shared.Place", place)],
+        [{"name": name, "type": fields[name]} for name in order], [("shared.Place", place)]
     )
     here = {"kind": "CAR", "x": 1}
     body = avro_body(schema, {"where": here, "also": here, "user": "a", "value": "BIKE"})
@@ -426,6 +433,23 @@ def test_json_is_read_as_elsewhere_once_its_frame_is_off(monkeypatch):
     assert {(index, place) for index, place, _ in bad} == {
         *((0, None), (2, 1), (3, None), (4, None), (5, None), (6, None)),
     }
+
+
+def test_messages_of_pub_sub_that_were_stored_are_read_the_same_way(tmp_path, monkeypatch):
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr("streamveil.io.message_formats.schemas_of", lambda _: Registry(VERSIONS))
+    messages = [frame(1, avro_body(VERSIONS[1], WRITTEN[1][0])), b"no"]
+    pq.write_table(pa.table({"data": pa.array(messages, pa.binary())}), tmp_path / "inbox.parquet")
+    settings = KAFKA.partition("?")[2]
+    source = source_of(f"pubsub:projects/project/subscriptions/name?{settings}", NAMES)
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        events = pipeline | ReadInbox([str(tmp_path / "inbox.parquet")], source)
+        rows = events.batches | beam.FlatMap(lambda batch: batch.to_pylist())
+        assert_that(
+            rows | beam.Map(lambda row: (row["user"], row["value"])), equal_to([("a", "7")])
+        )
+        letters = events.rejected | beam.FlatMap(lambda batch: batch.to_pylist())
+        assert_that(letters | beam.Map(lambda row: row["record"]), equal_to(["no"]), "letters")
 
 
 @pytest.mark.property
