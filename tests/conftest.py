@@ -32,6 +32,7 @@ CLUSTERS = {
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
     "spark": ("--spark_home", "the folder that `tests/clusters/spark.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
+    "registry": ("--registry_home", "the folder that `tests/clusters/registry.sh install` filled"),
     "pubsub": ("--pubsub_server", "the binary that `tests/clusters/pubsub.sh install` built"),
     "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),
     "s3": ("--s3_home", "the folder that `tests/clusters/s3.sh install` filled"),

@@ -20,6 +20,8 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.utils.subprocess_server import pick_port
 
+from tests.clusters.schema_registry import SchemaRegistryServer
+
 HERE = Path(__file__).parent
 PATIENCE = 240.0
 FLINK = HERE / "flink.sh"
@@ -201,6 +203,18 @@ def kafka(request, tmp_path_factory):
         yield servers
     finally:
         servers.close()
+
+
+@pytest.fixture(scope="module")
+def schema_registry(request, tmp_path_factory):
+    """A registry of schemas, behind a proxy that can fail."""
+    home = Path(request.config.getoption("--registry_home")).resolve()
+    server = SchemaRegistryServer(home, tmp_path_factory.mktemp("registry"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @dataclass(frozen=True)

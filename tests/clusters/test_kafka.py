@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters.fault_proxy import Fault
+from tests.io.framed import FIELD, add, file_of, frame, message_class
 from tests.spending import spent
 
 pytestmark = [pytest.mark.kafka, pytest.mark.prism]
@@ -102,15 +104,147 @@ def bounded(kafka, folder, records, changes):
     """Lines of releases by slot that a run over files gives."""
     (folder / "events.jsonl").write_bytes(b"\n".join(map(as_json, records)))
     (folder / "changes.jsonl").write_bytes(b"\n".join(map(as_json, changes)))
+    output = folder / f"releases-{secrets.token_hex(4)}.jsonl"
     places = {
         "input": "events.jsonl",
         "requirement_changes": "changes.jsonl",
-        "output": "releases.jsonl",
+        "output": output.name,
     }
     code, log = kafka.launch(*flags(kafka, runner="FnApiRunner", **places)).end()
     assert code == 0, log
-    lines = (folder / "releases.jsonl").read_bytes().splitlines()
+    lines = output.read_bytes().splitlines()
     return {json.loads(line)["slot"]: line for line in lines}
+
+
+# ---- messages whose schemas are in a registry ---------------------------------------------------
+
+
+def avro_schema(user, time, *more):
+    fields = [{"name": "place", "type": "string"}, *user, {"name": "time", "type": time}, *more]
+    return json.dumps({"type": "record", "name": "Event", "fields": fields})
+
+
+def avro_versions(registry):
+    """Writers of events by two schemas: the second renames a field, and has others."""
+    first = avro_schema([{"name": "user", "type": "string"}], "string")
+    second = avro_schema(
+        [{"name": "rider", "aliases": ["user"], "type": ["null", "string"]}],
+        {"type": "long", "logicalType": "timestamp-micros"},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+    )
+    before = registry.writer("framed-avro", "avro", first)
+    after = registry.writer("framed-avro", "avro", second)
+    return before, lambda event: after(
+        {
+            "rider": event["user"],
+            "place": event["place"],
+            "time": dt.datetime.fromisoformat(event["time"]),
+            "tags": {"a": [1, 2]},
+        }
+    )
+
+
+def protobuf_versions(registry):
+    """The same of Protobuf: the second has a time of its own type, and another type before it."""
+    text, message = FIELD.TYPE_STRING, FIELD.TYPE_MESSAGE
+    files = [file_of(f"v{n}.proto", dependency=["google/protobuf/timestamp.proto"]) for n in (1, 2)]
+    add(files[1].message_type.add(name="Other"), "x", 1, text)
+    for file in files:
+        event = file.message_type.add(name="Event")
+        add(event, "user", 1, text)
+        add(event, "place", 2, text)
+    add(files[0].message_type[0], "time", 3, text)
+    stamp = ".google.protobuf.Timestamp"
+    add(files[1].message_type[1], "time", 4, message, type_name=stamp)
+    first, second = (message_class("demo.Event", file) for file in files)
+    before, after = (registry.writer("framed-protobuf", "protobuf", one) for one in (first, second))
+
+    def later(event):
+        made = second(user=event["user"], place=event["place"])
+        made.time.FromDatetime(dt.datetime.fromisoformat(event["time"]))
+        return after(made)
+
+    return lambda event: before(first(**event)), later
+
+
+def json_schema(title):
+    user = {"user": {"type": "string"}}
+    return json.dumps({"title": title, "type": "object", "properties": user})
+
+
+def json_versions(registry):
+    """The same of JSON Schema."""
+    before, after = (
+        registry.writer("framed-json", "json", json_schema(title)) for title in ("First", "Second")
+    )
+    return before, lambda event: after({**event, "tags": {"a": [1, 2]}})
+
+
+VERSIONS = {"avro": avro_versions, "protobuf": protobuf_versions, "json": json_versions}
+
+
+@pytest.mark.registry
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_messages_of_two_schemas_while_the_registry_is_away_and_after_a_restart(
+    kafka, folder, schema_registry, wait_until, capsys, kind
+):
+    topic, changes, releases = (f"framed-{kind}-{what}" for what in ("events", "changes", "out"))
+    for name in (topic, changes, releases):
+        kafka.create(name)
+    proxy = schema_registry.proxy
+    proxy.reset()
+    before, after = VERSIONS[kind](schema_registry)
+    good = list(events())
+    half = len(good) // 2
+    written = [before(record) for _, record in good[:half]]
+    written += [after(record) for _, record in good[half:]]
+    assert len({message[:5] for message in written}) == 2
+    other = schema_registry.register("other", '"string"')
+    bad = [b"", b"no", b'{"user": "u1"}', written[0][:4], b"\1" + written[0][1:]]
+    bad += [frame(number, written[0][5:]) for number in (0, 10_000, 2**32 - 1, other)]
+    bad += [written[0][:5] + b"\xff\xff\xff"]
+    records = [(millis(time), message, 0) for (time, _), message in zip(good, written, strict=True)]
+    times, schemas = f"{EARLIEST}&{GIVEN_TIMES}", f"schema_registry={schema_registry.url}"
+    given = flags(
+        kafka,
+        input=kafka.location(topic, f"{times}&message_format={kind}&{schemas}"),
+        requirement_changes=kafka.location(changes, times),
+        output=kafka.location(releases),
+    )
+    # All is there before the launch: a topic that has been read to its end makes past events late.
+    poison = [(millis(START), message, 0) for message in bad]
+    kafka.send(topic, [*records[:half], *poison, *records[half:]])
+    second = int.from_bytes(written[-1][1:5], "big")
+    proxy.faults = [Fault("reset", path=f"/schemas/ids/{second}\\b")]
+    job = kafka.launch(*given)
+    wait_until("the second schema is asked for, in vain", lambda: proxy.struck() > 2)
+    assert job.counters()["events_read"] <= half + len(bad)
+    proxy.stop()
+    time.sleep(1)
+    proxy.reset()
+    wait_until("all", lambda: job.counters()["events_read"] == len(good) + len(bad))
+    # No release so far: a slot waits for the changes, and there was no record of them.
+    kafka.send(changes, [(millis(START), as_json(one), 0) for one in CHANGES])
+    wait_until("all slots", lambda: len(dict(kafka.read(releases))) == SLOTS)
+    counters = job.counters()
+    assert (counters["rejected: unparsable"], counters["events_late"]) == (len(bad), 0)
+    job.cancel()
+    first = kafka.read(releases)
+    if kind == "avro":
+        again = kafka.launch(*given)
+        wait_until("once more", lambda: len(dict(kafka.read(releases)[len(first) :])) == SLOTS)
+        again.cancel()
+    expected = bounded(kafka, folder, [record for _, record in good], CHANGES)
+    released = kafka.read(releases)
+    differing = [value for key, value in released if value != expected[int(key)]]
+    with capsys.disabled():
+        print(
+            f"\nKafka and a registry, {kind}: {len(good)} events of two schemas, {len(bad)} bad "
+            f"messages, the registry away once: {len(released)} releases of {SLOTS} slots, "
+            f"{len(differing)} differing"
+        )
+    assert {int(key): value for key, value in released} == expected
+    assert differing == []
 
 
 def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, capsys, wait_until):
