@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         WriteReleasesToBigQuery,
         WriteRevisionsToBigQuery,
         bigquery_schema,
+        check_sinks,
     )
     from streamveil.io.coders import RecordBatchCoder
     from streamveil.io.domain import read_domain
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import (
         answer_sink_of,
+        ledger_sink_of,
         per_record_sink_of,
+        portfolio_ledger_sink_of,
         revision_sink_of,
         sink_of,
         source_of,
@@ -141,6 +144,7 @@ __all__ = [
     "check_output",
     "check_outputs",
     "check_place",
+    "check_sinks",
     "ends_of",
     "event_table",
     "is_endless",
@@ -148,10 +152,12 @@ __all__ = [
     "is_stream",
     "is_table",
     "label_of",
+    "ledger_sink_of",
     "list_files",
     "make_folder",
     "match_files",
     "per_record_sink_of",
+    "portfolio_ledger_sink_of",
     "questions_of",
     "read_domain",
     "read_events",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
 from apache_beam.io.gcp.bigquery_tools import RetryStrategy
 from apache_beam.pvalue import PCollection
 
+from streamveil.io.bigquery_tables import fields_there
+from streamveil.io.jsonlines import json_rows
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
 from streamveil.io.releases import release_row, release_schema
@@ -106,10 +108,27 @@ class _WriteRowsToBigQuery(beam.PTransform):
                 f"table {self.table!r} is not one of BigQuery: write PROJECT.DATASET.TABLE"
             )
 
-    def _write(self, rows: PCollection[dict[str, Any]], schema: dict[str, Any]) -> Any:
+    @property
+    def _schema(self) -> dict[str, Any]:
+        """Of the rows."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Look whether the table takes the rows, before anything is spent.
+
+        Raises:
+            ConfigurationError: for a dataset that is not there, and for a table that is there
+                without one of the columns, or with others.
+            MachineFault: when BigQuery does not answer, or refuses this account.
+        """
+        there = fields_there(self.table)
+        if there is not None:
+            _refuse_misfit(self.table, self._schema["fields"], there)
+
+    def _write(self, rows: PCollection[dict[str, Any]]) -> Any:
         """The last step."""
         arguments = {
-            "schema": schema,
+            "schema": self._schema,
             "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
             "insert_retry_strategy": RetryStrategy.RETRY_ON_TRANSIENT_ERROR,
@@ -123,6 +142,47 @@ class _WriteRowsToBigQuery(beam.PTransform):
             return written
         failed | "RefuseFailed" >> beam.Map(_refuse_failed, self.table)
         return written
+
+
+# What the API calls the types of BigQuery's SQL.
+_NAMES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "STRUCT": "RECORD"}
+
+
+def _refuse_misfit(
+    table: str, wanted: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]
+) -> None:
+    """Refuse a table that does not take rows of the wanted columns. Raises ConfigurationError."""
+    known = {one["name"]: one for one in there}
+    missing = [one for one in wanted if one["name"] not in known]
+    if missing:
+        names = ", ".join(repr(one["name"]) for one in missing)
+        more = ", ".join(f"ADD COLUMN {one['name']} {_sql_type(one)}" for one in missing)
+        raise ConfigurationError(
+            f"bigquery:{table}: the table has no column {names}, which this run writes: add what "
+            f"is missing, ALTER TABLE `{table}` {more}, or name another table"
+        )
+    ours = {one["name"]: one for one in wanted}
+    for name, one in known.items():
+        needed = one.get("mode") == "REQUIRED"
+        if name in ours and _sql_type(ours[name]) != _sql_type(one):
+            why = f"is {_sql_type(one)} there, and this run writes {_sql_type(ours[name])}"
+        elif needed and (name not in ours or ours[name]["mode"] == "NULLABLE"):
+            why = "is REQUIRED there, and this run leaves it empty"
+        else:
+            continue
+        raise ConfigurationError(
+            f"bigquery:{table}: the column {name!r} {why}: name another table, or leave it out and "
+            "a new one is made"
+        )
+
+
+def _sql_type(one: Mapping[str, Any]) -> str:
+    """The type of a column in BigQuery's SQL."""
+    kind = _NAMES.get(one["type"], one["type"])
+    if kind == "RECORD":
+        parts = ", ".join(f"{part['name']} {_sql_type(part)}" for part in one["fields"])
+        kind = f"STRUCT<{parts}>"
+    return f"ARRAY<{kind}>" if one.get("mode") == "REPEATED" else kind
 
 
 def _refuse_failed(failed: Any, table: str) -> None:
@@ -154,8 +214,11 @@ class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
     def expand(self, releases: PCollection[Release]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""
         convert = beam.Map(bigquery_row, self.labels).with_output_types(dict[str, Any])
-        rows = releases | "Convert" >> convert
-        return self._write(rows, bigquery_schema(bins=self.labels is not None, shares=self.shares))
+        return self._write(releases | "Convert" >> convert)
+
+    @property
+    def _schema(self) -> dict[str, Any]:
+        return bigquery_schema(bins=self.labels is not None, shares=self.shares)
 
 
 @dataclass(eq=False)
@@ -174,9 +237,12 @@ class WriteRevisionsToBigQuery(_WriteRowsToBigQuery):
     def expand(self, revisions: PCollection[Revision]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""
         convert = beam.Map(_revision, self.labels).with_output_types(dict[str, Any])
+        return self._write(revisions | "Convert" >> convert)
+
+    @property
+    def _schema(self) -> dict[str, Any]:
         fields = [_field(column) for column in revision_schema()]
-        schema = {"fields": fields if self.labels is None else [*fields, _BINS]}
-        return self._write(revisions | "Convert" >> convert, schema)
+        return {"fields": fields if self.labels is None else [*fields, _BINS]}
 
 
 def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any]:
@@ -198,5 +264,43 @@ class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
     def expand(self, rows: PCollection[PerRecordRow]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""
         convert = beam.Map(per_record_object).with_output_types(dict[str, Any])
-        fields = [_field(column) for column in PER_RECORD_SCHEMA]
-        return self._write(rows | "Convert" >> convert, {"fields": fields})
+        return self._write(rows | "Convert" >> convert)
+
+    @property
+    def _schema(self) -> dict[str, Any]:
+        return {"fields": [_field(column) for column in PER_RECORD_SCHEMA]}
+
+
+@dataclass(eq=False)
+class WriteItemsToBigQuery(_WriteRowsToBigQuery):
+    """Appends the rows of each item, such as an entry of a ledger; the table is made if need be.
+
+    A runner that tries again may append rows twice, both alike. Raises ConfigurationError at
+    construction for a malformed name and without the extra `gcp`.
+    """
+
+    _: KW_ONLY
+    schema: pa.Schema
+    """Of the rows."""
+    convert: Callable[[list[Any]], pa.RecordBatch]
+    """Makes rows of items."""
+
+    def expand(self, items: PCollection[Any]) -> Any:
+        """Build the steps: convert, write; gives Beam's WriteResult."""
+        convert = beam.FlatMap(_rows_of, self.convert).with_output_types(dict[str, Any])
+        return self._write(items | "Convert" >> convert)
+
+    @property
+    def _schema(self) -> dict[str, Any]:
+        return {"fields": [_field(column) for column in self.schema]}
+
+
+def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    yield from json_rows(convert([item]))
+
+
+def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
+    """Look whether tables of BigQuery among these take what comes, as their own `check`."""
+    for sink in sinks:
+        if isinstance(sink, _WriteRowsToBigQuery):
+            sink.check()

@@ -215,6 +215,24 @@ def read_rows(label: str, part: Rows, columns: Columns, reject: Reject) -> Itera
         )
 
 
+def fields_there(table: str) -> list[dict[str, Any]] | None:
+    """The columns of a table to write to, as the API names them; None where it is to be made.
+
+    Raises ConfigurationError where not even its dataset is there, and MachineFault.
+    """
+    project, dataset, _ = table.rsplit(".", 2)
+    label = f"bigquery:{table}"
+    with asking(label, "could not be looked at"), client_of(project, label) as client:
+        from google.api_core.exceptions import NotFound
+
+        try:
+            found = client.get_table(table, retry=_retry(), timeout=_ONE_ANSWER)
+        except NotFound:
+            client.get_dataset(f"{project}.{dataset}", retry=_retry(), timeout=_ONE_ANSWER)
+            return None
+        return [field.to_api_repr() for field in found.schema]
+
+
 def _fields(location: str) -> Sequence[bigquery.SchemaField]:
     """The columns of a table or of what a query gives, by a query that is not run."""
     source, label = _Source.of(location), label_of_table(location)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 import apache_beam as beam
+import pyarrow as pa
 
-from streamveil.io.answers import WriteAnswers, answer_json
+from streamveil.io.answers import (
+    ANSWERS_SCHEMA,
+    PORTFOLIO_LEDGER_SCHEMA,
+    WriteAnswers,
+    WritePortfolioLedger,
+    answer_json,
+    answers_batch,
+    portfolio_ledger_batch,
+)
 from streamveil.io.bigquery import (
+    WriteItemsToBigQuery,
     WritePerRecordToBigQuery,
     WriteReleasesToBigQuery,
     WriteRevisionsToBigQuery,
@@ -37,7 +48,7 @@ from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.places import SINKS, SOURCES, TABLES, is_endless, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
-from streamveil.io.releases import WriteReleases
+from streamveil.io.releases import WriteLedger, WriteReleases, ledger_of
 from streamveil.io.revisions import WriteRevisions, revision_json
 from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
@@ -154,7 +165,22 @@ _REVISION_SINKS = {
     ),
     **_written_as(revision_json, revision_record, revision_file),
 }
-_ANSWER_SINKS = _written_as(answer_json, answer_record, answer_file)
+
+
+def _rows_to_bigquery(schema: pa.Schema, convert: Callable[[list[Any]], pa.RecordBatch]) -> _Kind:
+    """The sink of rows of that schema."""
+    return replace(
+        _SINKS["bigquery"],
+        build=lambda at, settings, _: WriteItemsToBigQuery(
+            at["table"], arguments=method_of(settings), schema=schema, convert=convert
+        ),
+    )
+
+
+_ANSWER_SINKS = {
+    "bigquery": _rows_to_bigquery(ANSWERS_SCHEMA, partial(answers_batch, schema=ANSWERS_SCHEMA)),
+    **_written_as(answer_json, answer_record, answer_file),
+}
 _PER_RECORD_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"],
@@ -241,6 +267,32 @@ def answer_sink_of(location: str, portfolio: Portfolio, flag: str = "--output") 
             f"{', '.join(kinds.values())}"
         )
     return _stream(_ANSWER_SINKS, kinds, location, flag, {})
+
+
+def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = False) -> Any:
+    """The transform that writes what every slot cost: to a file, or to a table of BigQuery.
+
+    A file takes a tuple of entries and of their number, a table the entries alone. `dynamic` is
+    that of WriteLedger.
+    """
+    if not is_stream(location):
+        return WriteLedger(location, dynamic=dynamic)
+    schema, convert = ledger_of(dynamic)
+    return _ledger_table(location, flag, schema, convert)
+
+
+def portfolio_ledger_sink_of(location: str, flag: str = "--ledger") -> Any:
+    """The same of what answers to questions cost."""
+    if not is_stream(location):
+        return WritePortfolioLedger(location)
+    return _ledger_table(location, flag, PORTFOLIO_LEDGER_SCHEMA, portfolio_ledger_batch)
+
+
+def _ledger_table(
+    location: str, flag: str, schema: pa.Schema, convert: Callable[[list[Any]], pa.RecordBatch]
+) -> beam.PTransform:
+    form = {"bigquery": SINKS["bigquery"]}
+    return _stream({"bigquery": _rows_to_bigquery(schema, convert)}, form, location, flag, {})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:

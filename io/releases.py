@@ -191,12 +191,12 @@ def ledger_table(
     entries: Sequence[LedgerEntry] | Sequence[DynamicLedgerEntry], *, dynamic: bool = False
 ) -> pa.Table:
     """The table that WriteLedger writes, in its order."""
-    schema, convert = _ledger_of(dynamic)
+    schema, convert = ledger_of(dynamic)
     table = pa.Table.from_batches([convert(entries)] if entries else [], schema)
     return table.sort_by([(key, "ascending") for key in _ledger_keys(schema)])
 
 
-def _ledger_of(dynamic: bool) -> tuple[pa.Schema, Any]:
+def ledger_of(dynamic: bool) -> tuple[pa.Schema, Any]:
     """Its columns, and what makes a batch of them."""
     if dynamic:
         return DYNAMIC_LEDGER_SCHEMA, dynamic_ledger_to_batch
@@ -326,7 +326,7 @@ class WriteLedger(beam.PTransform):
         self, inputs: PCollection[Entry] | tuple[PCollection[Entry], PCollection[int]]
     ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        schema, convert = _ledger_of(self.dynamic)
+        schema, convert = ledger_of(self.dynamic)
         return inputs | "Write" >> WriteItems(self.path, schema, convert, _ledger_keys(schema))
 
 

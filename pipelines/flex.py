@@ -39,7 +39,8 @@ NAME_VARIABLE, IMAGE_VARIABLE = "STREAMVEIL_TEMPLATE", "STREAMVEIL_IMAGE"
 _FILE = r"[a-z][a-z0-9]*://.+"
 _KAFKA = r"kafka:[^/?]+:[0-9]+/.+"
 _STREAM = rf"pubsub:projects/[^/]+/(subscriptions|topics)/.+|{_KAFKA}|watch:{_FILE}"
-_SINK = rf"bigquery:[^.]+[.][^.]+[.][^.]+|pubsub:projects/[^/]+/topics/.+|{_KAFKA}|folder:{_FILE}"
+_TABLE = "bigquery:[^.]+[.][^.]+[.][^.]+"
+_SINK = rf"{_TABLE}|pubsub:projects/[^/]+/topics/.+|{_KAFKA}|folder:{_FILE}"
 _NUMBER = r"[0-9]*[.]?[0-9]+([eE][+-]?[0-9]+)?"
 _LENGTH = r"[0-9]+(ms|s|m|h|d|w)"
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?([zZ]|[+-][0-9:]+)?"
@@ -50,7 +51,7 @@ _REGEXES = {
     "requirements": _FILE,
     "requirement_changes": f"{_FILE}|{_STREAM}",
     "revisions": f"{_FILE}|{_SINK}",
-    "ledger": _FILE,
+    "ledger": f"{_FILE}|{_TABLE}",
     "rejected": _FILE,
     "card": _FILE,
     "default_requirement": rf"[0-9]+,{_NUMBER}(,[0-9]+)?",

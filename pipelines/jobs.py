@@ -21,12 +21,13 @@ from streamveil.io import (
     LAYOUTS,
     SINK_FORMS,
     CsvDialect,
-    WriteLedger,
     WriteRejected,
     check_events,
     check_outputs,
+    check_sinks,
     is_endless,
     is_stream,
+    ledger_sink_of,
     revision_sink_of,
     sink_of,
     source_of,
@@ -216,7 +217,8 @@ class Job(Generic[Transform]):
     @property
     def written(self) -> list[str]:
         """What is told at the end, beside the summary."""
-        places = [place for place in (self.output, self.revisions) if place] + self.files
+        named = (self.output, self.revisions, self.ledger)
+        places = [place for place in named if place] + self.files
         return places + ([self.card.path] if self.card.path else [])
 
     @property
@@ -235,9 +237,11 @@ class Job(Generic[Transform]):
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
-        self._sink()
+        sinks = [self._sink()]
         if self.revisions:
-            self._revision_sink(self.revisions)
+            sinks.append(self._revision_sink(self.revisions))
+        if self.ledger and is_stream(self.ledger):
+            sinks.append(self._ledger_sink(self.ledger))
         if self.in_passes:
             refuse_streams(dict(zip(_PLACES, self._places, strict=True)), PUBSUB_IN_PASSES)
         elif is_endless(self.input):
@@ -250,6 +254,7 @@ class Job(Generic[Transform]):
         refuse_in_input(self._inputs, [self.output, *self.files, self.summary, self.card.path])
         if not is_endless(self.input):
             check_events(self.input, self.transform.columns.names, dialect=self.dialect)
+        check_sinks(sinks)
 
     @property
     def _inputs(self) -> list[str | None]:
@@ -271,6 +276,9 @@ class Job(Generic[Transform]):
 
     def _revision_sink(self, place: str) -> beam.PTransform:
         return revision_sink_of(place, self.transform.domain.labels, layout=self.layout)
+
+    def _ledger_sink(self, place: str) -> beam.PTransform:
+        return ledger_sink_of(place, dynamic=self._dynamic)
 
     def _refuse_files(self) -> None:
         for name, path in zip(_PLACES[1:], self._places[1:], strict=True):
@@ -307,10 +315,13 @@ class Job(Generic[Transform]):
             if not is_stream(self.revisions):
                 revised = outputs.revisions, outputs.revised
             revised | "WriteRevisions" >> self._revision_sink(self.revisions)
-        if self.ledger:
-            entries = outputs.ledger, outputs.done
-            entries | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
+        self._write_ledger(outputs.ledger, outputs.done)
         self._write_rejected([*rejected, outputs.rejected])
+
+    def _write_ledger(self, entries: Any, number: Any) -> None:
+        if self.ledger:
+            whole = entries if is_stream(self.ledger) else (entries, number)
+            whole | "WriteLedger" >> self._ledger_sink(self.ledger)
 
     def _write_rejected(self, letters: list[beam.PCollection]) -> None:
         if self.rejected:

@@ -313,7 +313,11 @@ def add_job_options(parser: Parser) -> None:
     """Add those of :func:`add_histogram_options` and what else a job with slots has."""
     add_histogram_options(parser)
     add = section(parser, RESULTS)
-    add("--ledger", metavar="FILE", help="what every slot cost every class of users")
+    add(
+        "--ledger",
+        metavar="FILE",
+        help="what every slot cost every class of users: a file, or bigquery:PROJECT.DATASET.TABLE",
+    )
     add(
         "--layout",
         choices=LAYOUTS,

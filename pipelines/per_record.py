@@ -14,6 +14,7 @@ from streamveil.io import (
     CsvDialect,
     check_events,
     check_outputs,
+    check_sinks,
     is_endless,
     is_stream,
     per_record_sink_of,
@@ -104,7 +105,7 @@ class PerRecordJob:
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
-        per_record_sink_of(self.output)
+        sink = per_record_sink_of(self.output)
         if not is_endless(self.input):
             check_outputs(self._files)
             check_events(self.input, self.columns, silent=True, dialect=self.dialect)
@@ -116,6 +117,7 @@ class PerRecordJob:
         check_card_apart(self.card.path, self._files)
         self.card.check()
         refuse_in_input([self.input], [self.output, self.card.path])
+        check_sinks([sink])
 
     @property
     def _files(self) -> list[str]:

@@ -11,13 +11,13 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
-    WritePortfolioLedger,
     answer_files,
     answer_sink_of,
     check_place,
     is_endless,
     is_stream,
     make_folder,
+    portfolio_ledger_sink_of,
     questions_of,
     read_questions,
     read_table,
@@ -79,7 +79,8 @@ class QuestionsJob(Job[Any]):
     def files(self) -> list[str]:
         """All files that the run writes."""
         answers = answer_files(self.output, self.transform.portfolio).values()
-        others = [place for place in (self.ledger, self.rejected) if place]
+        named = (self.ledger, self.rejected)
+        others = [place for place in named if place and not is_stream(place)]
         return others if is_stream(self.output) else [*answers, *others]
 
     @property
@@ -101,7 +102,7 @@ class QuestionsJob(Job[Any]):
     @property
     def written(self) -> list[str]:
         """What is told at the end."""
-        streams = [self.output] if is_stream(self.output) else []
+        streams = [place for place in (self.output, self.ledger) if place and is_stream(place)]
         more = [place for place in (self.card.path, self.page) if place]
         return [*streams, *self.files, *more]
 
@@ -120,6 +121,11 @@ class QuestionsJob(Job[Any]):
                 raise ConfigurationError(
                     f"--page={self.page} is made of the files of answers, and --output="
                     f"{self.output} is a stream: name a folder, or leave the page out"
+                )
+            if self.ledger and is_stream(self.ledger):
+                raise ConfigurationError(
+                    f"--page={self.page} is made of a file of the ledger, and --ledger="
+                    f"{self.ledger} is a table: name a file, or leave the page out"
                 )
             check_place(self.page)
             refuse_in_input(self._inputs, [self.page])
@@ -158,12 +164,13 @@ class QuestionsJob(Job[Any]):
     def _sink(self) -> beam.PTransform:
         return answer_sink_of(self.output, self.transform.portfolio)
 
+    def _ledger_sink(self, place: str) -> beam.PTransform:
+        return portfolio_ledger_sink_of(place)
+
     def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
         whole = outputs.answers if is_stream(self.output) else (outputs.answers, outputs.done)
         whole | "WriteAnswers" >> self._sink()
-        if self.ledger:
-            entries = outputs.ledger, outputs.booked
-            entries | "WriteLedger" >> WritePortfolioLedger(self.ledger)
+        self._write_ledger(outputs.ledger, outputs.booked)
         self._write_rejected([*rejected, outputs.rejected])
 
 

@@ -533,6 +533,8 @@ def check_summary(path: str | None) -> None:
     """
     if path is None:
         return
+    if is_stream(path):
+        raise ConfigurationError(f"--summary={path} is no file: name one, such as sum.json")
     if "://" in path:
         return  # its filesystem, which needs Beam, is asked later
     folder = os.path.dirname(os.path.abspath(path))

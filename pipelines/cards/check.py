@@ -108,7 +108,8 @@ def _whereabouts(card: Record, run: Record) -> Iterator[str]:
     remedy = "bring back the card that the run wrote"
     streams = run.get("streams", {})
     for kind, where in streams.items():
-        if where not in SINKS or kind in run["files"] or kind == "ledger":
+        by_itself = kind != "ledger" or where == "bigquery"
+        if where not in SINKS or kind in run["files"] or not by_itself:
             yield f"says that {kind} went to {where}, where no run sends them alone: {remedy}"
     for kind, file in run["files"].items():
         if ("sha256" in file) == bool(run.get("open")):
@@ -165,7 +166,8 @@ def _without_files(card: Record) -> Iterator[str]:
                     f"the card does not say where the {kind} of run {number} are, so they cannot "
                     "be checked: bring back the card that the run wrote"
                 )
-        if "ledger" not in run["files"] and not by_record and not is_endless(card):
+        booked = "ledger" in {**run["files"], **run.get("streams", {})}
+        if not booked and not by_record and not is_endless(card):
             yield (
                 f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
                 "so nobody can tell what they cost: give --ledger to the next run"

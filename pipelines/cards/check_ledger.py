@@ -50,7 +50,7 @@ def ledger_faults(card: Record, read: Read, notices: list[str]) -> Iterator[str]
 
 def _booked(card: Record, tables: Tables) -> Iterator[str]:
     """Whether every released slot has its rows, and no other has any."""
-    runs = [run for run in card["runs"] if "ledger" in run["files"]]
+    runs = [run for run in card["runs"] if "ledger" in {**run["files"], **run.get("streams", {})}]
     wanted = {slot for run in runs for slot in range(run["first_slot"], run["last_slot"] + 1)}
     found: set[int] = set()
     for path, table in tables:

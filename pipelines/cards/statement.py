@@ -48,7 +48,7 @@ class Statement:
         if not is_stream(self.output):
             return self.beside
         ledger = self.places.get("ledger")
-        return card_beside(ledger) if ledger else None
+        return card_beside(ledger) if ledger and not is_stream(ledger) else None
 
     @property
     def missing(self) -> str | None:

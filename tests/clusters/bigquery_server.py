@@ -38,6 +38,8 @@ class BigQueryServer:
         """Why the next jobs fail: (reason, message)."""
         self.before_job = None
         """Called before a job is done."""
+        self.before_insert = None
+        """Called before rows are streamed."""
         self.seen = []
         """What was asked for: methods and paths."""
         self.lock = threading.RLock()
@@ -97,6 +99,11 @@ class BigQueryServer:
             if method == "PATCH":
                 return self._patch(name, body)
             return 200, self._table(name)
+        if found := re.fullmatch("/projects/([^/]+)/datasets/([^/]+)", path):
+            if ".".join(found.groups()) not in self.datasets:
+                return error(404, "notFound", f"Not found: Dataset {':'.join(found.groups())}")
+            reference = dict(zip(("projectId", "datasetId"), found.groups(), strict=True))
+            return 200, {"kind": "bigquery#dataset", "datasetReference": reference}
         if (found := re.fullmatch(TABLES, path)) and method == "POST":
             if ".".join(found.groups()) not in self.datasets:
                 return error(404, "notFound", f"Not found: Dataset {':'.join(found.groups())}")
@@ -261,6 +268,9 @@ class BigQueryServer:
         }
 
     def _insert(self, name, body):
+        if self.before_insert is not None:
+            self.before_insert()
+            self.before_insert = None
         if name not in self.schemas:
             return error(404, "notFound", f"Not found: Table {name}")
         known = {field["name"]: field for field in self.schemas[name]["fields"]}

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
 
 from streamveil.io import read_table
+from streamveil.io.bigquery import bigquery_schema
 from streamveil.pipelines.main import main
 from tests.clusters.stores import CAFES, GCS, release_of, running
 
@@ -74,9 +75,10 @@ def test_a_fault_that_passes_loses_and_doubles_nothing(bigquery, tmp_path, failu
 
 
 def test_a_row_that_is_not_taken_fails_the_run(bigquery, capsys):
-    fields = [{"name": "slot", "type": "INTEGER", "mode": "REQUIRED"}]
+    fields = [*bigquery_schema(bins=True)["fields"]]
     bigquery.schemas[TABLE], bigquery.rows[TABLE] = {"fields": fields}, []
     bigquery.inserted[TABLE] = set()
+    bigquery.before_insert = lambda: fields.pop()  # a column goes when it was looked at
     assert main(flags()) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{TABLE}: BigQuery does not take a row: no such field" in said
@@ -98,7 +100,7 @@ def test_what_is_not_allowed_is_said(bigquery, capsys, path, status, reason):
 
 def test_a_dataset_that_is_not_there(bigquery, capsys):
     bigquery.datasets.clear()
-    assert main(flags()) == 1
+    assert main(flags()) == 2
     assert "Not found: Dataset a-project:stats" in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -344,7 +344,7 @@ def test_what_a_portfolio_says_itself_or_does_not_know_is_refused(job, name):
 
 REFUSED = {
     "a file": ({"output": "out.parquet"}, "name a folder"),
-    "a table": ({"output": "bigquery:p.d.t"}, "does not take answers to questions: name a folder"),
+    "a source": ({"output": "watch:a"}, "does not take answers to questions: name a folder"),
     "a stream in": ({"input": "watch:in/*.csv"}, "write to pubsub:, kafka: or folder:"),
     "no runner": (
         {"input": "watch:in/*.csv", "output": "folder:a", "ledger": None},

@@ -145,7 +145,8 @@ def test_a_stream_that_might_be_released_twice_is_refused(job, flags, words):
     ("flags", "words"),
     [
         ({"input": "pubsub:events"}, ["--input=pubsub:events", "subscriptions/NAME"]),
-        ({"input": "bigquery:p.d.t"}, ["--input=bigquery:p.d.t", "name a file", "kafka:HOST"]),
+        ({"input": "folder:p"}, ["--input=folder:p", "name a file", "kafka:HOST"]),
+        ({"input": "bigquery:t"}, ["bigquery:t is no table", "write bigquery:PROJECT"]),
         ({"output": "watch:x"}, ["--output=watch:x", "name a file", "bigquery:PROJECT"]),
         ({"output": "kafka:h/t"}, ["--output=kafka:h/t", "kafka:HOST:PORT/TOPIC"]),
     ],
