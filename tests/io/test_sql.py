@@ -330,6 +330,23 @@ def test_nested_json(tmp_path):
     assert [letter["row"] for letter in letters] == [3, 4]
 
 
+def test_a_value_of_another_type_inside_json(tmp_path):
+    """With a type it is null, as a missing key is; as JSON it is a dead letter."""
+    path = tmp_path / "trips.jsonl"
+    path.write_text(
+        '{"u": 1, "t": {"n": 1, "z": 2}}\n{"u": 2, "t": {"n": "x"}}\n{"u": 3, "t": {}}\n'
+    )
+    source = f"read_json('{path}', columns = {{'u': 'INT', 't': 'KIND'}})"
+    typed = f"SELECT u, t.n AS n FROM {source}".replace("KIND", "STRUCT(n INT)")
+    rows, letters = read(typed, ["u", "n"])
+    assert [(row["u"], row["n"]) for row in rows] == [(1, 1), (2, None), (3, None)]
+    assert letters == []
+    as_json = f"SELECT u, (t->'n')::INT AS n FROM {source}".replace("KIND", "JSON")
+    rows, letters = read(as_json, ["u", "n"])
+    assert [(row["u"], row["n"]) for row in rows] == [(1, 1), (3, None)]
+    assert [letter["row"] for letter in letters] == [2]
+
+
 FAR = 1 << 62  # milliseconds
 
 # Cells of Parquet that DuckDB stops at, beside a good one, and an expression over them.
