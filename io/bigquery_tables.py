@@ -165,8 +165,7 @@ def split_table(location: str, columns: Columns) -> list[Rows]:
     """
     source, label = _Source.of(location), label_of_table(location)
     with asking(label), client_of(source.project, label) as client:
-        job = _asked(client, source.select(columns))
-        job.result(max_results=0, retry=_retry(), job_retry=_retry(jobs=True))
+        job = _done(client, source.select(columns))
         table = client.get_table(job.destination, retry=_retry(), timeout=_ONE_ANSWER)
         number = int(table.num_rows)
         _LOGGER.info(
@@ -246,9 +245,21 @@ def _fields(location: str) -> Sequence[bigquery.SchemaField]:
 def _asked(
     client: bigquery.Client, sql: str, config: bigquery.QueryJobConfig | None = None
 ) -> bigquery.QueryJob:
-    """A query job that has begun."""
-    retries = {"retry": _retry(), "job_retry": _retry(jobs=True)}
+    """A query job that has begun. The library's own tries of jobs would take ten minutes more."""
+    retries = {"retry": _retry(), "job_retry": None}
     return client.query(sql, job_config=config, timeout=_ONE_ANSWER, **retries)
+
+
+def _done(client: bigquery.Client, sql: str) -> bigquery.QueryJob:
+    """A query job that is done; one that fails by what may pass is run again."""
+
+    def run() -> bigquery.QueryJob:
+        job = _asked(client, sql)
+        job.result(max_results=0, retry=_retry(), job_retry=None)
+        return job
+
+    done: bigquery.QueryJob = _retry(jobs=True)(run)()
+    return done
 
 
 def _retry(*, jobs: bool = False) -> Any:
