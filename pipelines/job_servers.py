@@ -25,6 +25,7 @@ from apache_beam.runners.runner import PipelineState
 from streamveil.io.faults import fault_of_service, is_absent
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines.errors import JobFailed
+from streamveil.pipelines.logs import tell_aside
 
 BATCH_ONLY = (
     "Beam's Spark runner runs bounded inputs only in Python "
@@ -32,6 +33,7 @@ BATCH_ONLY = (
 )
 _JAR_OPTIONS = {"FlinkRunner": "flink_job_server_jar", "SparkRunner": "spark_job_server_jar"}
 _LONGEST = 300
+_SILENT_SECONDS = 5
 # An option that only Spark's job server knows.
 _OF_SPARK = "spark_master"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -57,8 +59,10 @@ def started(pipeline: beam.Pipeline) -> Any:
     name = type(runner).__name__
     endpoint = options.view_as(PortableOptions).job_endpoint
     try:  # this only hands it over
-        if endpoint and options.view_as(StandardOptions).streaming:
-            _refuse_spark(endpoint, options.view_as(PortableOptions).job_server_timeout)
+        if endpoint and endpoint != "embed":
+            seconds = options.view_as(PortableOptions).job_server_timeout
+            streams = options.view_as(StandardOptions).streaming
+            _look_at(endpoint, seconds, streams and not isinstance(runner, PrismRunner))
         return pipeline.run()
     except grpc.FutureTimeoutError as error:
         seconds = options.view_as(PortableOptions).job_server_timeout
@@ -123,13 +127,25 @@ def _refuse_missing_bucket(name: str, place: str | None) -> None:
             ) from error
 
 
-def _refuse_spark(endpoint: str, seconds: int) -> None:
-    """Refuse a stream on a job server of Spark: it would be refused late, or never end.
+def _look_at(endpoint: str, seconds: int, streams: bool) -> None:
+    """Wait for a job server, and refuse one of Spark for a stream: there it would fail late.
 
     Raises ConfigurationError, FutureTimeoutError and RpcError.
     """
     with grpc.insecure_channel(endpoint) as channel:
-        grpc.channel_ready_future(channel).result(timeout=seconds)
+        ready = grpc.channel_ready_future(channel)
+        try:
+            ready.result(timeout=min(seconds, _SILENT_SECONDS))
+        except grpc.FutureTimeoutError:
+            if seconds <= _SILENT_SECONDS:
+                raise
+            tell_aside(
+                f"waiting for the job server {endpoint}, which does not answer, for up to "
+                f"{seconds} seconds (--job_server_timeout)"
+            )
+            ready.result(timeout=seconds - _SILENT_SECONDS)
+        if not streams:
+            return
         service = beam_job_api_pb2_grpc.JobServiceStub(channel)
         known = service.DescribePipelineOptions(beam_job_api_pb2.DescribePipelineOptionsRequest())
     if any(option.name == _OF_SPARK for option in known.options):

@@ -31,7 +31,7 @@ from streamveil import io
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
-from streamveil.pipelines import launch, options
+from streamveil.pipelines import job_servers, launch, options
 from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.options import FORMATS
@@ -594,6 +594,15 @@ def test_a_job_server_that_does_not_answer_is_named(job, chosen):
     for word in (f"--job_endpoint={endpoint}: no job server of Beam answers there", "start it"):
         assert word in outcome.message
     assert "out.jsonl" not in str(job.files())
+
+
+def test_a_long_wait_for_a_job_server_is_told(job, monkeypatch):
+    monkeypatch.setattr(job_servers, "_SILENT_SECONDS", 0.1)
+    flags = {"job_endpoint": "127.0.0.1:1", "job_server_timeout": 1, "experiments": NO_PIP}
+    outcome = job(runner="PortableRunner", **flags)
+    waits, refused = outcome.err.splitlines()[-2:]
+    assert waits.startswith("waiting for the job server 127.0.0.1:1, which does not answer")
+    assert "127.0.0.1:1: no job server of Beam answers there within 1 seconds" in refused
 
 
 @pytest.mark.parametrize("system", ["flink", "spark"])
