@@ -12,7 +12,6 @@ import urllib.request
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import grpc
@@ -334,9 +333,8 @@ def run_spark():
 def start_spark(spark_home, tmp_path):
     """Start a Spark of a test's own, by a command of `spark.sh`."""
     with ExitStack() as running:
-        numbers = count()
         yield lambda how, *arguments: running.enter_context(
-            running_spark(spark_home, tmp_path / f"spark-{next(numbers)}", how, *arguments)
+            running_spark(spark_home, tmp_path / "spark", how, *arguments)
         )
 
 

@@ -170,7 +170,7 @@ def test_a_stream_is_refused_by_the_job_server_at_hand(spark, release, capfd):
         assert word in said
 
 
-def test_a_run_that_is_killed_blocks_its_job_server(start_spark, release, wait_until):
+def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release, wait_until):
     """It waits for the workers of that run; another server goes on with the same output."""
     expected, _ = release.expected()
     server = start_spark("embedded")
@@ -184,12 +184,12 @@ def test_a_run_that_is_killed_blocks_its_job_server(start_spark, release, wait_u
     for word in (server.job_endpoint, "one job at a time, and has another", "start it again"):
         assert word in last_line(done)
     assert not release.output.exists()
-    done = release.run(*start_spark("embedded").flags)
+    done = release.run(*spark.flags)
     assert done.returncode == 0, done.stderr
     assert release.output.read_bytes() == expected
 
 
-def test_a_job_server_that_is_killed_leaves_nothing(start_spark, release, wait_until):
+def test_a_job_server_that_is_killed_leaves_nothing(start_spark, spark, release, wait_until):
     expected, _ = release.expected()
     server = start_spark("embedded")
     process = release.launch(*server.flags)
@@ -206,7 +206,7 @@ def test_a_job_server_that_is_killed_leaves_nothing(start_spark, release, wait_u
     for word in (server.job_endpoint, "no job server of Beam answers there", "start it"):
         assert word in last_line(done)
     assert release.files() == set()
-    done = release.run(*start_spark("embedded").flags)
+    done = release.run(*spark.flags)
     assert done.returncode == 0, done.stderr
     assert release.output.read_bytes() == expected
 
