@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Spark on this machine's loopback, with Beam's job server before it.
 #
-#   spark.sh install PLACE               fetch Spark and Beam's job server (needs Maven)
+#   spark.sh install PLACE               fetch Spark and Beam's job server (needs Maven, and a JDK)
 #   spark.sh embedded PLACE WORK         a job server in which Spark runs: --master=local[2]
 #   spark.sh start PLACE WORK            a master, a worker of two cores and a job server
 #   spark.sh server PLACE WORK MASTER    a job server alone, before a master that is named
