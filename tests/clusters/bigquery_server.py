@@ -120,7 +120,7 @@ class BigQueryServer:
                 return error(404, "notFound", f"Not found: Job {found[1]}")
             return 200, self.jobs[found[1]]
         if found := re.fullmatch("/projects/[^/]+/queries/([^/]+)", path):
-            return self._results(found[1])
+            return self._results(found[1], asked)
         return error(404, "notFound", f"{method} {path} is not in the fake")
 
     def _patch(self, name, body):
@@ -198,7 +198,7 @@ class BigQueryServer:
         self._make(name, {"fields": fields})
         self.rows[name] = rows
 
-    def _results(self, job_id):
+    def _results(self, job_id, asked):
         job = self.jobs.get(job_id)
         if job is None:
             return error(404, "notFound", f"Not found: Job {job_id}")
@@ -208,7 +208,9 @@ class BigQueryServer:
             status |= {"backendError": 503, "internalError": 500, "rateLimitExceeded": 403}
             return error(status.get(wrong["reason"], 400), wrong["reason"], wrong["message"])
         name = ".".join(job["configuration"]["query"]["destinationTable"].values())
+        rows = {} if asked.get("maxResults") == "0" else self._listed(name, asked)[1]
         return 200, {
+            **rows,
             "kind": "bigquery#getQueryResultsResponse",
             "jobReference": job["jobReference"],
             "jobComplete": True,

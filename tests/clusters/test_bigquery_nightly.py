@@ -1,0 +1,138 @@
+"""The nightly job of docs/services.md, as it is written there, against the fake of BigQuery."""
+
+import datetime as dt
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
+
+from tests.clusters.bigquery_server import BigQueryServer
+from tests.clusters.fault_proxy import Fault, FaultProxy
+from tests.clusters.free_ports import free_ports
+from tests.clusters.stores import KEY, fake_account
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[2] / "docs/services.md"
+TYPES = {"user": "STRING", "place": "STRING", "time": "TIMESTAMP"}
+TRIPS = "my-project.trips.events"
+RELEASES, LEDGER = "my-project.statistics.releases", "my-project.statistics.ledger"
+DAYS = ("2024-05-01", "2024-05-02")
+
+
+class Nights:
+    """A folder with the job, and the service behind a proxy that fails."""
+
+    def __init__(self, folder):
+        self.server = BigQueryServer(["my-project.trips", "my-project.statistics"])
+        (port,) = free_ports(1)
+        self.proxy = FaultProxy(self.server.url.removeprefix("http://"), port)
+        self.folder = folder
+        self.server.fill(TRIPS, TYPES, [])
+        (script,) = re.findall(r"```python nightly\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        (folder / "nightly.py").write_text(script)
+        for name in ("events", "results"):
+            (folder / name).mkdir()
+        account = folder / "account.json"
+        account.write_text(json.dumps(fake_account(self.proxy.url)))
+        self.environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "GOOGLE_APPLICATION_CREDENTIALS": str(account),
+            "GOOGLE_CLOUD_PROJECT": "my-project",
+            "BIGQUERY_EMULATOR_HOST": self.proxy.url,
+            "STREAMVEIL_NOISE_KEY": KEY,
+        }
+
+    def trips(self, day, number=60):
+        """Put a day's partition in."""
+        noon = dt.datetime.fromisoformat(f"{day}T12:00:00+00:00")
+        self.server.rows[TRIPS] += [
+            {"user": f"u{i % 40}", "place": "cafe" if i % 3 else "park", "time": noon}
+            for i in range(number)
+        ]
+
+    def run(self, day):
+        """Run the job in the night after a day; its exit code."""
+        later = dt.date.fromisoformat(day) + dt.timedelta(1)
+        (self.folder / "clock").write_text(f"{later}T02:00:00Z")
+        command = [sys.executable, "nightly.py", day, "--clock_file=clock"]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
+        self.said = done.stderr + done.stdout
+        return done.returncode
+
+    def tables(self):
+        """What is in both tables, as far as they are there."""
+        return [self.server.rows.get(name, []) for name in (RELEASES, LEDGER)]
+
+    def close(self):
+        self.proxy.stop()
+        self.server.close()
+
+
+@pytest.fixture
+def nights(tmp_path):
+    nights = Nights(tmp_path)
+    yield nights
+    nights.close()
+
+
+def expect(nights, days):
+    """Every slot of these days is in both tables once, and no window cost more than was asked."""
+    releases, ledger = nights.tables()
+    starts = sorted((row["start"][:10], row["bin"]) for row in releases)
+    assert starts == sorted((day, place) for day in days for place in ("cafe", "park"))
+    assert len({row["slot"] for row in ledger}) == len(ledger) == len(days)
+    assert all(row["spent_in_window"] <= 1 for row in ledger)
+
+
+def test_each_night_is_appended_once_also_if_it_runs_again(nights):
+    for number, day in enumerate(DAYS, 1):
+        nights.trips(day)
+        assert nights.run(day) == 0, nights.said
+        assert "60 events read: 40 counted" in nights.said
+        expect(nights, DAYS[:number])
+        before = [list(rows) for rows in nights.tables()]
+        nights.trips(day, 3)  # too late
+        if number == 1:
+            assert nights.run(day) == 0, nights.said
+            assert nights.tables() == before
+
+
+FAULTS = {
+    "loading": Fault("403", path="/upload/", times=1 << 20),
+    "answer lost": Fault("lose_answer", path="/upload/", times=1),
+    "second table": Fault("reset_in_write", path="/upload/", after=1, times=1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_night_that_failed_is_finished_by_the_next_run(nights, fault):
+    nights.trips(DAYS[0])
+    fault = FAULTS[fault]
+    fault.hits = 0
+    nights.proxy.faults = [fault]
+    nights.run(DAYS[0])
+    assert nights.proxy.struck()
+    nights.proxy.reset()
+    assert nights.run(DAYS[0]) == 0, nights.said
+    expect(nights, DAYS[:1])
+
+
+def test_a_load_job_that_failed_is_done_once_more(nights):
+    nights.trips(DAYS[0])
+    nights.server.before_job = lambda body: nights.server.failing_jobs.extend(
+        [("backendError", "try it again")] if "load" in body["configuration"] else []
+    )
+    assert nights.run(DAYS[0]) == 1
+    nights.server.before_job = None
+    assert nights.run(DAYS[0]) == 0, nights.said
+    expect(nights, DAYS[:1])
