@@ -86,8 +86,8 @@ def test_a_message_has_the_columns_of_a_file():
 def test_bigquery_takes_rows_of_its_schema(monkeypatch):
     given = {}
 
-    def kept(self, rows, schema):
-        given.update(schema)
+    def kept(self, rows):
+        given.update(self._schema)
         return rows | beam.Map(lambda row: given.setdefault("row", row))
 
     monkeypatch.setattr(WriteRevisionsToBigQuery, "_write", kept)
