@@ -101,6 +101,9 @@ _REFUSED_EXPRESSIONS = {
 }
 # Macros of DuckDB's own that take one record, beside those on lists.
 _MACROS = {"date_add", "days_in_month", "fdiv", "if", "nullif", "split_part"}
+_MOST_MICROSECONDS = (1 << 63) - 1
+_DAY_SECONDS = 24 * 60 * 60
+_IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _NOT_OF_RECORDS = {"json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"}
 
 
@@ -356,7 +359,8 @@ class Query:
             connection.register(_BATCH, table)
             made = connection.sql(sql).to_arrow_table()
         except _duckdb().Error as error:
-            _OPEN.process = None  # some errors leave it unable to answer
+            if not isinstance(error, _duckdb().DataError | _duckdb().ProgrammingError):
+                _OPEN.process = None  # others may leave it unable to answer
             told = str(error).partition("\n")[0].rstrip(".")
             raise _FailedError(
                 f"{path}: --sql cannot be computed: {told}{self._remedy(told)}"
@@ -400,13 +404,16 @@ def _record(batch: pa.RecordBatch, row: int) -> bytes:
 
 
 def _unsound(table: pa.Table) -> dict[int, str]:
-    """What is wrong with each row that holds bytes which are no text inside a list or object.
+    """What is wrong with each row that holds a time which DuckDB does not have, or no text.
 
-    Where text is a column of its own, the readers have looked.
+    DuckDB would stop at it, and to find such rows by that takes long where there are many. Text is
+    looked at inside lists and objects: where it is a column of its own, the readers have looked.
     """
     faults: dict[int, str] = {}
     for name in _read(table):
         column = table.column(name)
+        for row in np.flatnonzero(_beyond(column)).tolist():
+            faults[row] = f"{name!r} is a time that DuckDB does not have"
         waiting = [np.arange(len(column))] if pa.types.is_nested(column.type) else []
         while waiting:
             rows = waiting.pop()
@@ -418,6 +425,22 @@ def _unsound(table: pa.Table) -> dict[int, str]:
                 else:
                     waiting += np.array_split(rows, 2)
     return faults
+
+
+def _beyond(column: pa.ChunkedArray) -> Any:
+    """Which rows hold a time outside what DuckDB can make of it."""
+    kind = column.type
+    counted = pa.types.is_timestamp(kind) or pa.types.is_duration(kind)
+    if counted and kind.unit in ("s", "ms"):  # it counts microseconds
+        most = _MOST_MICROSECONDS // _IN_SECOND["us"] * _IN_SECOND[kind.unit]
+        least = -most
+    elif pa.types.is_time(kind):
+        least, most = 0, _DAY_SECONDS * _IN_SECOND[kind.unit]
+    else:
+        return np.zeros(len(column), bool)
+    whole = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+    values = whole.fill_null(0).to_numpy()
+    return (values < least) | (values > most)
 
 
 def query_in(dialect: CsvDialect | None) -> Query | None:

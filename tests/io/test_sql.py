@@ -395,8 +395,25 @@ def test_a_cell_at_which_duckdb_stops_touches_no_other(tmp_path, what):
     assert none == []
     (letter,) = letters
     assert letter["row"] == 30
-    assert "--sql cannot be computed" in letter["detail"] or "not UTF-8" in letter["detail"]
+    detail = letter["detail"]
+    assert any(why in detail for why in ("--sql cannot be computed", "not UTF-8", "does not have"))
     assert '"user": "u30"' in letter["record"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("ms", "UTC"), pa.timestamp("ms"), pa.duration("ms"), pa.time64("ns")],
+    ids=str,
+)
+def test_many_times_that_duckdb_has_not_take_no_time(tmp_path, kind):
+    path = tmp_path / "far.parquet"
+    far = pa.array([FAR, -FAR, None, 1] * 5000).cast(kind)
+    pq.write_table(pa.table({"user": pa.array(range(len(far))), "cell": far}), path)
+    rows, letters = read("SELECT user, cell::VARCHAR AS made FROM 'FOLDER'", ["user"], path)
+    assert [row["user"] for row in rows] == [n for n in range(len(far)) if n % 4 >= 2]
+    assert {letter["detail"] for letter in letters} == {
+        "'cell' is a time that DuckDB does not have"
+    }
 
 
 def test_a_type_that_duckdb_has_not(tmp_path):
