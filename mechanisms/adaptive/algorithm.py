@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
-from streamveil.mechanisms.adaptive.kalman import Floats, Forecast
+from streamveil.mechanisms.adaptive.kalman import Floats, Forecast, Singles
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
@@ -46,6 +47,9 @@ REPLAN_EVERY = 4
 SOON = 2
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
+# Of releases of one slot, one in so many comes later than planned, by up to this part of the gap:
+# where a window has room for two gaps, and where it has not.
+ROOM, NO_ROOM = (3, 0.25), (2, 0.5)
 # By how much a ratio is taken to move, in parts of its range, and for how many slots it stays
 # there; and of how many of all ratios a release of one slot in so many must tell that.
 RATIO_MOVES, RATIO_LASTS, HALF_SEEN = 0.1, 4, 0.5
@@ -54,6 +58,23 @@ RATIO_MOVES, RATIO_LASTS, HALF_SEEN = 0.1, 4, 0.5
 def _rescaled(forecast: Forecast, scale: Floats) -> Forecast:
     """What would have been expected of a slot's own deviation, had its scale been known."""
     return forecast._replace(white=forecast.white * (scale / forecast.scale), scale=scale)
+
+
+def _drawn(gap: int, level: Singles, window: int) -> int:
+    """A gap that now and then is longer than planned, drawn from what was released last.
+
+    Releases after equal gaps may see the same hours again and again where counts come in waves, and
+    the other hours would be taken to be like these. In a window with no room for two gaps an
+    earlier release would find the budget spent, so it is always a later one.
+
+    Args:
+        gap: as planned.
+        level: what a member believes since the last release, shape (d,).
+        window: slots that budget is saved up for at most.
+    """
+    one_in, part = ROOM if 2 * gap <= window else NO_ROOM
+    chance = crc32(level.tobytes()) * one_in / 2**32
+    return gap if gap == 1 or chance >= 1 else gap + 1 + int(chance * gap * part)
 
 
 class AdaptiveRelease:
@@ -187,6 +208,10 @@ class AdaptiveRelease:
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
+            if state.gap == 1:
+                # A slot that found the budget spent would find it spent in each window again if the
+                # next one took all that is left.
+                saved = (saved + 1) // 2
             weighting = releases.best_weighting(state, here, bill, saved, alarmed)
             ended = ended or weighting is not None
         seen += releases.release(state, here, weighting, summing, alarmed)
@@ -243,6 +268,8 @@ class AdaptiveRelease:
             state.gap, state.kind, state.patience, state.alert, state.watch = best
             if self._hidden(state, terms):
                 state.gap, state.kind, state.patience = int(terms.windows.max()), SUM, 0.0
+            if state.kind == POINT:
+                state.gap = _drawn(state.gap, state.bank.level[0], int(terms.windows.min()))
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
             if cycle and state.kind == SUM:

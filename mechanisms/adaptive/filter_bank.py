@@ -72,6 +72,9 @@ _FAR_GUESS = 1.5
 # evidence. A bend counts as the drift that does as much in 100 slots.
 STILL = 0.01
 BEND_AS_DRIFT = 100**2 / 3
+# Nor can counts of about s come in waves that are deeper than they are large: the belief in a
+# member whose slots deviate by more than chance makes them is divided by the square of 1 + white/s.
+DEPTH = np.where(WHITE > 1, WHITE, 0.0)
 
 
 @dataclass(frozen=True)
@@ -328,7 +331,7 @@ def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
 
 def _shares(scores: Floats, scale: Floats) -> Floats:
     speed = (DRIFT + BEND_AS_DRIFT * BEND) / STILL
-    weights = np.exp(scores - scores.max(axis=0)) / (1 + speed / scale**3) ** 2
+    weights = np.exp(scores - scores.max(axis=0)) / (1 + speed / scale**3 + DEPTH / scale) ** 2
     shares: Floats = weights / weights.sum(axis=0)
     return shares
 

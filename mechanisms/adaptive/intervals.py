@@ -216,6 +216,7 @@ def _white(forecast: Forecast, factor: Floats, blur: Floats | None) -> Floats:
     """
     absent = np.minimum(np.maximum(1 - forecast.white / forecast.scale, 0.0), 1.0)
     hidden = np.maximum(forecast.scale, LEAST_WHITE) * (1 - absent**CERTAIN)
+    hidden = np.maximum(hidden, forecast.white)  # more than chance makes it, as in waves
     if blur is None:
         return np.asarray(hidden)
     shown = forecast.scale / (forecast.scale + blur)

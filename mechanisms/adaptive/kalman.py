@@ -23,7 +23,10 @@ Singles = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 
 # (variance of the level's step, of the slope's step, of the white part), in multiples of s.
-LEVELS = [(drift, 0.0, white) for white in (0.0, 1.0) for drift in (1e-3, 1e-2, 1e-1, 1.0, 10.0)]
+PLAIN = [(drift, 0.0, white) for white in (0.0, 1.0) for drift in (1e-3, 1e-2, 1e-1, 1.0, 10.0)]
+# Waves of days or weeks that no release follows make slots deviate by more than chance does.
+WAVES = [(1e-2, 0.0, white) for white in (4.0, 16.0, 64.0)]
+LEVELS = PLAIN + WAVES
 TRENDS = [(0.0, bend, white) for white in (0.0, 1.0) for bend in (1e-6, 1e-5, 1e-4, 1e-3)]
 DRIFT, BEND, WHITE = np.array(LEVELS + TRENDS).T[:, :, None]
 TRENDING = BEND > 0
@@ -120,6 +123,8 @@ SCHEMA = state_codec.record_schema(
 
 _SINGLES = ("level", "level_var", "slope", "slope_var", "scale")
 _HALVES = ("correlation", "scores")
+# What all members have, and of which a state without waves takes theirs.
+_EACH, _LIKE_WAVES = ("level", "level_var", "scores"), PLAIN.index((1e-2, 0.0, 1.0))
 
 
 def record(state: BankState) -> dict[str, Any]:
@@ -142,8 +147,17 @@ def read(state: BankState, written: dict[str, Any]) -> None:
     state_codec.check_length(stored["scale"], state.scale.size, "bins")
     for name, part in stored.items():
         former = getattr(state, name)
-        setattr(state, name, part.astype(former.dtype).reshape(former.shape))
+        each = _with_waves(part, state.scale.size) if name in _EACH else part
+        setattr(state, name, each.astype(former.dtype).reshape(former.shape))
     state.elapsed = written["elapsed"]
+
+
+def _with_waves(part: npt.NDArray[Any], bins: int) -> npt.NDArray[Any]:
+    """What all members believe, shape (members, bins), also of a state from before `WAVES`."""
+    rows = part.reshape(-1, bins)
+    if len(rows) == MEMBERS:
+        return rows
+    return np.insert(rows, len(PLAIN), rows[[_LIKE_WAVES] * len(WAVES)], axis=0)
 
 
 def read_former(state: BankState, parts: list[bytes]) -> None:
@@ -152,10 +166,11 @@ def read_former(state: BankState, parts: list[bytes]) -> None:
         np.frombuffer(part, np.float64) for part in parts
     )
     state_codec.check_length(scale, state.scale.size, "bins")
-    each = (part.reshape(MEMBERS, -1) for part in (level, level_var))
-    sloped = (part.reshape(MEMBERS, -1)[SLOPED] for part in (slope, covariance, slope_var))
+    bins = state.scale.size
+    each = (_with_waves(part, bins) for part in (level, level_var))
+    sloped = (_with_waves(part, bins)[SLOPED] for part in (slope, covariance, slope_var))
     beliefs = Beliefs(*each, *sloped)
-    vars(state).update(vars(kept(beliefs, scores.reshape(MEMBERS, -1), scale)))
+    vars(state).update(vars(kept(beliefs, _with_waves(scores, bins), scale)))
 
 
 @dataclass(frozen=True)
