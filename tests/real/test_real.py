@@ -18,11 +18,8 @@ from tests.real.truth import SUMS
 LEAST, MOST = 0.85, 0.95
 """Coverage of intervals of 90 %."""
 NOT_MET = {
-    # Of waves of a few slots that no `cycle` names, releases of single slots may see the same hours
-    # again and again, and the others get their level.
-    ("stops", "count of a bin"): "sum",
-    ("stops", "count of levels, bin"): "sum",
-    ("stops", "count of levels, total"): "sum and coverage",
+    # Three weeks of a daily wave of 40 % in sums with much noise, one release a day: its hours have
+    # been seen too seldom to know how far they differ.
     ("meters", "sum"): "coverage",
 }
 """What does not hold yet of single figures, by stream and figure."""
