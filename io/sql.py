@@ -126,6 +126,16 @@ class Query:
     """The SELECT of DuckDB's parser."""
     _alias: str
 
+    @property
+    def computes(self) -> str:
+        """The statement without the place of its files and how it is spaced.
+
+        It is the text that was written, since DuckDB's own may differ from version to version.
+        """
+        place = "'" + self.path.replace("'", "''") + "'"
+        text = self.text.replace(place, "FILES").replace(_quoted(self.path), "FILES")
+        return " ".join(text.split()).rstrip("; ")
+
     def columns(self, path: str, present: Sequence[str]) -> list[str]:
         """Names of the columns that it makes of a file with these. Raises ConfigurationError."""
         self.sources(path, present)

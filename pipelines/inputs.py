@@ -15,7 +15,12 @@ from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
-from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
+from streamveil.pipelines.values import (
+    computed_of,
+    default_requirement_of,
+    range_of,
+    requirement_columns_of,
+)
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
 
@@ -52,6 +57,7 @@ class Inputs:
                 "UTC" if given.time_zone is None else given.time_zone,
                 given.time_unit,
                 given.time_format,
+                computed_of(given),
             ),
             slots,
             _bins_of(given, value[0]),

@@ -43,7 +43,7 @@ from streamveil.pipelines.passes import answers_kind
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
-from streamveil.pipelines.values import base_range_of, dialect_of
+from streamveil.pipelines.values import base_range_of, computed_of, dialect_of
 from streamveil.transforms import PrivateAnswers, columns_for
 
 
@@ -205,6 +205,7 @@ def transform_of(given: Any) -> PrivateAnswers:
         time_zone="UTC" if given.time_zone is None else given.time_zone,
         time_unit=given.time_unit,
         time_format=given.time_format,
+        computed=computed_of(given),
     )
     return PrivateAnswers(
         portfolio,

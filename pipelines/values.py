@@ -217,6 +217,15 @@ def take_query(given: Any) -> None:
     given.input = query.path
 
 
+def computed_of(given: Any) -> str | None:
+    """How --sql computes the columns, wherever its files are. Raises ConfigurationError."""
+    if getattr(given, "sql", None) is None:
+        return None
+    from streamveil.io.sql import query_of
+
+    return query_of(given.sql).computes
+
+
 def _text_of_query(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:

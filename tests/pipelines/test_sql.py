@@ -60,6 +60,20 @@ def test_passes_with_a_state(job, sql):
     assert [row["counts"] for row in job.rows(made.name)] == [[3, 0], [3, 0]]
 
 
+def test_a_state_keeps_to_its_columns_wherever_the_files_are(job, sql):
+    given = {**job.kept(), **sql(SQL.replace("EVENTS", job.path("in/*.csv")))}
+    (job.folder / "in").mkdir()
+    job.lines(*LINES, name="in/1.csv")
+    job.done(**{**given, "end": "2024-01-02", "max_rejected": 1})
+    on = {**given, "resume": "true", "start": None, "end": "2024-01-03", "max_rejected": 1}
+    others = given["sql"].replace("SELECT user", "SELECT user || value AS user")
+    job.refused("another configuration", "the columns changed", **{**on, "sql": others})
+    as_they_are = {"sql": None, "input": job.path("in/*.csv")}
+    job.refused("another configuration", "the columns changed", **{**on, **as_they_are})
+    elsewhere = given["sql"].replace("in/*", "in/[1-9]").replace(" ", "\n  ") + ";"
+    job.done(**{**on, "sql": elsewhere})
+
+
 def test_a_sample_is_shown(job, sql):
     outcome = job.done("--dry_run", **sql())
     assert "place (string): a" in outcome.out

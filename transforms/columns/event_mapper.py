@@ -69,7 +69,7 @@ class Columns(Identified):
     IDENTITY = Form(
         "columns",
         ("user", "value", "time", "time_zone", "time_unit"),
-        later={"time_format": None},
+        later={"time_format": None, "computed": None},
     )
 
     user: str
@@ -83,6 +83,9 @@ class Columns(Identified):
     time_format: str | None = None
     """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`, or a
     list of them, which may have `iso`; kept as a text with one in each line."""
+    computed: str | None = None
+    """How the columns are computed of a record before it gets here, so that a state which goes on
+    with other users under the same name is refused; None where they are those of the source."""
 
     def __post_init__(self) -> None:
         """Check the names, and how times are read."""
