@@ -14,7 +14,7 @@ from streamveil.mechanisms.protocol import Observed
 
 BINS = tuple(f"s{i:02}" for i in range(40))
 GROUPS = {"top": BINS[:4], "middle": BINS[4:16], "low": BINS[16:]}
-USERS, SLOTS, EVENTS = 800, 42, 500
+USERS, SLOTS, EVENTS, SEEDS = 800, 42, 500, 5
 
 
 def zipf(seed):
@@ -38,8 +38,9 @@ def test_totals_of_levels_are_those_of_the_stream(contributions):
     portfolio = Portfolio(Slots.of("1d"), (question,))
     shares = np.array([[int(0.3 * UNITS_PER_EPSILON)]])
     above = question.tree.above(len(BINS))
-    told, held = [], []
-    for seed in range(3):
+    runs, held = [], []
+    for seed in range(SEEDS):
+        told = []
         bins = zipf(seed)
         nodes = np.zeros((SLOTS, int(above.max()) + 1), np.int64)
         for level in above.T:
@@ -64,9 +65,11 @@ def test_totals_of_levels_are_those_of_the_stream(contributions):
             inside = (figures.low[:, 0] <= exact) & (exact <= figures.high[:, 0])
             held.append(inside[len(BINS) :])
             told.append(figures.values[len(BINS) :, 0] / exact[len(BINS) :])
-    ratios, coverage = np.mean(told, axis=0), np.mean(held, axis=0)
+        runs.append(np.mean(told, axis=0))
+    ratios, coverage = np.mean(runs, axis=0), np.mean(held, axis=0)
     assert ratios[-1] == pytest.approx(1, abs=0.08)
-    assert ratios[:-1] == pytest.approx(np.ones(3), abs=0.3)
+    # Of groups the noise is large.
+    assert (np.abs(ratios - 1) < 0.05 + 3 * np.std(runs, axis=0, ddof=1) / SEEDS**0.5).all()
     assert (coverage > 0.84).all()
 
 
