@@ -317,6 +317,8 @@ def require_filesystem(path: str) -> None:
     _shorten_waits()
     _finish_once()
     _check_options(path, scheme)
+    if scheme == "gs":
+        _upload_once()
     if scheme == "s3":
         share_clients()
         check_credentials(path)
@@ -378,6 +380,22 @@ def _finish_once() -> None:
                 io.RawIOBase.close(self)
 
     UploaderStream.close = close
+
+
+@cache
+def _upload_once() -> None:
+    """The same for Google Cloud Storage, whose client has a writer of its own."""
+    from google.cloud.storage.fileio import BlobWriter
+
+    close = BlobWriter.close
+
+    def close_once(self: BlobWriter) -> None:
+        try:
+            close(self)
+        finally:
+            self._buffer.close()
+
+    BlobWriter.close = close_once
 
 
 def is_there(path: str) -> bool:
