@@ -67,10 +67,6 @@ class Release:
             start_new_session=True,
         )
 
-    def run(self, *flags, **options):
-        process = self.launch(*flags, **options)
-        return subprocess.CompletedProcess(flags, *reversed(ended(process)))
-
     def files(self):
         """Names of all that is there, beside what was there before."""
         names = {path.name for path in self.folder.iterdir() if path.is_file()}
@@ -89,26 +85,26 @@ def release(tmp_path):
     return Release(tmp_path / "run")
 
 
-def last_line(done):
-    return done.stderr.strip().splitlines()[-1]
+@pytest.fixture
+def run(release, capfd):
+    """Run it in this process; gives the exit code, and the last line of what it said of errors."""
+
+    def run(*flags, **options):
+        code = main(release.arguments(*flags, **options))
+        return code, (capfd.readouterr().err.strip().splitlines() or [""])[-1]
+
+    return run
 
 
-def test_a_job_server_that_beam_starts_releases_the_same(release, spark_home):
+def test_a_job_server_that_beam_starts_releases_the_same(release, spark_home, monkeypatch):
     expected, said = release.expected()
     jar = f"--spark_job_server_jar={spark_home / 'job-server.jar'}"
-    done = release.run("--runner=SparkRunner", jar, "--spark_master_url=local[2]")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    process = release.launch("--runner=SparkRunner", jar, "--spark_master_url=local[2]")
+    err, out, code = ended(process)
+    assert code == 0, err
     assert release.output.read_bytes() == expected
-    assert done.stdout == said
-
-
-def test_a_cluster_releases_the_same(cluster, release):
-    """By the runner that names no system, which its job server knows."""
-    expected, said = release.expected()
-    done = release.run("--runner=PortableRunner", *cluster.flags[1:])
-    assert done.returncode == 0, done.stderr
-    assert release.output.read_bytes() == expected
-    assert done.stdout == said
+    assert out == said
 
 
 @pytest.fixture(scope="module")
@@ -118,17 +114,19 @@ def cluster(spark_home, tmp_path_factory, run_spark):
         yield servers
 
 
-def test_an_executor_that_is_killed_changes_no_byte(cluster, release, wait_until):
-    """Spark runs again what it had, on another executor; steps are functions of their input."""
+def test_an_executor_of_a_cluster_that_is_killed_changes_no_byte(cluster, release, wait_until):
+    """Spark runs again what it had, on another executor; steps are functions of their input.
+
+    By the runner that names no system, which its job server knows.
+    """
     expected, said = release.expected()
-    before = len(cluster.log)
-    process = release.launch(*cluster.flags)
-    wait_until("its tasks", lambda: "Starting task 0" in cluster.log[before:])
+    process = release.launch("--runner=PortableRunner", *cluster.flags[1:])
+    wait_until("its tasks", lambda: "Starting task 0" in cluster.log)
     for pid in executors(cluster):
         os.kill(pid, signal.SIGKILL)
     err, out, code = ended(process)
     assert code == 0, err
-    assert "Command exited with code 137" in cluster.log[before:]
+    assert "Command exited with code 137" in cluster.log
     assert release.output.read_bytes() == expected
     assert out == said
 
@@ -141,36 +139,55 @@ def executors(cluster):
                 yield int(folder.parent.name)
 
 
-def test_errors_of_steps_come_as_they_were(spark, release):
-    release.write(["u,cafe,1970-01-01", "u,?,1970-01-02", "v,?,1970-01-03"])
-    done = release.run(*spark.flags)
-    assert done.returncode == 3
-    assert "2 of 3 events were rejected or late" in last_line(done)
+def test_a_job_server_that_is_killed_leaves_nothing(cluster, release, run, wait_until):
+    """The last test of this cluster."""
+    before = len(cluster.log)
+    process = release.launch(*cluster.flags)
+    wait_until("the job", lambda: "Running job" in cluster.log[before:])
+    cluster.kill("jobserver")
+    err, _, code = ended(process)
+    assert code == 1, err
+    said = err.strip().splitlines()[-1]
+    assert f"the server of the job {cluster.job_endpoint} is lost" in said
+    assert "see that it has ended before you start it again" in said
+    assert release.files() == set()
+    code, said = run("--job_server_timeout=2", *cluster.flags)
+    assert code == 1
+    for word in (cluster.job_endpoint, "no job server of Beam answers there", "start it"):
+        assert word in said
     assert release.files() == set()
 
 
-def test_an_unreadable_file_releases_nothing(spark, release):
+def test_errors_of_steps_come_as_they_were(spark, release, run):
+    release.write(["u,cafe,1970-01-01", "u,?,1970-01-02", "v,?,1970-01-03"])
+    code, said = run(*spark.flags)
+    assert code == 3
+    assert "2 of 3 events were rejected or late" in said
+    assert release.files() == set()
+
+
+def test_an_unreadable_file_releases_nothing(spark, release, run):
     whole = gzip.compress((release.folder / "events.csv").read_bytes() * 500)
     (release.folder / "events.csv").unlink()
     broken = release.folder / "events-2.csv.gz"
     broken.write_bytes(whole[: len(whole) // 2])
-    done = release.run(*spark.flags, input=broken)
-    assert done.returncode == 2
-    assert "events-2.csv.gz" in last_line(done)
+    code, said = run(*spark.flags, input=broken)
+    assert code == 2
+    assert "events-2.csv.gz" in said
     assert release.files() == {"events-2.csv.gz"}
 
 
-def test_a_stream_is_refused_by_the_job_server_at_hand(spark, release, capfd):
+def test_a_stream_is_refused_by_the_job_server_at_hand(spark, release, run):
     """Of a runner that names no system, only its server knows that it is Spark."""
     flags = ("--runner=PortableRunner", *spark.flags[1:], f"--card={release.folder}/card.json")
     given = {"input": f"watch:{release.folder}/*.csv", "output": f"folder:{release.folder}/out"}
-    assert main(release.arguments(*flags, **given)) == 2
-    said = capfd.readouterr().err.splitlines()[-1]
+    code, said = run(*flags, **given)
+    assert code == 2
     for word in (f"--job_endpoint={spark.job_endpoint}", "of Spark", "20396", "Flink"):
         assert word in said
 
 
-def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release, wait_until):
+def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release, run, wait_until):
     """It waits for the workers of that run; another server goes on with the same output."""
     expected, _ = release.expected()
     server = start_spark("embedded")
@@ -179,50 +196,27 @@ def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release,
     os.killpg(process.pid, signal.SIGKILL)
     ended(process)
     assert not release.output.exists()
-    done = release.run(*server.flags)
-    assert done.returncode == 1
+    code, said = run(*server.flags)
+    assert code == 1
     for word in (server.job_endpoint, "one job at a time, and has another", "start it again"):
-        assert word in last_line(done)
+        assert word in said
     assert not release.output.exists()
-    done = release.run(*spark.flags)
-    assert done.returncode == 0, done.stderr
+    assert run(*spark.flags)[0] == 0
     assert release.output.read_bytes() == expected
 
 
-def test_a_job_server_that_is_killed_leaves_nothing(start_spark, spark, release, wait_until):
-    expected, _ = release.expected()
-    server = start_spark("embedded")
-    process = release.launch(*server.flags)
-    wait_until("the job", lambda: "Running job" in server.log)
-    server.kill("jobserver")
-    err, _, code = ended(process)
-    assert code == 1, err
-    said = err.strip().splitlines()[-1]
-    assert f"the server of the job {server.job_endpoint} is lost" in said
-    assert "see that it has ended before you start it again" in said
-    assert release.files() == set()
-    done = release.run("--job_server_timeout=2", *server.flags)
-    assert done.returncode == 1
-    for word in (server.job_endpoint, "no job server of Beam answers there", "start it"):
-        assert word in last_line(done)
-    assert release.files() == set()
-    done = release.run(*spark.flags)
-    assert done.returncode == 0, done.stderr
-    assert release.output.read_bytes() == expected
-
-
-def test_a_master_that_is_not_there(start_spark, release):
+def test_a_master_that_is_not_there(start_spark, release, run):
     """Spark gives up after a minute."""
     server = start_spark("server", "spark://127.0.0.1:9")
-    done = release.run(*server.flags)
-    assert done.returncode == 1
+    code, said = run(*server.flags)
+    assert code == 1
     for word in (
         "says that Spark ended the job",
         server.job_endpoint,
         "--spark-master-url",
         "run it again",
     ):
-        assert word in last_line(done)
+        assert word in said
     assert release.files() == set()
 
 
@@ -234,11 +228,11 @@ def test_a_master_that_is_not_there(start_spark, release):
         (["--spark_job_server_jar={events}"], ["does not start", "--job_endpoint=HOST:PORT"]),
     ],
 )
-def test_a_job_server_that_does_not_start(release, spark_home, flags, words):
+def test_a_job_server_that_does_not_start(release, run, spark_home, flags, words):
     jar = f"--spark_job_server_jar={spark_home / 'job-server.jar'}"
     events = release.folder / "events.csv"
-    done = release.run("--runner=SparkRunner", jar, *(flag.format(events=events) for flag in flags))
-    assert done.returncode == 2
+    code, said = run("--runner=SparkRunner", jar, *(flag.format(events=events) for flag in flags))
+    assert code == 2
     for word in ("--runner=SparkRunner: Beam's job server does not start", *words):
-        assert word in last_line(done)
+        assert word in said
     assert release.files() == set()
