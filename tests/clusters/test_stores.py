@@ -523,10 +523,6 @@ def test_a_fault_of_the_service(store, expected, case, capfd):
     seen = len(store.proxy.seen)
     gc.collect()
     assert len(store.proxy.seen) == seen, "what failed was tried again as it was forgotten"
-    store.proxy.reset()
-    again = store.folder()  # with the same noise key, so nothing is spent twice
-    assert main(release_flags(store, again)) == 0
-    assert outputs_of(store, again) == expected
 
 
 OLD = b"what was there before\n"
