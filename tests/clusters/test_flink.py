@@ -73,7 +73,7 @@ def test_a_live_stream_on_a_busy_machine_neither_stalls_nor_doubles(
     embedded_flink, live_drill, tmp_path
 ):
     flags = (*embedded_flink.flags, *STREAMING, "--finish_bundle_before_checkpointing")
-    wrong, said = live_drill.one_run(tmp_path, 45, 4, [*flags])
+    wrong, said = live_drill.one_run(tmp_path, 30, 2, [*flags])
     assert not wrong, said
 
 
@@ -82,8 +82,6 @@ CHANGES = "user,slot,time,window_backward,epsilon_backward,window_forward,epsilo
 STREAMS = {
     "release": ("release",),
     "dynamic": ("release", "--mechanism=dpbd", "--requirement_changes={changes}"),
-    "infinite": ("release", "--guarantee=infinite", "--epsilon=9"),
-    "local": ("collect",),
     "counts": ("per-record", "--statistic=count", "--value_column=amount", "--value_max=9"),
 }
 
@@ -125,7 +123,7 @@ class Streams:
         if name == "per-record":
             return [*given, "--budget=inverse:20", "--epsilon_max=4"]
         given += ["--user_column=user", "--value_column=place", "--domain=cafe,park"]
-        return given if job == "infinite" else [*given, f"--requirements={self.folder}/users.csv"]
+        return [*given, f"--requirements={self.folder}/users.csv"]
 
 
 @pytest.fixture(scope="module")
