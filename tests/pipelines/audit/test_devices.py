@@ -70,6 +70,7 @@ def test_honest_devices_are_not_convicted_and_most_of_a_charge_is_proven(name):
     }
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("name", "bins"), [("rotation", 2), ("rotation:oracle=oue", 20), ("rotation:turns=2", 3)]
 )
@@ -97,6 +98,8 @@ MISTAKES = {
 def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
     monkeypatch.setattr(devices, "CELLS", 200_000)
     mechanism, bins, part, claim = MISTAKES[name]
+    if part != "asked again":
+        monkeypatch.setattr(devices, "CLIENT_REPORTS", 100)
     asked = Requirement(4, 3.0)
     with MUTANTS[name].patched():
         found = audited_devices([asked], mechanism=mechanism, bins=bins, extent=BRIEF)
@@ -170,7 +173,7 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
 def test_honest_devices_are_acquitted_with_every_seed(name):
     convicted = [
         audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=seed)).convicted
-        for seed in range(4)
+        for seed in range(2)
     ]
     assert not any(convicted)
 
@@ -255,6 +258,7 @@ def _runs(row):
     return [part for part in "".join(".x"[int(v >= 0)] for v in row).split(".") if part]
 
 
+@pytest.mark.usefixtures("small")
 def test_half_of_the_runs_make_reports_up_that_leap(monkeypatch):
     """So publications, skipped slots and prices of all kinds are met."""
     made = []
@@ -265,12 +269,12 @@ def test_half_of_the_runs_make_reports_up_that_leap(monkeypatch):
         right(self, mechanism, users, key, made_up)
 
     monkeypatch.setattr(devices.DeviceRun, "__init__", noted)
-    monkeypatch.setattr(devices, "CELLS", 20_000)
     found = audited_devices([Requirement(3, 3.0)], mechanism="lbd", extent=BRIEF)
     assert [one is None for one in made] == [True, False, True, False]
     assert found.overspent > 0.8
 
 
+@pytest.mark.usefixtures("small")
 def test_perturbation_is_the_packages(monkeypatch):
     """What is audited is what devices run, not a model of it."""
     monkeypatch.setattr(oracles, "_randomised_response", lambda oracle, values, words: values)
