@@ -139,6 +139,7 @@ def test_what_was_covered_is_told_and_an_audit_that_covered_nothing_failed(
     assert json.loads(figures.read_text())["verdict"] == "nothing found out"
 
 
+@pytest.mark.usefixtures("short")
 def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypatch):
     exact = sampling.discrete_laplace
     monkeypatch.setattr(sampling, "discrete_laplace", lambda units, *rest: exact(3 * units, *rest))
@@ -244,6 +245,7 @@ def test_devices_are_audited(toolbox, tmp_path, monkeypatch, flags):
     assert "publications" not in html
 
 
+@pytest.mark.usefixtures("short")
 def test_names_without_devices_are_those_of_streams(toolbox, files):
     outcome = toolbox.run("audit", files[-1], "--mechanism=lbu", "--runs=4", "--bins=4")
     assert outcome.code == 0, outcome.err
