@@ -62,6 +62,8 @@ def reason_of(error: BaseException) -> str:
 
 def is_explained(error: BaseException) -> bool:
     """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
+    if isinstance(error, PartlyWritten):
+        return error.__cause__ is not None and is_explained(error.__cause__)
     known = isinstance(error, JobFailed | WorkerDied | MachineFault) or _is_memory_short(error)
     return known or refused_by_disk(error) is not None or fault_of_service(error) is not None
 

@@ -33,7 +33,9 @@ from streamveil.io import (
     source_of,
 )
 from streamveil.io.files import is_there, require_filesystem
+from streamveil.io.places import is_bigquery
 from streamveil.io.tables import remove_unfinished
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost, MachineFault
 from streamveil.mechanisms.core.user_table import Registry
@@ -335,9 +337,10 @@ class Job(Generic[Transform]):
     def run(self, options: PipelineOptions, title: str) -> Summary:
         """Run the job to its end, and write the card of it.
 
-        Raises as :func:`run_with_card`.
+        Raises as :func:`run_with_card` and :func:`telling_of_tables`.
         """
-        return run_with_card(self.build, options, title, self.files, self.card)
+        with telling_of_tables(self.output, self.revisions, self.ledger):
+            return run_with_card(self.build, options, title, self.files, self.card)
 
     @property
     def _public_places(self) -> dict[str, str]:
@@ -362,6 +365,27 @@ def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
         if not isinstance(error, MachineFault):  # which says so itself
             why = f"{path} could not be written: {why}"
         raise PartlyWritten(f"{why}. The results are whole{whole}") from error
+
+
+@contextmanager
+def telling_of_tables(*places: str | None) -> Iterator[None]:
+    """Let an error of a run that appends to tables tell what the next run would do to them.
+
+    Raises PartlyWritten in place of an error of the run.
+    """
+    try:
+        yield
+    except (BudgetExceeded, ConfigurationError, InputLost):
+        raise
+    except Exception as error:
+        tables = [str(place).partition("?")[0] for place in places if is_bigquery(place or "")]
+        if not tables:
+            raise
+        raise PartlyWritten(
+            f"{reason_of(error)}. If rows of this run are in {', '.join(tables)} already, take "
+            "them out before the next run, which spends the budget again unless it has the same "
+            "noise key"
+        ) from error
 
 
 def check_card_apart(card: str | None, places: Sequence[str | None]) -> None:

@@ -43,6 +43,7 @@ from streamveil.pipelines.jobs import (
     in_time,
     refuse_options,
     run_with_card,
+    telling_of_tables,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
@@ -151,7 +152,8 @@ class PerRecordJob:
     def run(self, options: PipelineOptions) -> str:
         """Run to the end; what to tell the operator."""
         title = "streamveil per-record"
-        summary = run_with_card(self.build, options, title, self._files, self.card)
+        with telling_of_tables(self.output):
+            summary = run_with_card(self.build, options, title, self._files, self.card)
         if summary.handed_over:
             return HANDED_OVER
         written = [f"wrote {path}" for path in (self.output, self.card.path) if path]

@@ -82,6 +82,8 @@ def test_a_row_that_is_not_taken_fails_the_run(bigquery, capsys):
     assert main(flags()) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{TABLE}: BigQuery does not take a row: no such field" in said
+    assert f"If rows of this run are in bigquery:{TABLE} already, take them out before" in said
+    assert "spends the budget again unless it has the same noise key" in said
     assert "see that the table has the columns" in said
     assert bigquery.rows[TABLE] == []
 
