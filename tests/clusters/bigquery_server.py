@@ -36,6 +36,8 @@ class BigQueryServer:
         """Of requests to come: (part of the path, status, reason, whether it was done)."""
         self.failing_jobs = []
         """Why the next jobs fail: (reason, message)."""
+        self.location = "US"
+        """Of all datasets; jobs elsewhere than in US and EU are found only where it is named."""
         self.before_job = None
         """Called before a job is done."""
         self.before_insert = None
@@ -116,7 +118,8 @@ class BigQueryServer:
             body, uploaded = (body[0], body[1]) if upload else (body, None)
             return self._job(body, uploaded)
         if found := re.fullmatch("/projects/[^/]+/jobs/([^/]+)", path):
-            if found[1] not in self.jobs:
+            known = self.location in ("US", "EU", asked.get("location"))
+            if found[1] not in self.jobs or not known:
                 return error(404, "notFound", f"Not found: Job {found[1]}")
             return 200, self.jobs[found[1]]
         if found := re.fullmatch("/projects/[^/]+/queries/([^/]+)", path):
@@ -152,7 +155,7 @@ class BigQueryServer:
         return 200, answer
 
     def _job(self, body, uploaded=None):
-        reference = {**body["jobReference"], "location": "US"}
+        reference = {**body["jobReference"], "location": self.location}
         dry = body["configuration"].get("dryRun")
         if not dry and reference["jobId"] in self.jobs:
             return error(409, "duplicate", f"Already Exists: Job {reference['jobId']}")

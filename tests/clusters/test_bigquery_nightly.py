@@ -36,7 +36,8 @@ class Nights:
         self.folder = folder
         self.server.fill(TRIPS, TYPES, [])
         (script,) = re.findall(r"```python nightly\n(.*?)```", PAGE.read_text(), re.DOTALL)
-        (folder / "nightly.py").write_text(script)
+        self.server.location = "europe-west1"
+        (folder / "nightly.py").write_text(script.replace('"US"', '"europe-west1"'))
         for name in ("events", "results"):
             (folder / name).mkdir()
         account = folder / "account.json"
@@ -95,6 +96,7 @@ def expect(nights, days):
 
 
 def test_each_night_is_appended_once_also_if_it_runs_again(nights):
+    (nights.folder / "state").mkdir(mode=0o700)  # by a first run, killed before it did anything
     for number, day in enumerate(DAYS, 1):
         nights.trips(day)
         assert nights.run(day) == 0, nights.said
