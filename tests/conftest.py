@@ -4,6 +4,7 @@ import gc
 import importlib
 import sys
 import time
+from collections import defaultdict
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MethodType
@@ -121,8 +122,24 @@ def draw_fewer(test):
     test._hypothesis_internal_use_settings = settings(given, max_examples=some)
 
 
+def some_on_prism(items):
+    """Tests that Prism need not run: of the cases of a slow one it takes the first and the last.
+
+    They differ by mechanism or cut, and run on the local runners, all of them.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        runner = getattr(item, "callspec", None) and RUNNERS & item.callspec.params.keys()
+        if runner and item.callspec.params[runner.pop()] == PRISM:
+            cases[item.path, item.cls, item.originalname].append(item)
+    slow = (some for some in cases.values() if some[0].get_closest_marker("slow"))
+    return {item for some in slow for item in some[1:-1]}
+
+
 def pytest_collection_modifyitems(config, items):
     """Mark what is quick; skip what needs something that was not given, and say how to get it."""
+    left_out = some_on_prism(items)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.path.parent == HERE / AUDITS:
             item.add_marker(pytest.mark.slow)
