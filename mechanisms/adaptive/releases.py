@@ -105,6 +105,10 @@ def best_weighting(
     if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
         # What an audit shows is learnt of the most unequal weights.
         weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
+    guessed = terms.crowd.guessed
+    if guessed is not None and not weighting.spent[guessed] and terms.rates.main[guessed]:
+        # The others alone would be scaled up by a number that may be ten times too large.
+        return None
     doubt = float((here.forecast.variance + here.forecast.white).sum() / len(scale))
     if weighting.noise_variance > USELESS * doubt and not alarmed:
         return None
