@@ -58,7 +58,8 @@ def test_all_that_honest_runs_make_public_follows_from_noise(name, monkeypatch):
     assert not found.left_out
     assert found.complete
     assert found.worlds >= 2
-    assert 0 < found.worst <= 1
+    # Nothing is lost where no slot with a changed event was released.
+    assert 0 <= found.worst <= 1
 
 
 # ---- mistakes, each of one place ------------------------------------------------------------

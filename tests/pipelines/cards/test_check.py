@@ -233,7 +233,7 @@ LEDGER = {
         ["spent_in_window", "add up to"],
     ),
     "a sum lowered": (
-        lambda rows: rows[-1].update(spent_in_window=rows[-1]["spent_in_window"] / 2),
+        lambda rows: rows[-1].update(spent_in_window=rows[-1]["spent_in_window"] - 2.0**-40),
         ["spent_in_window", "add up to"],
     ),
     "a cost below nothing": (lambda rows: rows[4].update(spent=-0.5), ["-0.5", "row 4"]),
