@@ -79,6 +79,12 @@ def ended(process):
     return err, out, process.returncode
 
 
+def message_in(err):
+    """What the command says of an error; threads of Beam's may say more after it."""
+    lines = [line for line in err.splitlines() if line.startswith("streamveil release: ")]
+    return lines[-1] if lines else ""
+
+
 @pytest.fixture
 def release(tmp_path):
     (tmp_path / "run").mkdir()
@@ -87,11 +93,11 @@ def release(tmp_path):
 
 @pytest.fixture
 def run(release, capfd):
-    """Run it in this process; gives the exit code, and the last line of what it said of errors."""
+    """Run it in this process; gives the exit code, and what it said of an error."""
 
     def run(*flags, **options):
         code = main(release.arguments(*flags, **options))
-        return code, (capfd.readouterr().err.strip().splitlines() or [""])[-1]
+        return code, message_in(capfd.readouterr().err)
 
     return run
 
@@ -147,7 +153,7 @@ def test_a_job_server_that_is_killed_leaves_nothing(cluster, release, run, wait_
     cluster.kill("jobserver")
     err, _, code = ended(process)
     assert code == 1, err
-    said = err.strip().splitlines()[-1]
+    said = message_in(err)
     assert f"the server of the job {cluster.job_endpoint} is lost" in said
     assert "see that it has ended before you start it again" in said
     assert release.files() == set()
