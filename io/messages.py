@@ -136,9 +136,7 @@ def reading_of(settings: dict[str, str]) -> dict[str, Any]:
     }
     of_registry = {name: found.pop(name) for name in _REGISTRY_SETTINGS if name in found}
     if "max_field_bytes" in found:
-        found["max_field_bytes"] = _whole(
-            found, "max_field_bytes", f"of bytes, such as {MAX_FIELD_BYTES}"
-        )
+        found["max_field_bytes"] = _whole(found, "max_field_bytes", _SUCH)
     if not of_registry:
         return found
     if "schema_registry" not in of_registry:
