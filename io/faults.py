@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
@@ -130,21 +130,24 @@ def fault_in_reading(error: BaseException, place: str = "") -> str | None:
 
 
 @contextlib.contextmanager
-def blaming(what: str, place: str = "") -> Iterator[None]:
-    """Context in which what :func:`fault_in_reading` finds is raised as a MachineFault.
+def blaming(
+    what: str, place: str = "", find: Callable[[BaseException, str], str | None] = fault_in_reading
+) -> Iterator[None]:
+    """Context in which a fault of the machine or of a service is raised as a MachineFault.
 
     All else passes as it is.
 
     Args:
         what: what could not be done, which the message begins with.
         place: the path that it is about.
+        find: :func:`fault_in_reading`, or :func:`fault_of_service` where a disk speaks for itself.
     """
     try:
         yield
     except (ConfigurationError, MachineFault):
         raise
     except Exception as error:
-        why = fault_in_reading(error, place)
+        why = find(error, place)
         if why is None:
             raise
         raise MachineFault(f"{what}: {why}") from error

@@ -410,18 +410,9 @@ def is_there(path: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def storing(path: str) -> Iterator[None]:
+def storing(path: str) -> contextlib.AbstractContextManager[None]:
     """Context in which a service that does not store a file raises MachineFault, with its path."""
-    try:
-        yield
-    except (ConfigurationError, MachineFault):
-        raise
-    except Exception as error:
-        fault = fault_of_service(error, path)
-        if fault is None:
-            raise
-        raise MachineFault(f"{path} could not be written: {fault}") from error
+    return blaming(f"{path} could not be written", path, fault_of_service)
 
 
 @contextlib.contextmanager
