@@ -150,10 +150,10 @@ def check_events(
 def _check_query(query: Query, paths: Sequence[str], names: Columns, silent: bool) -> None:
     """Refuse files that a query cannot be computed of, or of which it has not these columns."""
     for path in paths:
-        own = _sources(path, query)
-        require_columns(
-            path, names, query.columns(path, _present(path, query)), _NAMED, what="what --sql gives"
-        )
+        present = _present(path, query)
+        own = _sources(path, query, present)
+        made = query.columns(path, present)
+        require_columns(path, names, made, _NAMED, what="what --sql gives")
         said = _said(path, own, query.dialect)[0]
         if query.format == PARQUET:
             typed = parquet_schema(path)
@@ -178,9 +178,9 @@ def _present(path: str, query: Query) -> list[str]:
     return columns_of(path, (), replace(query.dialect, sql=None))
 
 
-def _sources(path: str, query: Query) -> Columns:
+def _sources(path: str, query: Query, present: Sequence[str]) -> Columns:
     """The columns of a file that a query reads; of JSON an object or a list is text."""
-    names = query.sources(path, _present(path, query))
+    names = query.sources(path, present)
     return [QueryColumn(name) for name in names] if query.format == JSON_LINES else names
 
 
@@ -258,7 +258,7 @@ def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -
     stamp = Stamp.now(path)
     query = query_in(dialect)
     if query is not None:
-        columns = _sources(path, query)
+        columns = _sources(path, query, _present(path, query))
     if format_of(path, dialect) == PARQUET:
         parts = split_parquet(path, _said(path, columns, dialect)[1])
     else:
@@ -277,7 +277,9 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
         yield from read_rows(part.path, part.rows, columns, reject)
         return
     query = query_in(part.dialect)
-    wanted = columns if query is None else _sources(part.path, query)
+    wanted = columns
+    if query is not None:
+        wanted = _sources(part.path, query, _present(part.path, query))
     said, own = _said(part.path, wanted, part.dialect)
     for batch in _read(part, own, reject):
         if said:
