@@ -23,7 +23,7 @@ from streamveil.io.faults import fault_of_service, words_of
 from streamveil.io.files import Columns, require_columns
 from streamveil.io.lines import Reject
 from streamveil.io.optional import require_google
-from streamveil.io.places import TABLES, is_bigquery
+from streamveil.io.places import TABLE_FORM, is_bigquery
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -90,7 +90,7 @@ class _Source:
         found = _TABLE.fullmatch(place)
         if found is None:
             raise ConfigurationError(
-                f"{location} is no table of BigQuery and no query: write {TABLES['bigquery']}"
+                f"{location} is no table of BigQuery and no query: write {TABLE_FORM}"
             )
         table = f"`{found['table']}`"
         if found["as_of"]:

@@ -120,7 +120,7 @@ def check_events(
     what else may help where a column is missing.
     """
     names = distinct(columns)
-    if isinstance(pattern, str) and is_bigquery(pattern):
+    if is_bigquery(pattern):
         (place,) = places_of(pattern, dialect)
         check_table(place, names, remedy)
         return
@@ -205,7 +205,7 @@ def places_of(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]
     Raises ConfigurationError as :func:`input_files`, and for a dialect of CSV files where there are
     none.
     """
-    if not (isinstance(pattern, str) and is_bigquery(pattern)):
+    if not is_bigquery(pattern):
         return input_files(pattern, dialect)
     if dialect is not None and dialect.any_name:
         raise ConfigurationError(

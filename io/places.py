@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeGuard
 
 _KAFKA = "kafka:HOST:PORT/TOPIC"
 _TOPIC = "pubsub:projects/PROJECT/topics/NAME"
@@ -35,7 +36,7 @@ def is_endless(location: str) -> bool:
     return is_stream(location) and not is_bigquery(location)
 
 
-def is_bigquery(location: object) -> bool:
+def is_bigquery(location: object) -> TypeGuard[str]:
     """Whether a location is a table or a query of BigQuery."""
     return isinstance(location, str) and location.startswith("bigquery:")
 

@@ -378,7 +378,7 @@ def telling_of_tables(*places: str | None) -> Iterator[None]:
     except (BudgetExceeded, ConfigurationError, InputLost):
         raise
     except Exception as error:
-        tables = [str(place).partition("?")[0] for place in places if is_bigquery(place or "")]
+        tables = [place.partition("?")[0] for place in places if is_bigquery(place)]
         if not tables:
             raise
         raise PartlyWritten(
