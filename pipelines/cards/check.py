@@ -15,7 +15,14 @@ from streamveil.pipelines.cards.check_rows import row_faults
 from streamveil.pipelines.cards.exported import read_streams
 from streamveil.pipelines.cards.files import EDITED
 from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD, UNITS, setting_of
-from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
+from streamveil.pipelines.cards.read import (
+    Fault,
+    Places,
+    check_form,
+    kinds_of,
+    read_files,
+    slots_of,
+)
 from streamveil.pipelines.cards.registry_form import deployment_of
 from streamveil.pipelines.cards.released import as_released, is_endless
 from streamveil.pipelines.cards.writing import ANSWERS
@@ -166,8 +173,7 @@ def _without_files(card: Record) -> Iterator[str]:
                     f"the card does not say where the {kind} of run {number} are, so they cannot "
                     "be checked: bring back the card that the run wrote"
                 )
-        booked = "ledger" in {**run["files"], **run.get("streams", {})}
-        if not booked and not by_record and not is_endless(card):
+        if "ledger" not in kinds_of(run) and not by_record and not is_endless(card):
             yield (
                 f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
                 "so nobody can tell what they cost: give --ledger to the next run"

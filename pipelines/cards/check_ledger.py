@@ -13,7 +13,7 @@ from streamveil.pipelines.cards.check_costs import cost_faults
 from streamveil.pipelines.cards.check_questions import question_faults
 from streamveil.pipelines.cards.check_windows import by_class, window_faults
 from streamveil.pipelines.cards.promises import LOCAL
-from streamveil.pipelines.cards.read import Fault, Read, numbers
+from streamveil.pipelines.cards.read import Fault, Read, kinds_of, numbers
 from streamveil.pipelines.cards.recount import (
     ClassLedger,
 )
@@ -50,7 +50,7 @@ def ledger_faults(card: Record, read: Read, notices: list[str]) -> Iterator[str]
 
 def _booked(card: Record, tables: Tables) -> Iterator[str]:
     """Whether every released slot has its rows, and no other has any."""
-    runs = [run for run in card["runs"] if "ledger" in {**run["files"], **run.get("streams", {})}]
+    runs = [run for run in card["runs"] if "ledger" in kinds_of(run)]
     wanted = {slot for run in runs for slot in range(run["first_slot"], run["last_slot"] + 1)}
     found: set[int] = set()
     for path, table in tables:

@@ -201,6 +201,11 @@ def column(path: str, table: pa.Table, name: str) -> list[Any]:
     return list(table.column(name).to_pylist())
 
 
+def kinds_of(run: Record) -> list[str]:
+    """What a run wrote, to files and elsewhere."""
+    return [*run["files"], *run.get("streams", ())]
+
+
 def slots_of(data: Record) -> Slots:
     """How a card says that time is cut. Raises ConfigurationError."""
     plain = Slots.of(data["slot"], data["origin"])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from streamveil.mechanisms.core.records import Slots, format_duration, format_time, parse_time
 from streamveil.pipelines.cards.facts import STREAM
 from streamveil.pipelines.cards.promises import PER_RECORD
-from streamveil.pipelines.cards.read import Fault, Read, numbers, slots_of
+from streamveil.pipelines.cards.read import Fault, Read, kinds_of, numbers, slots_of
 from streamveil.pipelines.cards.writing import ANSWERS, FIGURES
 
 Record = Mapping[str, Any]
@@ -33,7 +33,7 @@ def as_released(card: Record, read: Read) -> Record:
         return card
     whole: dict[str, Any] = {
         "streamveil": runs[-1]["streamveil"],
-        "files": {kind: {} for run in runs for kind in _kinds(run)},
+        "files": {kind: {} for run in runs for kind in kinds_of(run)},
         **{name: runs[-1][name] for name in ("open", "answered") if name in runs[-1]},
     }
     if read.of("ledger"):
@@ -60,10 +60,6 @@ def _promise(card: Record, read: Read, whole: Record) -> Record:
 
 def _is_unsure(run: Record) -> bool:
     return bool(run.get("open") or run.get("streams"))
-
-
-def _kinds(run: Record) -> list[str]:
-    return [*run["files"], *run.get("streams", ())]
 
 
 def _slots(card: Record, read: Read, whole: Record) -> dict[str, Any]:
