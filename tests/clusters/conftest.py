@@ -12,6 +12,7 @@ import urllib.request
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -251,25 +252,31 @@ def flink_home(request):
     return Path(request.config.getoption("--flink_home")).resolve()
 
 
-def start_flink(home, work, how, *arguments):
-    command = [FLINK, how, home, work, *arguments]
+@contextmanager
+def running(kind, script, home, work, how, *arguments):
+    """What a command of a script starts, meanwhile: Flink or Spark."""
     try:
+        command = [script, how, home, work, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        yield Flink(work, **dict(line.split("=", 1) for line in done.stdout.split()))
+        yield kind(work, **dict(line.split("=", 1) for line in done.stdout.split()))
     finally:
-        subprocess.run([FLINK, "stop", work], check=True)
+        subprocess.run([script, "stop", work], check=True)
 
 
 @pytest.fixture(scope="session")
 def flink(flink_home, tmp_path_factory):
     """A job manager, a task manager with six slots, and a job server."""
-    yield from start_flink(flink_home, tmp_path_factory.mktemp("flink"), "start", "1", "6")
+    work = tmp_path_factory.mktemp("flink")
+    with running(Flink, FLINK, flink_home, work, "start", "1", "6") as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
 def embedded_flink(flink_home, tmp_path_factory):
     """A job server that is a cluster by itself."""
-    yield from start_flink(flink_home, tmp_path_factory.mktemp("flink"), "embedded")
+    work = tmp_path_factory.mktemp("flink")
+    with running(Flink, FLINK, flink_home, work, "embedded") as cluster:
+        yield cluster
 
 
 @dataclass(frozen=True)
@@ -305,15 +312,7 @@ def spark_home(request):
     return Path(request.config.getoption("--spark_home")).resolve()
 
 
-@contextmanager
-def running_spark(home, work, how, *arguments):
-    """What a command of `spark.sh` starts, meanwhile."""
-    command = [SPARK, how, home, work, *arguments]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        yield Spark(work, **dict(line.split("=", 1) for line in done.stdout.split()))
-    finally:
-        subprocess.run([SPARK, "stop", work], check=True)
+running_spark = partial(running, Spark, SPARK)
 
 
 @pytest.fixture(scope="session")
@@ -332,8 +331,8 @@ def run_spark():
 @pytest.fixture
 def start_spark(spark_home, tmp_path):
     """Start a Spark of a test's own, by a command of `spark.sh`."""
-    with ExitStack() as running:
-        yield lambda how, *arguments: running.enter_context(
+    with ExitStack() as started:
+        yield lambda how, *arguments: started.enter_context(
             running_spark(spark_home, tmp_path / "spark", how, *arguments)
         )
 
