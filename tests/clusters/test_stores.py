@@ -357,6 +357,9 @@ EXPIRED = {
     "azure": xml("AuthenticationFailed", "Server failed to authenticate the request."),
     "hdfs": of_name_node("InvalidToken", "token (for someone) is expired"),
 }
+STANDBY = {
+    "hdfs": of_name_node("StandbyException", "Operation category READ is not supported"),
+}
 EXPIRED_STATUS = {"s3": "400", "gcs": "401", "azure": "403", "hdfs": "403"}
 GONE = {
     "s3": xml("NoSuchBucket", "The bucket does not exist"),
@@ -450,7 +453,7 @@ CASES = [
         "403",
         only=["hdfs"],
         times=1,
-        body={"hdfs": of_name_node("StandbyException", "Operation category READ is not supported")},
+        body=STANDBY,
     ),
     case(
         "a name node on standby",
@@ -458,7 +461,7 @@ CASES = [
         "403",
         ACTIVE,
         only=["hdfs"],
-        body={"hdfs": of_name_node("StandbyException", "Operation category READ is not supported")},
+        body=STANDBY,
     ),
     case(
         "a name node says to come again",
