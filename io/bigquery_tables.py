@@ -1,7 +1,7 @@
 """BigQuery as a source: a table, or what a query gives, as it is at one time.
 
-A query job reads the table once and writes what it found to a table of its own, which nobody
-changes and which BigQuery drops after a day. That is read, in parts, by Google's client library.
+A query job reads the table once and writes what it found to a table of its own, which does not
+change and which BigQuery drops after a day. That is read, in parts, by Google's client library.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _fields(location: str) -> Sequence[bigquery.SchemaField]:
 def _asked(
     client: bigquery.Client, sql: str, config: bigquery.QueryJobConfig | None = None
 ) -> bigquery.QueryJob:
-    """A query job that has begun. The library's own tries of jobs would take ten minutes more."""
+    """A query job that has started. The library's own tries of jobs would take ten minutes more."""
     retries = {"retry": _retry(), "job_retry": None}
     return client.query(sql, job_config=config, timeout=_ONE_ANSWER, **retries)
 

@@ -368,8 +368,8 @@ def _shorten_waits() -> None:
 def _finish_once() -> None:
     """Let a file that could not be stored be closed.
 
-    Beam would store it again as it is forgotten, after a run has told that it failed, and wait a
-    minute for that.
+    Beam would store it again as it is forgotten, after a run has reported that it failed, and
+    wait a minute for that.
     """
 
     def close(self: UploaderStream) -> None:

@@ -114,7 +114,7 @@ def give_name(temporary: str, path: str, replace: bool) -> None:
 
 
 def _identity(status: Any) -> tuple[Any, ...]:
-    """By what a file is known again under another name; gateways do not tell its number."""
+    """By what a file is known again under another name; gateways do not give its number."""
     return status.get("fileId"), status["length"], status["modificationTime"]
 
 
@@ -141,7 +141,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _error_of(answer: Any) -> Exception:
-    """What a server answered in place of what it was asked for."""
+    """The error that a server answered with."""
     import hdfs
 
     try:

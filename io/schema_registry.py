@@ -27,9 +27,9 @@ MAX_REFERENCES = 256
 RETRIES = {"timeout": 10, "max.retries": 10, "retries.wait.ms": 1000, "retries.max.wait.ms": 20_000}
 """About a minute of trying again, with growing pauses."""
 AGAIN_AFTER = 1.0
-"""Seconds until an unknown schema is asked for once more: a registry of several nodes may lag."""
+"""Seconds until an unknown schema is requested once more: a registry of several nodes may lag."""
 UNKNOWN_FOR = 60.0
-"""Seconds for which an unknown schema is not asked for again."""
+"""Seconds for which an unknown schema is not requested again."""
 
 # Codes of errors of the API: of no subject, version or schema; each comes with status 404.
 _NOT_KNOWN = frozenset({40401, 40402, 40403})
@@ -103,7 +103,7 @@ def schemas_of(registry: SchemaRegistry) -> Schemas:
 
 
 class Schemas:
-    """Schemas by their ids; each is asked for once, as none ever changes."""
+    """Schemas by their ids; each is requested once, as none ever changes."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry

@@ -257,8 +257,8 @@ class Query:
                 faults.setdefault(row, what)
 
         for name in self._typed(names):
-            told = f"{name!r} is not of the type that --sql says"
-            note(_flags(found, f"__type_{name}__") == 1, told)
+            detail = f"{name!r} is not of the type that --sql says"
+            note(_flags(found, f"__type_{name}__") == 1, detail)
         if self._select["where_clause"]:
             where = _flags(found, _KEPT)
             note(where < 0, "the condition of --sql fails")
@@ -371,15 +371,15 @@ class Query:
         except _duckdb().Error as error:
             if not isinstance(error, _duckdb().DataError | _duckdb().ProgrammingError):
                 _OPEN.process = None  # others may leave it unable to answer
-            told = str(error).partition("\n")[0].rstrip(".")
+            message = str(error).partition("\n")[0].rstrip(".")
             raise _FailedError(
-                f"{path}: --sql cannot be computed: {told}{self._remedy(told)}"
+                f"{path}: --sql cannot be computed: {message}{self._remedy(message)}"
             ) from error
         connection.unregister(_BATCH)
         return made
 
-    def _remedy(self, told: str) -> str:
-        if self.format not in (CSV, JSON_LINES) or "VARCHAR" not in told:
+    def _remedy(self, message: str) -> str:
+        if self.format not in (CSV, JSON_LINES) or "VARCHAR" not in message:
             return ""
         return (
             ": columns of text files are text until a type is said, as in "
@@ -465,7 +465,7 @@ def query_of(text: str) -> Query:
     Raises ConfigurationError, which says what and why, for what is not one SELECT whose rows each
     come of one record of the files, and where DuckDB is not installed.
     """
-    select = _select_of(text, told=True)
+    select = _select_of(text, quoted=True)
     if select["type"] != "SELECT_NODE":
         what = "UNION" if select["type"] == "SET_OPERATION_NODE" else select["type"]
         raise _refused(f"{what} is more than one SELECT", "name all files by one glob")
@@ -797,8 +797,11 @@ def _refused_for(what: str) -> ConfigurationError:
     return _refused(f"{what} cannot be taken, since {_ONE_RECORD}", "leave it out")
 
 
-def _select_of(text: str, *, told: bool = False) -> _Node:
-    """The one SELECT of a text, as DuckDB's parser has it. Raises ConfigurationError."""
+def _select_of(text: str, *, quoted: bool = False) -> _Node:
+    """The one SELECT of a text, as DuckDB's parser has it.
+
+    Raises ConfigurationError, which quotes the text with `quoted`.
+    """
     answer = _connection().execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
     parsed = json.loads(answer[0][0])
     if parsed["error"]:
@@ -806,7 +809,7 @@ def _select_of(text: str, *, told: bool = False) -> _Node:
         if "Only SELECT" in why:
             why = "this is no SELECT"
         raise _refused(
-            f"{why} in {textwrap.shorten(text, 80)!r}" if told else why,
+            f"{why} in {textwrap.shorten(text, 80)!r}" if quoted else why,
             "write one SELECT ... FROM read_csv(...)",
         )
     statements = parsed["statements"]

@@ -204,7 +204,7 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
 
 
 def _ends(file: FileMetadata) -> str | None:
-    # A fault must not let it be taken for another file; all else is told by whoever reads it.
+    # A fault must not let it be taken for another file; all else is reported by what reads it.
     with contextlib.suppress(OSError), blaming(f"{file.path} could not be read"):
         return ends_of(file.path, file.size_in_bytes)
     return None

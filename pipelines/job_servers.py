@@ -39,7 +39,7 @@ _OF_SPARK = "spark_master"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _DATAFLOW = "apache_beam.runners.dataflow."
 _ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
-# An error of ours that a worker raised, which is told as it is.
+# An error of ours that a worker raised, which is reported as it is.
 _OURS = re.compile(r"\bstreamveil(?:\.\w+)+: ")
 _BAD_REQUEST, _CONFLICT, _SERVER_ERROR = 400, 409, 500
 _MAY_RUN = "The job may still run there: see that it has ended before you start it again"

@@ -369,7 +369,7 @@ def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def telling_of_tables(*places: str | None) -> Iterator[None]:
-    """Let an error of a run that appends to tables tell what the next run would do to them.
+    """Let an error of a run that appends to tables say what the next run would do to them.
 
     Raises PartlyWritten in place of an error of the run.
     """
