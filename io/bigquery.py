@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
 from apache_beam.io.gcp.bigquery_tools import RetryStrategy
 from apache_beam.pvalue import PCollection
 
-from streamveil.io.bigquery_tables import fields_there
+from streamveil.io.bigquery_tables import add_fields, fields_there
 from streamveil.io.jsonlines import json_rows
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
@@ -78,15 +79,21 @@ METHODS = ("FILE_LOADS", "STREAMING_INSERTS")
 """How rows get into a table: by files and load jobs, or one by one."""
 
 
-def method_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """The argument of Beam's WriteToBigQuery that a setting stands for.
+TABLE_SETTINGS = ("method", "add_columns")
+"""What can be set of a table to write to."""
 
-    Raises ConfigurationError for a method that is none.
+
+def table_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of the transforms below that settings stand for.
+
+    Raises ConfigurationError for a method that is none, and for add_columns neither true nor false.
     """
-    method = settings.get("method")
+    method, add = settings.get("method"), settings.get("add_columns", "false")
     if method is not None and method not in METHODS:
         raise ConfigurationError(f"method={method} is none of {', '.join(METHODS)}")
-    return {} if method is None else {"method": method}
+    if add not in ("true", "false"):
+        raise ConfigurationError(f"add_columns={add} is neither true nor false")
+    return {"arguments": {"method": method} if method else {}, "add_columns": add == "true"}
 
 
 @dataclass(eq=False)
@@ -97,6 +104,8 @@ class _WriteRowsToBigQuery(beam.PTransform):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Beam's WriteToBigQuery, such as `method`, `triggering_frequency` or
     `additional_bq_parameters`, or in place of what is chosen here."""
+    add_columns: bool = False
+    """Whether columns that a table lacks are added to it, as ones that may be empty."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -118,17 +127,21 @@ class _WriteRowsToBigQuery(beam.PTransform):
 
         Raises:
             ConfigurationError: for a dataset that is not there, and for a table that is there
-                without one of the columns, or with others.
+                with other types, with a column that would stay empty and may not, or without one
+                of the columns where none are to be added.
             MachineFault: when BigQuery does not answer, or refuses this account.
         """
         there = fields_there(self.table)
         if there is not None:
+            missing = _missing(self._schema["fields"], there)
+            if missing and not self.add_columns:
+                _refuse_missing(self.table, missing)
             _refuse_misfit(self.table, self._schema["fields"], there)
 
     def _write(self, rows: PCollection[dict[str, Any]]) -> Any:
         """The last step."""
         arguments = {
-            "schema": self._schema,
+            "schema": _SchemaOf(self.table, self._schema["fields"], self.add_columns),
             "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
             "insert_retry_strategy": RetryStrategy.RETRY_ON_TRANSIENT_ERROR,
@@ -144,6 +157,53 @@ class _WriteRowsToBigQuery(beam.PTransform):
         return written
 
 
+@dataclass
+class _SchemaOf:
+    """The schema of a table, which Beam asks a worker for: its own, or ours where it is to be made.
+
+    BigQuery refuses a load job with another schema than the table has, even where it lacks only a
+    column that may be empty.
+    """
+
+    table: str
+    wanted: Sequence[Mapping[str, Any]]
+    add_columns: bool
+    _found: list[Any] = field(default_factory=list, init=False)
+    """When the table was looked at, and its columns: Beam asks for each row that it streams."""
+
+    def __call__(self, _: object) -> dict[str, Any]:
+        """Look at the table, and add to it what it lacks. Raises as `check`."""
+        if not self._found or time.monotonic() > self._found[0] + _LOOK_AGAIN:
+            there = fields_there(self.table)
+            if there is None:
+                there = [dict(one) for one in self.wanted]
+            elif self.add_columns and (missing := _missing(self.wanted, there)):
+                there = add_fields(self.table, missing)
+            self._found = [time.monotonic(), there]
+        return {"fields": self._found[1]}
+
+
+_LOOK_AGAIN = 60.0  # seconds
+
+
+def _missing(
+    wanted: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The columns that a table lacks."""
+    known = {one["name"] for one in there}
+    return [one for one in wanted if one["name"] not in known]
+
+
+def _refuse_missing(table: str, missing: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a table that lacks columns. Raises ConfigurationError."""
+    names = ", ".join(repr(one["name"]) for one in missing)
+    more = ", ".join(f"ADD COLUMN {one['name']} {_sql_type(one)}" for one in missing)
+    raise ConfigurationError(
+        f"bigquery:{table}: the table has no column {names}, which this run writes: give "
+        f"bigquery:{table}?add_columns=true, or ALTER TABLE `{table}` {more}, or name another table"
+    )
+
+
 # What the API calls the types of BigQuery's SQL.
 _NAMES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "STRUCT": "RECORD"}
 
@@ -151,18 +211,10 @@ _NAMES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "STRUCT": "
 def _refuse_misfit(
     table: str, wanted: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Refuse a table that does not take rows of the wanted columns. Raises ConfigurationError."""
-    known = {one["name"]: one for one in there}
-    missing = [one for one in wanted if one["name"] not in known]
-    if missing:
-        names = ", ".join(repr(one["name"]) for one in missing)
-        more = ", ".join(f"ADD COLUMN {one['name']} {_sql_type(one)}" for one in missing)
-        raise ConfigurationError(
-            f"bigquery:{table}: the table has no column {names}, which this run writes: add what "
-            f"is missing, ALTER TABLE `{table}` {more}, or name another table"
-        )
+    """Refuse a table whose columns do not take the rows. Raises ConfigurationError."""
     ours = {one["name"]: one for one in wanted}
-    for name, one in known.items():
+    for one in there:
+        name = one["name"]
         needed = one.get("mode") == "REQUIRED"
         if name in ours and _sql_type(ours[name]) != _sql_type(one):
             why = f"is {_sql_type(one)} there, and this run writes {_sql_type(ours[name])}"

@@ -22,11 +22,12 @@ from streamveil.io.answers import (
     portfolio_ledger_batch,
 )
 from streamveil.io.bigquery import (
+    TABLE_SETTINGS,
     WriteItemsToBigQuery,
     WritePerRecordToBigQuery,
     WriteReleasesToBigQuery,
     WriteRevisionsToBigQuery,
-    method_of,
+    table_settings,
 )
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
@@ -110,9 +111,9 @@ _SINKS = {
     "bigquery": _Kind(
         "(?P<table>[^/?]+)",
         lambda at, settings, given: WriteReleasesToBigQuery(
-            at["table"], arguments=method_of(settings), **given
+            at["table"], **table_settings(settings), **given
         ),
-        settings=("method",),
+        settings=TABLE_SETTINGS,
     ),
     "pubsub": _Kind(
         _TOPIC,
@@ -160,7 +161,7 @@ _REVISION_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"],
         build=lambda at, settings, given: WriteRevisionsToBigQuery(
-            at["table"], arguments=method_of(settings), **given
+            at["table"], **table_settings(settings), **given
         ),
     ),
     **_written_as(revision_json, revision_record, revision_file),
@@ -172,7 +173,7 @@ def _rows_to_bigquery(schema: pa.Schema, convert: Callable[[list[Any]], pa.Recor
     return replace(
         _SINKS["bigquery"],
         build=lambda at, settings, _: WriteItemsToBigQuery(
-            at["table"], arguments=method_of(settings), schema=schema, convert=convert
+            at["table"], **table_settings(settings), schema=schema, convert=convert
         ),
     )
 
@@ -185,7 +186,7 @@ _PER_RECORD_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"],
         build=lambda at, settings, _: WritePerRecordToBigQuery(
-            at["table"], arguments=method_of(settings)
+            at["table"], **table_settings(settings)
         ),
     ),
     **_written_as(per_record_json, per_record_record, per_record_file),
@@ -234,8 +235,9 @@ def sink_of(
 
     `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH` or
     `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`, of BigQuery `method`,
-    FILE_LOADS or STREAMING_INSERTS (default: the latter for an input without an end). Raises
-    ConfigurationError, which names the flag, for anything else and for what is not installed.
+    FILE_LOADS or STREAMING_INSERTS (default: the latter for an input without an end), and
+    `add_columns`, true or false (default). Raises ConfigurationError, which names the flag, for
+    anything else and for what is not installed.
     """
     if not is_stream(location):
         return WriteReleases(location, labels=labels, shares=shares, layout=layout)

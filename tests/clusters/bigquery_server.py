@@ -300,14 +300,20 @@ class BigQueryServer:
         if name not in self.schemas:
             self._make(name, load["schema"])
         known = {field["name"]: field for field in self.schemas[name]["fields"]}
-        if "ALLOW_FIELD_ADDITION" in load.get("schemaUpdateOptions", ()):
-            known |= {f["name"]: f for f in load["schema"]["fields"] if f["name"] not in known}
+        given = {field["name"]: field for field in load["schema"]["fields"]}
+        for column in {**known, **given}:
+            modes = [one.get(column, {}).get("mode") for one in (known, given)]
+            if modes[0] != modes[1]:
+                raise _Wrong(
+                    "invalid",
+                    f"Provided Schema does not match Table {name}. Field {column} is missing in "
+                    f"the new schema, or was added, or has another mode: {modes}",
+                )
         texts = [uploaded] if uploaded is not None else map(self.files, load["sourceUris"])
         rows = [json.loads(line) for text in texts for line in text.splitlines()]
         wrong = next(filter(None, (_fault(known, row) for row in rows)), None)
         if wrong:
             raise _Wrong("invalid", f"no such field: {wrong}")
-        self.schemas[name] = {"fields": list(known.values())}
         self.rows[name] += rows
 
 

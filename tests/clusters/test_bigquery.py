@@ -1,6 +1,6 @@
 """BigQuery by its own protocol: what Beam's and Google's clients send over HTTP, and how it fails.
 
-The server is a fake of a few requests, in `bigquery_bigquery.py`; load jobs read the emulator of
+The server is a fake of a few requests, in `bigquery_server.py`; load jobs read the emulator of
 Google Cloud Storage.
 """
 
@@ -120,6 +120,40 @@ def test_load_jobs_read_files_of_a_bucket(bigquery, tmp_path, monkeypatch, reque
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", store.proxy.url)
         bigquery.files = store.get
         given = {"temp_location": "gs://bucket/temp", "project": "a-project"}
-        assert main(flags(f"bigquery:{TABLE}", **given)) == 0
+        ledger = "a-project.stats.ledger"
+        assert main(flags(f"bigquery:{TABLE}", ledger=f"bigquery:{ledger}", **given)) == 0
         assert in_table(bigquery) == in_file(tmp_path)
-        assert len(bigquery.jobs) == 1
+        assert len(bigquery.jobs) == 2
+        assert len({row["slot"] for row in bigquery.rows[ledger]}) == 5
+        # A load job has to name the columns as the table has them.
+        change(bigquery)
+        again = flags(f"bigquery:{TABLE}?add_columns=true", start="2024-05-02", **given)
+        assert main(again) == 0
+        assert len(bigquery.rows[TABLE]) == 9
+        assert bigquery.schemas[TABLE]["fields"][-1]["name"] == "bins"
+
+
+def change(bigquery):
+    """Make the table one without `bins`, with another column, and with one that may be empty."""
+    table = bigquery.schemas[TABLE]
+    kept = [one for one in table["fields"] if one["name"] != "bins"]
+    note = {"name": "note", "type": "STRING", "mode": "NULLABLE"}
+    relaxed = [{**one, "mode": "NULLABLE"} if one["name"] == "slot" else one for one in kept]
+    table["fields"] = [*relaxed, note]
+
+
+def test_streamed_rows_go_to_a_table_that_columns_are_added_to(bigquery, capsys):
+    assert main(flags()) == 0
+    change(bigquery)
+    streamed = f"bigquery:{TABLE}?method=STREAMING_INSERTS"
+    again = flags(f"{streamed}&add_columns=true", start="2024-05-02")
+    assert main([*again, "--dry_run"]) == 0
+    names = [one["name"] for one in bigquery.schemas[TABLE]["fields"]]
+    assert names[-1] == "note"  # a dry run changes nothing
+    assert main(flags(streamed, start="2024-05-02")) == 2
+    assert f"give bigquery:{TABLE}?add_columns=true, or ALTER TABLE" in capsys.readouterr().err
+    assert main(again) == 0
+    assert [one["name"] for one in bigquery.schemas[TABLE]["fields"]] == [*names, "bins"]
+    assert bigquery.rows[TABLE][-1]["bins"] == ["cafe", "park"]
+    assert main(flags(f"bigquery:{TABLE}?add_columns=yes")) == 2
+    assert "add_columns=yes is neither true nor false" in capsys.readouterr().err

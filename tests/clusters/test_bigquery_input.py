@@ -22,7 +22,9 @@ pytestmark = pytest.mark.slow
 
 TABLE = "a-project.stats.trips"
 INPUT = f"bigquery:{TABLE}"
-QUERY = f"bigquery:SELECT user, place, time FROM `{TABLE}` WHERE time < TIMESTAMP '2024-05-06'"
+QUERY = f"""bigquery:-- early trips /*
+/* all columns */ SELECT user, place, time FROM `{TABLE}` WHERE time < TIMESTAMP '2024-05-06' -- May
+"""
 TYPES = {"user": "STRING", "place": "STRING", "time": "TIMESTAMP"}
 UTC = dt.timezone.utc
 NOON = dt.datetime(2024, 5, 1, 12, tzinfo=UTC)

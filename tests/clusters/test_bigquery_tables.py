@@ -77,8 +77,9 @@ def fields(**changed):
     [
         (
             {"alarm": None, "bins": None},
-            f"no column 'alarm', 'bins', which this run writes: add what is missing, ALTER TABLE "
-            f"`{RELEASES}` ADD COLUMN alarm BOOL, ADD COLUMN bins ARRAY<STRING>, or name another",
+            f"no column 'alarm', 'bins', which this run writes: give "
+            f"bigquery:{RELEASES}?add_columns=true, or ALTER TABLE `{RELEASES}` ADD COLUMN alarm "
+            "BOOL, ADD COLUMN bins ARRAY<STRING>, or name another table",
         ),
         (
             {"epsilon": {"name": "epsilon", "type": "STRING", "mode": "NULLABLE"}},
