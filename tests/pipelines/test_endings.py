@@ -24,6 +24,7 @@ def stopped(action, log, number):
     child = os.fork()
     if child == 0:
         try:
+            signal.signal(number, signal.SIG_DFL)  # it is ignored where tests run under nohup
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
             with ending(action):
                 os.write(write, b".")
