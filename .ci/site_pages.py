@@ -26,7 +26,7 @@ FROM_REPOSITORY = {
 }
 TO_SITE = {source: page for page, source in FROM_REPOSITORY.items()}
 
-HOUSES = ("mechanisms", "transforms", "io", "pipelines")
+HOUSES = ("mechanisms", "engine", "transforms", "io", "pipelines")
 
 _LINK = re.compile(r"(\]\()([^):#]+)((?:#[^)]*)?\))")
 _PAGE_IN_HTML = re.compile(r'href="([^":#]+\.md)((?:#[^"]*)?)"')

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parent.parent
-HOUSES = ("io", "mechanisms", "pipelines", "transforms")
+HOUSES = ("engine", "io", "mechanisms", "pipelines", "transforms")
 
 
 def wanted() -> set[str]:

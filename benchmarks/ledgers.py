@@ -53,12 +53,12 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
     """Release a stream in which every user is present; every user is a cohort of its own."""
     import numpy as np
 
+    from streamveil.engine.messages import compressed
     from streamveil.mechanisms import DynamicStream, NoiseSource, dynamic_mechanism
     from streamveil.mechanisms.core.budgets import asked_units
     from streamveil.mechanisms.core.cohorts import Moves
     from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
     from streamveil.mechanisms.protocol import Setting
-    from streamveil.transforms.messages import compressed
 
     changing, kinds = STREAMS[stream]
     random = np.random.default_rng(0)

@@ -112,8 +112,8 @@ def encoded(kind: str, per: int, first: int) -> bytes:
 
 def mapper():
     """Of all these users and values."""
+    from streamveil.engine.encode.event_mapper import Columns, EventMapper
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-    from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
     registry = Registry.of(
         dict.fromkeys((f"user-{i:07}" for i in range(USERS)), Requirement(7, 1.0)),

@@ -136,8 +136,8 @@ def bare(path: Path, kind: str, times: str) -> int:
 
 def mapper(kind: str, times: str):
     """Of all these users and places."""
+    from streamveil.engine.encode.event_mapper import Columns, EventMapper
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-    from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
     registry = Registry.of(
         dict.fromkeys((f"user-{i:07}" for i in range(USERS)), Requirement(7, 1.0)),

@@ -269,13 +269,13 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
     import pyarrow as pa
     from _events import START, user_ids
 
+    from streamveil.engine.count.bounding import Bounding
+    from streamveil.engine.count.event_codes import Layout, pack
+    from streamveil.engine.encode.event_mapper import EventMapper
+    from streamveil.engine.messages import Kind
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
     from streamveil.transforms import Columns
-    from streamveil.transforms.columns.event_mapper import EventMapper
-    from streamveil.transforms.counting.bounding import Bounding
     from streamveil.transforms.counting.count_events import Counter
-    from streamveil.transforms.counting.event_codes import Layout, pack
-    from streamveil.transforms.messages import Kind
 
     random = np.random.default_rng(users)
     names = [f"value-{b:02}" for b in range(BINS)]
@@ -385,8 +385,8 @@ def run_registry(users: int) -> dict[str, float]:
 
     from _events import write_requirements
 
+    from streamveil.engine.encode.text import TextIndex
     from streamveil.io import read_requirements
-    from streamveil.transforms.columns.text import TextIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"
@@ -402,24 +402,24 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     import numpy as np
     from _stages import Stage
 
+    from streamveil.engine.count.event_codes import BlockCounts, Layout
+    from streamveil.engine.messages import Kind, Message
+    from streamveil.engine.slot_clock import SlotClock
+    from streamveil.engine.stream.drivers import Configuration, one_driver
+    from streamveil.engine.stream.noise_keys import SameKey
     from streamveil.mechanisms import Population, Requirement, Slots
-    from streamveil.transforms.counting.event_codes import BlockCounts, Layout
-    from streamveil.transforms.messages import Kind, Message
-    from streamveil.transforms.release.drivers import Configuration, one_driver
-    from streamveil.transforms.release.noise_keys import SameKey
     from streamveil.transforms.release.release_steps import (
         Publish,
         ReleaseConfig,
         _ReleaseAtEndFn,
         _ReleaseInTimeFn,
     )
-    from streamveil.transforms.slots.clock import Clock
 
     requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
     population = Population(requirements, np.full(len(requirements), 100_000), bins)
     layout = Layout(1, 900_000, len(requirements), bins, shards)
     made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)))
-    clock, make = Clock(Slots.of("1m")), partial(one_driver, made)
+    clock, make = SlotClock(Slots.of("1m")), partial(one_driver, made)
     config = ReleaseConfig(make, clock, Publish(clock.slots, made.mechanism), 0, slots - 1)
     stage, whole = Stage(_ReleaseInTimeFn(config)), _ReleaseAtEndFn(config)
     whole.setup()

@@ -75,26 +75,26 @@ class Stream:
     def __init__(self, transform, changing: bool) -> None:
         from _stages import Stage
 
-        from streamveil.transforms.counting.bounding import Bounding
+        from streamveil.engine.count.bounding import Bounding
+        from streamveil.engine.count.event_codes import Layout
+        from streamveil.engine.slot_clock import SlotClock
+        from streamveil.engine.stream.drivers import Configuration, one_driver
+        from streamveil.engine.stream.noise_keys import SameKey
         from streamveil.transforms.counting.count_events import Counter, _CountSlotsFn, _MapEventsFn
-        from streamveil.transforms.counting.event_codes import Layout
         from streamveil.transforms.counting.join_requirements import (
             JoinConfig,
             _JoinInTimeFn,
             _MapChangesFn,
         )
-        from streamveil.transforms.release.drivers import Configuration, one_driver
-        from streamveil.transforms.release.noise_keys import SameKey
         from streamveil.transforms.release.release_steps import (
             Publish,
             ReleaseConfig,
             _ReleaseInTimeFn,
         )
-        from streamveil.transforms.slots.clock import Clock
         from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
         registry, most = transform.registry, transform.max_contributions
-        self.clock = Clock(transform.slots, transform.allowed_lateness)
+        self.clock = SlotClock(transform.slots, transform.allowed_lateness)
         self.layout = Layout.choose(registry, transform.domain.bins, transform.shards, timely=True)
         ledgers = Configuration(
             transform.mechanism,
@@ -130,17 +130,19 @@ class Stream:
     def slot(self, slot: int, batch, changes) -> list:
         """What is released, once a slot has begun, had its events and changes, and closed."""
         from streamveil.transforms.counting.count_events import open_blocks
+        from streamveil.transforms.slots.clock import closing_time
 
+        closes = closing_time(self.clock, slot)
         opened, starts = split(self._open.process([("", slot)]))
         codes, _ = split(self._map.process(batch))
         ticks = [block for tick in opened for block in open_blocks(tick, self.layout)]
         # The codes that are late fire at once, those of this slot when it closes.
         split(self._count.process([*ticks, *codes]))
-        counts, _ = split(self._count.fire(self.clock.closing(slot)))
+        counts, _ = split(self._count.fire(closes))
         if self._join is not None:
             asked, _ = split(self._map_changes.process(changes))
             split(self._join.process([*asked, *counts]))
-            counts, _ = split(self._join.fire(self.clock.closing(slot)))
+            counts, _ = split(self._join.fire(closes))
             counts = [count.value for count in counts]
         releases, _ = split(self._release.process([*starts, *counts]))
         return [release.value for release in releases]

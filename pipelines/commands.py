@@ -272,7 +272,7 @@ def _check_times(given: Any) -> None:
     lateness(given.allowed_lateness)
     dialect_of(given)
     if given.time_format is not None:
-        from streamveil.transforms.columns.time_formats import forms_of
+        from streamveil.engine.encode.time_formats import forms_of
 
         forms_of(given.time_format)
     is_true("dry_run", given.dry_run)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine.count.unprotected import exact_counts
 from streamveil.io import read_ledger, read_releases, read_requirements, read_revisions
 from streamveil.mechanisms.adaptive.cycle import AUTO
 from streamveil.mechanisms.core.domains import Categories
@@ -38,7 +39,6 @@ from streamveil.pipelines.report import Report
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.sums import all_sums, longest
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.counting.unprotected import exact_counts
 
 # Of hours: nights are quiet.
 CYCLIC = with_options(DEFAULT, {"cycle": AUTO})

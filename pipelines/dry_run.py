@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.encode.dead_letters import column_of, losses_of
+from streamveil.engine.encode.event_mapper import Columns, EventMapper
+from streamveil.engine.encode.times import to_micros
 from streamveil.io import CsvDialect, is_endless, read_events
 from streamveil.io.events import places_of, read_outputs, split_file
 from streamveil.mechanisms.core.event_tallies import EventTally
@@ -34,9 +37,6 @@ from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dyn
 from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.columns.dead_letters import column_of, losses_of
-from streamveil.transforms.columns.event_mapper import Columns, EventMapper
-from streamveil.transforms.columns.times import to_micros
 from streamveil.transforms.counting.loss_limit import LossLimit
 from streamveil.transforms.release.release_steps import refuse_gap
 

@@ -327,8 +327,8 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
                 f"--{option} is missing: --per_record={INPUT} needs it; see streamveil evaluate "
                 "--help"
             )
+    from streamveil.engine.encode.numbers import as_numbers
     from streamveil.io import check_events, read_events
-    from streamveil.transforms.columns.numbers import as_numbers
 
     column = given.value_column
     dialect = dialect_of(given)

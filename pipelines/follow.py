@@ -23,6 +23,8 @@ import numpy as np
 from apache_beam.io.filesystem import FileMetadata
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine import metrics
+from streamveil.engine.stream.noise_keys import SameKey
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
@@ -83,9 +85,8 @@ from streamveil.pipelines.values import (
     duration_of,
     page_address_of,
 )
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms, metrics
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.counting.loss_limit import tally_in
-from streamveil.transforms.release.noise_keys import SameKey
 from streamveil.transforms.slots.passes import Pass
 
 if TYPE_CHECKING:

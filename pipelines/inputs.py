@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from streamveil.engine.stream.noise_keys import NoiseKey
 from streamveil.io import read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
@@ -22,7 +23,6 @@ from streamveil.pipelines.values import (
     requirement_columns_of,
 )
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.release.noise_keys import NoiseKey
 
 if TYPE_CHECKING:
     from streamveil.transforms import CollectHistograms

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from apache_beam.io.filesystems import FileSystems
 
+from streamveil.engine.stream.noise_keys import GivenKey, RotatedKey
 from streamveil.io.faults import blaming
 from streamveil.io.files import require_filesystem
 from streamveil.io.optional import require_google
@@ -18,7 +19,6 @@ from streamveil.mechanisms.core.records import ConfigurationError, MachineFault,
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT
 from streamveil.pipelines.values import key_places
-from streamveil.transforms.release.noise_keys import GivenKey, RotatedKey
 
 _REMEDY = (
     "bring back the key of the stream, or for a new stream make one with: "

@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -36,7 +37,6 @@ from streamveil.pipelines.job_servers import followed, started
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import metrics
 from streamveil.transforms.checks import follow_to_the_end
 from streamveil.transforms.slots.state_fence import StateWentBack
 

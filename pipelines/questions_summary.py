@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.core.event_tallies import is_loss
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, format_duration
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import metrics
 
 # Where more than this share of what a question asks about cannot be read, or of that is dropped by
 # its bound on contributions, it is said what may help.

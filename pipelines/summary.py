@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.engine import metrics
+from streamveil.engine.stream.guessed_users import more_users
 from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.event_tallies import EventTally, is_loss
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, UNMEASURED, MachineFault
 from streamveil.pipelines.logs import tell_aside
-from streamveil.transforms import metrics
-from streamveil.transforms.release.guessed_users import more_users
 
 # From here on bounding has changed what is counted so much that it must be said how to mend it.
 _MUCH_BEYOND = 0.5

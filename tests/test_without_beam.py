@@ -22,9 +22,11 @@ PACKAGES = (
 BLOCKED = """
 import json, sys
 
+BLOCKED = ["apache_beam", "grpc", "pyarrow", "tqdm"]
+
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("apache_beam", "grpc", "pyarrow", "tqdm"):
+        if name.partition(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
@@ -51,6 +53,17 @@ names = [name for name in mechanisms.__all__ if getattr(mechanisms, name) is Non
 counts = [[[30, 40]]] * 12
 run = sv.simulate("adaptive", counts, [sv.Requirement(3, 1.0)], [100], bytes(32))
 print(json.dumps([names, run.released.shape, float(run.spent.max()) <= 1.0]))
+"""
+ENGINE = """
+import importlib, pkgutil
+
+BLOCKED.remove("pyarrow")
+import streamveil.engine as engine
+
+names = [found.name for found in pkgutil.walk_packages(engine.__path__, "streamveil.engine.")]
+for name in names:
+    importlib.import_module(name)
+print(json.dumps(names))
 """
 LACKING = """
 import importlib
@@ -102,6 +115,12 @@ def test_a_device_loads_few_modules_and_nothing_that_it_does_not_need():
 def test_the_mathematics_runs():
     (missing, shape, kept), said = without_beam(MATHEMATICS)
     assert (missing, shape, kept, said) == ([], [12, 2], True, "")
+
+
+def test_the_engine_is_imported():
+    names, said = without_beam(ENGINE)
+    assert "streamveil.engine.stream.drivers" in names
+    assert said == ""
 
 
 def test_what_needs_beam_says_which_extra_to_install():

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from streamveil.engine.encode.event_mapper import Columns
+    from streamveil.engine.stream.noise_keys import RotatedKey
     from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-    from streamveil.transforms.columns.event_mapper import Columns
     from streamveil.transforms.histograms import Outputs, PrivateHistograms
     from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
     from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         ValueBudget,
     )
     from streamveil.transforms.portfolio.answers import Answers, PrivateAnswers, columns_for
-    from streamveil.transforms.release.noise_keys import RotatedKey
     from streamveil.transforms.release_rows import ReleaseRows
     from streamveil.transforms.slots.heartbeat import Heartbeat
 

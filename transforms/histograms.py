@@ -13,6 +13,16 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.changes import ChangeMapper
+from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
+from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
+from streamveil.engine.stream.guessed_users import GuessedUsers
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -57,20 +67,12 @@ from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limit
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_limit, check_resume, settling, take_public
-from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.changes import ChangeMapper
 from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
-from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.counting.presence import LimitPresence
-from streamveil.transforms.counting.presence_shard import PresenceConfig
-from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
-from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
-from streamveil.transforms.release.guessed_users import GuessedUsers
-from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import (
     Publish,
     ReleaseConfig,
@@ -80,7 +82,6 @@ from streamveil.transforms.release.release_steps import (
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "histogram"
 
@@ -513,7 +514,7 @@ class PrivateHistograms(beam.PTransform):
             self.population.sensitivity,
         )
 
-    def join_config(self, layout: Layout, clock: Clock, *, keeps: bool) -> JoinConfig:
+    def join_config(self, layout: Layout, clock: SlotClock, *, keeps: bool) -> JoinConfig:
         """How changes are joined with events; see :class:`JoinConfig`."""
         assert self.first_slot is not None
         return JoinConfig(
@@ -529,7 +530,7 @@ class PrivateHistograms(beam.PTransform):
             resumed=self._resumes,
         )
 
-    def presence_config(self, layout: Layout, clock: Clock, changing: bool) -> PresenceConfig:
+    def presence_config(self, layout: Layout, clock: SlotClock, changing: bool) -> PresenceConfig:
         """How it is decided which slots of users count; see :class:`PresenceConfig`."""
         assert self.limits is not None
         return PresenceConfig(
@@ -705,7 +706,7 @@ class PrivateHistograms(beam.PTransform):
                 dynamic or self.limits is not None,
                 self.max_rejected,
             ),
-            Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
+            SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,
             bounded=bounded,

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamveil.engine.metrics import LIMITED_PREFIX
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
@@ -19,7 +20,6 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.metrics import LIMITED_PREFIX
 from streamveil.transforms.per_record import CategoryBudget, ValueBudget
 from streamveil.transforms.per_record.statistics import PerRecord
 

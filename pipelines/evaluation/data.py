@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.engine.count.unprotected import Beyond, exact
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
@@ -35,7 +36,6 @@ from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, 
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import ADD_REMOVE, Columns, PrivateHistograms
-from streamveil.transforms.counting.unprotected import Beyond, exact
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.transforms.counting.changes import stranger_keys
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits, read_codes
+from streamveil.engine.count.changes import stranger_keys
+from streamveil.engine.count.event_codes import MEMBERS, Layout, Visits, read_codes
 
 
 @dataclass

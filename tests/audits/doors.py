@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from streamveil.engine.count.event_codes import MEMBERS
 from streamveil.mechanisms import BudgetExceeded
 from streamveil.mechanisms.per_record import Bounds
-from streamveil.transforms.counting.event_codes import MEMBERS
 from tests.audits.mutants import LEAVING, MUTANTS
 
 # A session may draw fewer of each property, and a mistake shows in one of so many for sure.

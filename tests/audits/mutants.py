@@ -280,8 +280,8 @@ def weights_without_sensitivity(patch):
 
 def bounded(patch: Patch, kept: Callable[[Any, np.ndarray], np.ndarray]) -> None:
     """Let other events count, of groups of so many each; one event of each visit is not drawn."""
-    bounding = import_module("streamveil.transforms.counting.bounding")
-    event_codes = import_module("streamveil.transforms.counting.event_codes")
+    bounding = import_module("streamveil.engine.count.bounding")
+    event_codes = import_module("streamveil.engine.count.event_codes")
     patch.setattr(
         bounding.Bounding, "__call__", lambda self, visits, repeats, *_: kept(self, repeats)
     )

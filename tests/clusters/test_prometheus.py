@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import Slots
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import RAW, samples
 from streamveil.pipelines.status import Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import metrics
 
 pytestmark = pytest.mark.prometheus
 

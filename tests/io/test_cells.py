@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.io import read_events
 from streamveil.io.cells import sound_batch
 from streamveil.mechanisms.core.domains import Categories
@@ -19,7 +20,6 @@ from streamveil.mechanisms.core.records import (
     Slots,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
 COLUMNS = ("user", "value", "time")
 REGISTRY = Registry.of({"u1": Requirement(1, 1.0), "u2": Requirement(1, 1.0)})

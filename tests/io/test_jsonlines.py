@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.encode.event_mapper import EventMapper
 from streamveil.io import check_events, json_objects, json_templates, read_events
 from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, read_objects
 from streamveil.io.json_templates import read_template, template_of
@@ -24,7 +25,6 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.core.number_text import number_text
 from streamveil.transforms import Columns
-from streamveil.transforms.columns.event_mapper import EventMapper
 
 NAMES = ("user", "value", "time")
 LONG = 1 << 15

@@ -20,6 +20,8 @@ import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from streamveil.engine.count.changes import ChangeMapper
+from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.io import change_columns, read_domain, read_events, read_requirements
 from streamveil.io.messages import ParseFn, ParseMessages
 from streamveil.mechanisms.core.domains import Categories, Edges
@@ -31,8 +33,6 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.budgets import lookup_of
-from streamveil.transforms.columns.event_mapper import Columns, EventMapper
-from streamveil.transforms.counting.changes import ChangeMapper
 
 EVENT = ("user", "value", "time")
 USERS = ("u1", "u2", "7", "007", "true")

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamveil as sv
+from streamveil.engine.encode.numbers import as_numbers
+from streamveil.engine.encode.times import to_micros
 from streamveil.io import event_table, table_of
 from streamveil.mechanisms.core.cell_text import cell_text
 from streamveil.mechanisms.core.records import parse_time
-from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.times import to_micros
 
 UTC = dt.timezone.utc
 LMT = dt.timezone(dt.timedelta(minutes=53, seconds=28))

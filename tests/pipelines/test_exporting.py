@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import figures_of, samples
 from streamveil.pipelines.status import Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import metrics
 
 SAMPLE = re.compile(r'(\w+)(?:\{\w+="(?:[^"\\]|\\.)*"\})? \S+')
 

@@ -28,6 +28,7 @@ from apache_beam.transforms.userstate import CombiningValueStateSpec
 from apache_beam.utils import subprocess_server
 
 from streamveil import io
+from streamveil.engine import metrics
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
@@ -41,7 +42,6 @@ from streamveil.pipelines.jobs import EventOptions
 from streamveil.pipelines.launch import beams_parser, parse_flags, run
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import metrics
 from streamveil.transforms.slots.state_fence import StateWentBack
 
 # ---- commands and flags ----------------------------------------------------------------------

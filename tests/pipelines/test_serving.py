@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots, format_time
 from streamveil.pipelines.live import server
 from streamveil.pipelines.live.board import BINS_SHOWN, Board
@@ -32,7 +33,6 @@ from streamveil.pipelines.logs import heard_by, logging_as, tell
 from streamveil.pipelines.status import FAILED, RUNNING, Released, Status
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import page_address_of
-from streamveil.transforms import metrics
 
 UTC = dt.timezone.utc
 SECOND = 1_000_000

@@ -160,7 +160,7 @@ def test_the_image_holds_the_library_and_nothing_that_lies_about():
     names = {name for line in copied for name in shlex.split(line)}
     assert names == {
         *("LICENSE", "README.md", "__init__.py", "constraints.txt", "py.typed", "pyproject.toml"),
-        *("io", "mechanisms", "pipelines", "transforms", "templates/launch.py"),
+        *("engine", "io", "mechanisms", "pipelines", "transforms", "templates/launch.py"),
     }
     packages = re.findall(r'"streamveil\.(\w+)', (ROOT / "pyproject.toml").read_text())
     assert {name for name in packages if (ROOT / name).is_dir()} <= names

@@ -13,21 +13,21 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.count.changes import spread
+from streamveil.engine.count.event_codes import pack
+from streamveil.engine.count.participants import choice_message, limits_from
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
 from streamveil.mechanisms import Categories, Lifetime, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.counting.changes import spread
 from streamveil.transforms.counting.count_events import Counter
-from streamveil.transforms.counting.event_codes import pack
-from streamveil.transforms.counting.limit_choice import choice_message, limits_from
 from streamveil.transforms.counting.presence import _LimitAtEndFn
-from streamveil.transforms.messages import Kind, Message
-from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
-from streamveil.transforms.slots.clock import Clock
 from tests.transforms.stand_ins import whole
 
 STREAM = "histogram"
@@ -122,7 +122,7 @@ class Limited:
         """What the shards tell in a pass: counts, and what they keep."""
         made = self.transform(first, last, state)
         layout = made._layout(bounded=True)
-        step = _LimitAtEndFn(made.presence_config(layout, Clock(HOUR), made.changing))
+        step = _LimitAtEndFn(made.presence_config(layout, SlotClock(HOUR), made.changing))
         return [
             output[1]
             for shard in self._shards(made, layout, self._chosen(state))
@@ -141,7 +141,7 @@ class Limited:
         layout, sent = made._layout(bounded=True), self.counted(first, last, state)
         config = ReleaseConfig(
             partial(one_driver, made._ledgers(layout, made.changing)),
-            Clock(HOUR),
+            SlotClock(HOUR),
             Publish(HOUR, self.mechanism),
             first,
             last,

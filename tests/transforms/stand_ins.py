@@ -2,7 +2,7 @@
 
 import apache_beam as beam
 
-from streamveil.transforms.messages import Kind, Message
+from streamveil.engine.messages import Kind, Message
 
 
 class Cell:

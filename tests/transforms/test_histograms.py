@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms import trigger, window
 
+from streamveil.engine import metrics
+from streamveil.engine.count import unprotected
+from streamveil.engine.count.unprotected import exact_counts
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -22,9 +25,7 @@ from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.driver.saved_state import of_parts
 from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
-from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, metrics
-from streamveil.transforms.counting import unprotected
-from streamveil.transforms.counting.unprotected import exact_counts
+from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
 
 KEY = bytes(range(100, 132))
 USERS = [f"u{i}" for i in range(30)]

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamveil.transforms.counting.event_codes import BlockCounts
-from streamveil.transforms.messages import (
+from streamveil.engine.count.event_codes import BlockCounts
+from streamveil.engine.messages import (
     Kind,
     Message,
-    MessageCoder,
     array_from_bytes,
     array_to_bytes,
     compressed,
     expanded,
 )
+from streamveil.transforms.on_beam import MessageCoder
 
 PROPERTY = settings(max_examples=120)
 TYPES = [np.uint8, np.uint16, np.uint32, np.uint64, np.int64, np.float64]

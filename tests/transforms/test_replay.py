@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
+from streamveil.engine.count.event_codes import BlockCounts, Layout
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import Configuration, one_driver
+from streamveil.engine.stream.noise_keys import GivenKey
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
@@ -24,10 +29,6 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
-from streamveil.transforms.counting.event_codes import BlockCounts, Layout
-from streamveil.transforms.messages import Kind, Message
-from streamveil.transforms.release.drivers import Configuration, one_driver
-from streamveil.transforms.release.noise_keys import GivenKey
 from streamveil.transforms.release.release_steps import (
     Publish,
     ReleaseConfig,
@@ -35,7 +36,6 @@ from streamveil.transforms.release.release_steps import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots import arrivals
-from streamveil.transforms.slots.clock import Clock
 from tests.transforms.stand_ins import Bag, Cell, whole
 
 KEY = bytes(range(32))
@@ -89,7 +89,7 @@ def config(block):
     ledgers = Configuration("pba", population, layout, GivenKey(KEY), "histogram")
     slots = Slots(SECOND)
     make = partial(one_driver, ledgers)
-    return ReleaseConfig(make, Clock(slots), Publish(slots, "pba"), keeps=True)
+    return ReleaseConfig(make, SlotClock(slots), Publish(slots, "pba"), keeps=True)
 
 
 def facts():

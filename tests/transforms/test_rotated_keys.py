@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.stream.noise_keys import GivenKey, SameKey
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -24,7 +25,6 @@ from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import CollectHistograms, Columns, RotatedKey
-from streamveil.transforms.release.noise_keys import GivenKey, SameKey
 
 OLD, NEW, NEWEST = bytes(range(32)), bytes(range(50, 82)), bytes(range(100, 132))
 SLOTS, ROTATED = 8, 4

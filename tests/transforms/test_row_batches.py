@@ -16,6 +16,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.encode.dead_letters import FAULT_COLUMN
+from streamveil.engine.encode.event_mapper import EventMapper
 from streamveil.mechanisms import Categories, ConfigurationError, Edges, Registry, Slots
 from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.transforms import (
@@ -30,8 +32,6 @@ from streamveil.transforms import (
     ValueBudget,
     row_batches,
 )
-from streamveil.transforms.columns.dead_letters import FAULT_COLUMN
-from streamveil.transforms.columns.event_mapper import EventMapper
 from streamveil.transforms.row_batches import _batch, _BatchRowsFn, _cells
 
 HOUR = 3_600_000_000

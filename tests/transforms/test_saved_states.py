@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamveil.engine.count.changes import Changes
+from streamveil.engine.messages import arrays_from_bytes, several_from_bytes
 from streamveil.mechanisms import ConfigurationError, NoiseSource
 from streamveil.mechanisms.driver.saved_state import Keeper
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.transforms.counting.changes import Changes
-from streamveil.transforms.messages import arrays_from_bytes, several_from_bytes
 from tests.transforms import asked_streams, saved_streams
 from tests.transforms.limited_streams import CUT, LAST, Limited, told
 

@@ -12,19 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.count.changes import spread, stranger_keys
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, pack
+from streamveil.engine.encode.text import find_users
+from streamveil.engine.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
-from streamveil.transforms.columns.text import find_users
-from streamveil.transforms.counting.changes import spread, stranger_keys
 from streamveil.transforms.counting.count_events import Counter
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack
 from streamveil.transforms.counting.join_requirements import _JoinAtEndFn
-from streamveil.transforms.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
-from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
-from streamveil.transforms.slots.clock import Clock
 from tests.transforms.stand_ins import whole
 
 KEY = bytes(range(50, 82))
@@ -94,7 +94,7 @@ def run_piece(transform, kit, events, changes=()):
     """A run over some slots, from the events in them and changes that are told now."""
     dynamic = transform.changing
     layout = Layout.choose(transform.registry, 2, transform.shards, timely=False)
-    clock = Clock(transform.slots)
+    clock = SlotClock(transform.slots)
     counter = Counter(transform.registry, layout, transform.bounding, STREAM, dynamic)
     mapped, _ = transform.event_mapper(dynamic).map(kit.batch(events))
     parts = defaultdict(list)
@@ -203,7 +203,7 @@ def spending(transform, piece):
     ledgers = after._ledgers(layout, True).make()
     interned = ledgers.decode(piece.state).interned
     place = np.cumsum(interned.sizes > 0) - 1
-    config = after.join_config(layout, Clock(after.slots), keeps=True)
+    config = after.join_config(layout, SlotClock(after.slots), keeps=True)
     states = {layout.key(message.shard): message.payload for message in after._kept}
     mapper = after.change_mapper()
     members, digests, _ = find_users(pa.array(PEOPLE), mapper._users, mapper.stranger_key)

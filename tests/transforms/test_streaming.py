@@ -15,10 +15,11 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine import metrics
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
 from streamveil.mechanisms.registry import INFINITE_MECHANISMS
-from streamveil.transforms import Heartbeat, metrics
+from streamveil.transforms import Heartbeat
 from streamveil.transforms.slots import heartbeat
 
 USERS = [f"u{i}" for i in range(40)]

@@ -18,14 +18,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import Slots
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms import metrics
-from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.columns.dead_letters import late_slots, losses_of, tally_of
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import (
     Layout,
     Packed,
     ShardKey,
@@ -34,9 +28,16 @@ from streamveil.transforms.counting.event_codes import (
     count,
     pack,
 )
+from streamveil.engine.encode.dead_letters import late_slots, losses_of, tally_of
+from streamveil.engine.messages import REJECTED, TALLIES, Kind
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.counting.loss_limit import LossWatch
-from streamveil.transforms.messages import REJECTED, TALLIES, Kind, Message, MessageCoder
-from streamveil.transforms.slots.clock import Clock, latest_slot
+from streamveil.transforms.on_beam import Message, MessageCoder, metrics
+from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
 BlockKey = tuple[int, int, int]
@@ -63,7 +64,7 @@ class Counted(NamedTuple):
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
     tallies: tuple[beam.PCollection[bytes], ...]
     """Of a bounded input: what became of its events."""
-    clock: Clock
+    clock: SlotClock
     layout: Layout
     bounded: bool
 
@@ -90,7 +91,7 @@ def count_events(
     batches: beam.PCollection[pa.RecordBatch],
     make_mapper: Callable[..., Maps],
     counter: Counter,
-    clock: Clock,
+    clock: SlotClock,
     asked: Asked,
     heartbeat: beam.PTransform | None,
     *,
@@ -141,7 +142,7 @@ def count_events(
 def count_at_end(
     codes: beam.PCollection[tuple[BlockKey, Message]],
     counter: Counter,
-    clock: Clock,
+    clock: SlotClock,
     asked: Asked,
 ) -> Counted:
     """Count a bounded input, all at once."""
@@ -171,7 +172,7 @@ def count_at_end(
 def count_in_time(
     codes: beam.PCollection[tuple[BlockKey, Message]],
     counter: Counter,
-    clock: Clock,
+    clock: SlotClock,
     asked: Asked,
     heartbeat: beam.PTransform | None,
 ) -> Counted:
@@ -391,7 +392,7 @@ class _CountSlotsFn(beam.DoFn):
     CODES = BagStateSpec("codes", MessageCoder())
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, counter: Counter, clock: Clock) -> None:
+    def __init__(self, counter: Counter, clock: SlotClock) -> None:
         self._counter = counter
         self._clock = clock
 
@@ -402,7 +403,7 @@ class _CountSlotsFn(beam.DoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         codes.add(element[1])
-        close.set(self._clock.closing(element[1].slot))
+        close.set(closing_time(self._clock, element[1].slot))
 
     @on_timer(CLOSE)
     def _close_slot(

@@ -24,14 +24,8 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
-from streamveil.mechanisms.core.event_tallies import EventTally, Lost
-from streamveil.mechanisms.core.state_codec import seal, unseal
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import reasons_of, rejected_slots, tally_of
-from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
-from streamveil.transforms.counting.bounding import runs
-from streamveil.transforms.counting.changes import (
+from streamveil.engine.count.bounding import runs
+from streamveil.engine.count.changes import (
     NEVER,
     ChangeMapper,
     Changes,
@@ -40,25 +34,24 @@ from streamveil.transforms.counting.changes import (
     spread,
     stranger_keys,
 )
-from streamveil.transforms.counting.cohorts import Cohorts, CohortState
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine.count.cohorts import Cohorts, CohortState
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     Layout,
     ShardKey,
     Visits,
     read_codes,
 )
+from streamveil.engine.encode.dead_letters import reasons_of, rejected_slots, tally_of
+from streamveil.engine.encode.event_mapper import NO_REQUIREMENT
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, several_from_bytes, several_to_bytes
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.mechanisms.core.event_tallies import EventTally, Lost
+from streamveil.mechanisms.core.state_codec import seal, unseal
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.counting.waiting import changes_to_come, due_changes, due_visits
-from streamveil.transforms.messages import (
-    REJECTED,
-    TALLIES,
-    Kind,
-    Message,
-    MessageCoder,
-    several_from_bytes,
-    several_to_bytes,
-)
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.on_beam import Message, MessageCoder, metrics
+from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 _BY_SHARD = KV[Tuple[int, int], Message]
@@ -69,7 +62,7 @@ class JoinConfig:
     """Everything the join is made of: public, but for what the mapper knows."""
 
     registry: Registry
-    clock: Clock
+    clock: SlotClock
     layout: Layout
     change_mapper: Callable[[], ChangeMapper]
     """What makes the mapper on a worker: it holds a secret."""
@@ -260,7 +253,7 @@ def _close(
         for name in ("users", "bins", "kept")
     )
     counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
-    at = config.clock.closing(slot)
+    at = closing_time(config.clock, slot)
     counted = int(counts.counts.sum())
     metrics.count(metrics.EVENTS_COUNTED, counted)
     lost: dict[str, Lost] = {}
@@ -417,7 +410,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
     def _write(self, progress: Any, close: Any, at: _Progress) -> None:
         progress.write(tuple(at))
         if at.busy == at.next_slot:
-            close.set(self._config.clock.closing(at.next_slot))
+            close.set(closing_time(self._config.clock, at.next_slot))
 
     @on_timer(CLOSE)
     def _close_slot(

@@ -17,39 +17,21 @@ import numpy as np
 import numpy.typing as npt
 from apache_beam.typehints import KV, Tuple
 
+from streamveil.engine.count.event_codes import ShardKey, Visits
+from streamveil.engine.count.participants import choice_message
+from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
-from streamveil.transforms.counting.event_codes import ShardKey, Visits
 from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
-from streamveil.transforms.messages import (
-    TALLIES,
-    Kind,
-    Message,
-    array_from_bytes,
-    array_to_bytes,
-)
+from streamveil.transforms.on_beam import Message
 
 if TYPE_CHECKING:
-    from streamveil.transforms.counting.presence_shard import PresenceConfig
+    from streamveil.engine.count.participants import PresenceConfig
 
 Integers = npt.NDArray[np.int64]
 
 _TOLD = "told"
-
-
-def choice_message(limits: Sequence[Limit], shard: int = 0, shards: int = 1) -> Message:
-    """What tells a step of limits, none of which is of a life."""
-    figures = [(one.max_slots, one.blocks, one.chosen) for one in limits]
-    payload = array_to_bytes(np.array(figures, np.int64).reshape(-1, 3))
-    return Message(Kind.CHOICE, 0, shard, payload, shards)
-
-
-def limits_from(choice: Message) -> tuple[Limit, ...]:
-    """The limits that it tells of."""
-    rows = array_from_bytes(choice.payload).tolist()
-    return tuple(Limit(most, blocks, chosen=bool(paid)) for most, blocks, paid in rows)
 
 
 class Chosen(NamedTuple):

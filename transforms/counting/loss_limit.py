@@ -15,6 +15,21 @@ from typing import Protocol
 import apache_beam as beam
 from apache_beam.typehints import KV
 
+from streamveil.engine.encode.dead_letters import WRONG_TYPE
+from streamveil.engine.encode.event_mapper import (
+    A_NUMBER,
+    NO_REQUIREMENT,
+    NOT_A_NUMBER,
+    NULL_VALUE,
+    OUTSIDE_DOMAIN,
+    OUTSIDE_RANGE,
+    Columns,
+)
+from streamveil.engine.encode.numbers import NOT_FINITE, NULL_NUMBER
+from streamveil.engine.encode.text import NULL_USER
+from streamveil.engine.encode.time_formats import guesses
+from streamveil.engine.encode.times import NULL_TIME, UNPARSABLE_TIME
+from streamveil.engine.messages import Kind
 from streamveil.mechanisms.core.event_tallies import (
     LATE,
     EventTally,
@@ -24,21 +39,7 @@ from streamveil.mechanisms.core.event_tallies import (
 )
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import EXCEL, InputLost, Slots, format_time
-from streamveil.transforms.columns.dead_letters import WRONG_TYPE
-from streamveil.transforms.columns.event_mapper import (
-    A_NUMBER,
-    NO_REQUIREMENT,
-    NOT_A_NUMBER,
-    NULL_VALUE,
-    OUTSIDE_DOMAIN,
-    OUTSIDE_RANGE,
-    Columns,
-)
-from streamveil.transforms.columns.numbers import NOT_FINITE, NULL_NUMBER
-from streamveil.transforms.columns.text import NULL_USER
-from streamveil.transforms.columns.time_formats import guesses
-from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
-from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.on_beam import Message
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000

@@ -25,26 +25,19 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.count.changes import NEVER, Changes
+from streamveil.engine.count.event_codes import Layout, ShardKey, Visits
+from streamveil.engine.count.participants import PresenceConfig, PresentShard, limits_from
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, several_from_bytes, several_to_bytes
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.presence import Limit
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.changes import NEVER, Changes
-from streamveil.transforms.counting.event_codes import Layout, ShardKey, Visits
 from streamveil.transforms.counting.join_requirements import mapped_changes, without_requirement
-from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
-from streamveil.transforms.counting.presence_shard import PresenceConfig, PresentShard
+from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.waiting import changes_to_come, due_changes, due_visits
-from streamveil.transforms.messages import (
-    REJECTED,
-    TALLIES,
-    Kind,
-    Message,
-    MessageCoder,
-    several_from_bytes,
-    several_to_bytes,
-)
+from streamveil.transforms.on_beam import Message, MessageCoder, metrics
 from streamveil.transforms.slots.arrivals import another_start
+from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 _BY_SHARD = KV[Tuple[int, int], Message]
@@ -356,7 +349,7 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     def _write(self, progress: Any, close: Any, at: _Progress) -> None:
         progress.write(tuple(at))
         if at.busy == at.next_slot != NEVER:
-            close.set(self._config.clock.closing(at.next_slot))
+            close.set(closing_time(self._config.clock, at.next_slot))
 
     @on_timer(CLOSE)
     def _close_slot(
@@ -390,7 +383,7 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         first = min((message.slot for message in later), default=NEVER)
         at = at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot)
         self._write(progress, close, at)
-        closing = config.clock.closing(slot)
+        closing = closing_time(config.clock, slot)
         yield TimestampedValue(config.told(key, limited.counts), closing)
         if limited.homeless:
             letters, _ = without_requirement(limited.homeless)

@@ -13,6 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.typehints import KV
 
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
+from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Kind
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.local_server import LocalSetting
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -33,10 +41,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
 from streamveil.transforms.checks import check_resume, refuse_limits, settling, take_public
-from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
-from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
-from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.local.played_devices import (
     PlayedDevices,
@@ -46,18 +51,7 @@ from streamveil.transforms.local.played_devices import (
     emit_to_server,
     end_at_server,
 )
-from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.messages import (
-    DONE,
-    LEDGER,
-    REVISED,
-    REVISIONS,
-    STATE,
-    Kind,
-    Message,
-)
-from streamveil.transforms.release.drivers import one_driver
-from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import (
     Publish,
     ReleaseConfig,
@@ -67,7 +61,6 @@ from streamveil.transforms.release.release_steps import (
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "local histogram"
 _BY_STREAM = KV[str, Message]
@@ -366,7 +359,7 @@ class CollectHistograms(beam.PTransform):
                 by_user=False,
                 max_rejected=self.max_rejected,
             ),
-            Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
+            SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,
             bounded=bounded,

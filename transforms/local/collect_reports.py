@@ -10,6 +10,9 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV
 
+from streamveil.engine.messages import ASKS, LEDGER, REJECTED
+from streamveil.engine.stream.local_server import LocalSetting
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness
@@ -20,9 +23,7 @@ from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import refuse_limits, refuse_windows, take_public
 from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
-from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.messages import ASKS, LEDGER, REJECTED, Message
-from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.slots.heartbeat import open_slots

@@ -18,6 +18,9 @@ import numpy.typing as npt
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.count.event_codes import MEMBERS, Layout, Visits, read_codes
+from streamveil.engine.messages import Kind
+from streamveil.engine.stream.local_server import LocalSetting, Transcript
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.user_table import Registry
@@ -26,9 +29,7 @@ from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits, read_codes
-from streamveil.transforms.local.server import LocalSetting, Transcript
-from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.on_beam import Message
 
 Symbols = npt.NDArray[np.int32]
 

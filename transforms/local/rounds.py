@@ -20,6 +20,9 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.encode.dead_letters import rejected_records
+from streamveil.engine.messages import ASKS, REJECTED, Kind, arrays_from_bytes, arrays_to_bytes
+from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.mechanisms.core.event_tallies import LATE
 from streamveil.mechanisms.local.messages import (
     check_answer,
@@ -30,17 +33,7 @@ from streamveil.mechanisms.local.messages import (
 from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStreamState
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import rejected_records
-from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.messages import (
-    ASKS,
-    REJECTED,
-    Kind,
-    Message,
-    arrays_from_bytes,
-    arrays_to_bytes,
-)
+from streamveil.transforms.on_beam import Message, metrics
 from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.arrivals import another_start
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back

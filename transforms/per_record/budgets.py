@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.encode.dead_letters import column_of
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.identity import Form, Identified, name_of
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -24,7 +25,6 @@ from streamveil.mechanisms.per_record.budget_functions import (
     check_on_values,
 )
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
-from streamveil.transforms.columns.dead_letters import column_of
 from streamveil.transforms.per_record.record_columns import (
     by_pieces,
     nulls_of,

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from streamveil.engine.messages import Message, array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.driver.saved_state import Keeper
 from streamveil.mechanisms.per_record.protocol import (
@@ -24,7 +25,6 @@ from streamveil.mechanisms.per_record.protocol import (
 )
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, digest
-from streamveil.transforms.messages import Message, array_from_bytes, array_to_bytes
 
 S = TypeVar("S")
 
@@ -156,7 +156,7 @@ class KeyState(Generic[S]):
 
 @dataclass(frozen=True)
 class KeyDriver(Generic[S]):
-    """Drives the windows of one key: a `SlotDriver` of `transforms/release/drivers.py`."""
+    """Drives the windows of one key: a `SlotDriver` of `engine/stream/drivers.py`."""
 
     SCHEMAS = {
         1: state_codec.record_schema("PerRecord", next_pane=["null", "long"], windows="bytes")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.encode.dead_letters import naming_source
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.per_record.budget_functions import divided
 from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part, Statistic
-from streamveil.transforms.columns.dead_letters import naming_source
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.record_columns import (
     NO_TIME,

@@ -19,17 +19,13 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.encode.dead_letters import tally_of
+from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
+from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
-from streamveil.transforms.columns.dead_letters import tally_of
 from streamveil.transforms.counting.loss_limit import added_up
-from streamveil.transforms.messages import (
-    TALLIES,
-    Kind,
-    Message,
-    array_from_bytes,
-    array_to_bytes,
-)
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.per_record.drivers import KeyDriver
 from streamveil.transforms.per_record.mapper import PaneKey
 from streamveil.transforms.per_record.plan import Plan
@@ -39,7 +35,7 @@ from streamveil.transforms.release.release_steps import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import Clock, latest_slot
+from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _PART = KV[Tuple[int, int], Message]
@@ -51,7 +47,7 @@ A tally here is, for each key, how many messages were sent on to be added up and
 those that were taken, as bytes; see `EventTally.messages`.
 """
 _STREAM = "panes"
-_ALL_TIMES = Clock(Slots(1000))  # there is only pane 0, which no timer closes
+_ALL_TIMES = SlotClock(Slots(1000))  # there is only pane 0, which no timer closes
 
 
 def release_at_end(
@@ -62,7 +58,7 @@ def release_at_end(
     first, last = (0, 0) if source.slots is None else (source.first_slot, source.last_slot)
     assert first is not None
     assert last is not None
-    clock = _ALL_TIMES if source.slots is None else Clock(source.slots)
+    clock = _ALL_TIMES if source.slots is None else SlotClock(source.slots)
     mapped = batches | "MapRecords" >> beam.ParDo(
         _MapRecordsFn(plan, bounded=True, real_time=False)
     ).with_outputs(TALLIES, main="parts")
@@ -98,7 +94,7 @@ def release_at_end(
 def release_in_time(
     batches: beam.PCollection[pa.RecordBatch],
     plan: Plan,
-    clock: Clock,
+    clock: SlotClock,
     heartbeat: beam.PTransform | None,
     settle: int | str | beam.PTransform | None,
 ) -> beam.PCollection[PerRecordRow]:
@@ -218,7 +214,7 @@ class _ClosePaneFn(beam.DoFn):
     OPENED = ReadModifyWriteStateSpec("opened", BooleanCoder())
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: Plan, clock: SlotClock) -> None:
         self._plan = plan
         self._clock = clock
 
@@ -237,7 +233,7 @@ class _ClosePaneFn(beam.DoFn):
             opened.write(True)
         else:
             part.write(added(self._statistic, (part.read() or b"", message.payload)))
-        close.set(self._clock.closing(message.slot))
+        close.set(closing_time(self._clock, message.slot))
 
     @on_timer(CLOSE)
     def _close(

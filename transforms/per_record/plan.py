@@ -8,6 +8,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, cast
 
+from streamveil.engine.stream.drivers import DriverOf
 from streamveil.mechanisms.core.arguments import column_name, refuse, text_of
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
@@ -26,7 +27,6 @@ from streamveil.transforms.per_record.drivers import (
     Windows,
 )
 from streamveil.transforms.per_record.mapper import Source
-from streamveil.transforms.release.drivers import DriverOf
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 

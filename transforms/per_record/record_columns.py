@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.encode.dead_letters import column_of
+from streamveil.engine.encode.numbers import as_numbers
+from streamveil.engine.encode.times import to_micros
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.protocol import Floats, Integers
-from streamveil.transforms.columns.dead_letters import column_of
-from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.times import to_micros
 
 NOWHERE = -1
 NO_TIME = np.iinfo(np.int64).min  # far before the year 1

@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from streamveil.engine.encode.time_formats import form_text
+from streamveil.engine.encode.times import check_reading
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.arguments import slots_of, texts_of
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
 from streamveil.transforms.checks import settling, take_options
-from streamveil.transforms.columns.time_formats import form_text
-from streamveil.transforms.columns.times import check_reading
 from streamveil.transforms.per_record.budgets import Budget, types_of
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
@@ -28,9 +30,7 @@ from streamveil.transforms.per_record.plan import (
     mechanism_of,
     take_records,
 )
-from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.row_batches import as_batches
-from streamveil.transforms.slots.clock import Clock
 
 
 @beam.typehints.with_output_types(PerRecordRow)
@@ -255,7 +255,7 @@ class PerRecord(beam.PTransform):
                     "the input has no end, so a window of all times would never close: give the "
                     "length of panes (--slot)"
                 )
-            clock = Clock(self.slots, int(self.allowed_lateness))
+            clock = SlotClock(self.slots, int(self.allowed_lateness))
             return release_in_time(batches, plan, clock, self.heartbeat, self.settle)
         if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(

@@ -12,6 +12,13 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.guessed_users import GuessedUsers
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.arguments import is_true, refuse, registry_of
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
@@ -40,11 +47,9 @@ from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.transforms.checks import check_resume, settling, take_options
-from streamveil.transforms.columns.event_mapper import Columns
-from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import Asked, BlockKey, Counted, count_events
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.messages import BOOKED, DONE, LEDGER, REVISED, STATE, Message
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, bounds_from
 from streamveil.transforms.portfolio.counting import (
     PortfolioCounter,
@@ -55,9 +60,6 @@ from streamveil.transforms.portfolio.counting import (
 from streamveil.transforms.portfolio.driver import PortfolioLedgers, PublishAnswers
 from streamveil.transforms.portfolio.mapping import QuestionsMapper, columns_read, slices_of
 from streamveil.transforms.portfolio.saved import Saved
-from streamveil.transforms.release.drivers import one_driver
-from streamveil.transforms.release.guessed_users import GuessedUsers
-from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
     ReleaseConfig,
     _ReleaseAtEndFn,
@@ -65,7 +67,6 @@ from streamveil.transforms.release.release_steps import (
 )
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "portfolio"
 
@@ -382,7 +383,7 @@ class PrivateAnswers(beam.PTransform):
             slices,
             on_workers.event_mapper,
             on_workers.counter(bounded),
-            Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
+            SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self._end),
             self.heartbeat,
             bounded=bounded,

@@ -22,6 +22,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import (
+    MEMBERS,
+    Layout,
+    Packed,
+    bound_block,
+    pack,
+    read_codes,
+)
+from streamveil.engine.encode.dead_letters import losses_of, tally_of
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import UNIFORM, NothingChosen
@@ -38,25 +50,8 @@ from streamveil.mechanisms.portfolio.bounds import (
 )
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
-from streamveil.transforms.columns.dead_letters import losses_of, tally_of
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.event_codes import (
-    MEMBERS,
-    Layout,
-    Packed,
-    bound_block,
-    pack,
-    read_codes,
-)
 from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
-from streamveil.transforms.messages import (
-    TALLIES,
-    Kind,
-    Message,
-    array_from_bytes,
-    array_to_bytes,
-)
+from streamveil.transforms.on_beam import Message
 from streamveil.transforms.portfolio.mapping import QuestionEvents, QuestionsMapper, with_questions
 
 Integers = npt.NDArray[np.int64]

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamveil.transforms.counting.bounding import runs
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Packed
+from streamveil.engine.count.bounding import runs
+from streamveil.engine.count.event_codes import MEMBERS, Layout, Packed
 
 
 def split(

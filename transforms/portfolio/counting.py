@@ -16,16 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.mechanisms.core.event_tallies import LATE, EventTally
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.portfolio.measures import Measure
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import rejected_slots
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.count_events import BlockKey, Counter
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine import metrics
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     Codes,
     Layout,
@@ -36,7 +29,9 @@ from streamveil.transforms.counting.event_codes import (
     pack,
     read_codes,
 )
-from streamveil.transforms.messages import (
+from streamveil.engine.encode.dead_letters import rejected_slots
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.messages import (
     Kind,
     Message,
     arrays_from_bytes,
@@ -46,6 +41,11 @@ from streamveil.transforms.messages import (
     integers_from_bytes,
     narrow,
 )
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.portfolio.measures import Measure
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.transforms.counting.count_events import BlockKey, Counter
 from streamveil.transforms.portfolio import carried
 from streamveil.transforms.portfolio.mapping import QuestionEvents, with_questions
 

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.messages import LEDGER, several_from_bytes, several_to_bytes
+from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.portfolio.bounds import AutoBounds, bounds_of, with_bounds
@@ -21,17 +23,10 @@ from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.portfolio.times import TimeSum
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
-from streamveil.transforms import metrics
-from streamveil.transforms.messages import (
-    LEDGER,
-    Message,
-    several_from_bytes,
-    several_to_bytes,
-)
+from streamveil.transforms.on_beam import Message, metrics
 from streamveil.transforms.portfolio.bounds_choice import bounds_from
 from streamveil.transforms.portfolio.counting import PortfolioLayout, histograms_of
 from streamveil.transforms.portfolio.saved import Saved
-from streamveil.transforms.release.guessed_users import GuessedUsers
 
 _PROGRESS = logging.getLogger("streamveil.progress")
 

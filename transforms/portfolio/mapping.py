@@ -12,6 +12,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine import metrics
+from streamveil.engine.encode.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    losses_of,
+    naming_source,
+    rejected_rows,
+    unread_rows,
+    with_tally,
+)
+from streamveil.engine.encode.event_mapper import (
+    AHEAD,
+    NO_REQUIREMENT,
+    OUTSIDE_RANGE,
+    REASON_OF_CODE,
+    Columns,
+    DomainMap,
+    Events,
+    nulls_of,
+    slots_of,
+)
+from streamveil.engine.encode.numbers import NOT_FINITE, NULL_NUMBER, as_numbers
+from streamveil.engine.encode.text import NULL_USER, TextIndex, as_text, find_users, user_texts
 from streamveil.mechanisms.core.event_tallies import (
     ELSEWHERE,
     OF_QUESTION,
@@ -23,29 +46,6 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import (
-    WRONG_TYPE,
-    column_of,
-    losses_of,
-    naming_source,
-    rejected_rows,
-    unread_rows,
-    with_tally,
-)
-from streamveil.transforms.columns.event_mapper import (
-    AHEAD,
-    NO_REQUIREMENT,
-    OUTSIDE_RANGE,
-    REASON_OF_CODE,
-    Columns,
-    DomainMap,
-    Events,
-    nulls_of,
-    slots_of,
-)
-from streamveil.transforms.columns.numbers import NOT_FINITE, NULL_NUMBER, as_numbers
-from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users, user_texts
 
 _ROWS = 1 << 18  # mapped at once
 

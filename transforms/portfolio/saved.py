@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.engine.messages import array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.bounds import looks_at, with_bounds
 from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.transforms.messages import array_from_bytes, array_to_bytes
 
 _PURPOSE = b"answers"
 

@@ -16,6 +16,10 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, REVISIONS, STATE, Kind
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import Driver, DriverOf
+from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Release,
@@ -26,23 +30,10 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.presence.life_share import mostly_left_out
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.transforms import metrics
 from streamveil.transforms.counting.loss_limit import check_whole
-from streamveil.transforms.messages import (
-    BOOKED,
-    DONE,
-    LEDGER,
-    REVISED,
-    REVISIONS,
-    STATE,
-    Kind,
-    Message,
-    MessageCoder,
-)
-from streamveil.transforms.release.drivers import Driver, DriverOf
-from streamveil.transforms.release.guessed_users import GuessedUsers
+from streamveil.transforms.on_beam import Message, MessageCoder, metrics
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
@@ -70,7 +61,7 @@ class ReleaseConfig:
 
     drivers: Callable[[], DriverOf]
     """Makes on a worker what gives the driver of a key."""
-    clock: Clock
+    clock: SlotClock
     """How time is cut, and when a slot closes."""
     emit: Emit
     """What is given of a release."""
@@ -359,8 +350,8 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
         )
 
 
-def _time_now(clock: Clock, now: Timestamp, slot: int) -> Timestamp:
-    closing = clock.closing(slot)
+def _time_now(clock: SlotClock, now: Timestamp, slot: int) -> Timestamp:
+    closing = closing_time(clock, slot)
     return closing if now >= GlobalWindow().max_timestamp() else max(closing, now)
 
 

@@ -17,8 +17,8 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from streamveil.engine.messages import Message
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.transforms.messages import Message
 
 # Of so many slots that were taken last, the stage knows what their parts were.
 REMEMBERED = 16

@@ -21,7 +21,8 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.transforms.messages import Kind, Message, MessageCoder
+from streamveil.engine.messages import Kind
+from streamveil.transforms.on_beam import Message, MessageCoder
 
 # A runner may tell of a checkpoint every bundle that has ended, also those behind its barrier, as
 # Flink's does. So a commit says nothing of what came behind the barriers of checkpoints that were

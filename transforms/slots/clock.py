@@ -1,11 +1,10 @@
-"""When a slot closes in event time: at its end, or so much later as events may be late."""
+"""Times of slots as Beam has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.records import MICROSECONDS, Slots
 
 # Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
@@ -13,17 +12,9 @@ from streamveil.mechanisms.core.records import MICROSECONDS, Slots
 MOST_AHEAD = MICROSECONDS["d"]
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Turns slots into the times of timers."""
-
-    slots: Slots
-    lateness: int = 0
-    """Microseconds, in whole milliseconds, by which a slot stays open after its end."""
-
-    def closing(self, slot: int) -> Timestamp:
-        """When a slot closes."""
-        return Timestamp(micros=self.slots.end(slot) + self.lateness)
+def closing_time(clock: SlotClock, slot: int) -> Timestamp:
+    """When a slot closes."""
+    return Timestamp(micros=clock.closing(slot))
 
 
 def latest_slot(slots: Slots) -> int:

@@ -18,9 +18,10 @@ from apache_beam.transforms.window import GlobalWindows, TimestampedValue
 from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
+from streamveil.engine.messages import FIRST_SLOT, Kind
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
 from streamveil.transforms.checks import follow_to_the_end, keep_keys_whole
-from streamveil.transforms.messages import FIRST_SLOT, Kind, Message
+from streamveil.transforms.on_beam import Message
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -14,10 +14,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from streamveil.mechanisms.core.event_tallies import LATE, EventTally
-from streamveil.mechanisms.core.records import Slots
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import (
+from streamveil.engine.encode.dead_letters import (
     losses_of,
     naming_source,
     rejected_rows,
@@ -25,8 +22,11 @@ from streamveil.transforms.columns.dead_letters import (
     tally_of,
     with_tally,
 )
-from streamveil.transforms.columns.event_mapper import Columns, slots_of
-from streamveil.transforms.messages import REJECTED, WAITING
+from streamveil.engine.encode.event_mapper import Columns, slots_of
+from streamveil.engine.messages import REJECTED, WAITING
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally
+from streamveil.mechanisms.core.records import Slots
+from streamveil.transforms.on_beam import metrics
 
 # A slot is null where the source could not be read to its end.
 WAITING_SCHEMA = pa.schema([("source", pa.string()), ("slot", pa.int64())])

@@ -86,8 +86,8 @@ def _read(
     given: argparse.Namespace, function: BudgetFunction | None, lookup: Lookup | None
 ) -> tuple[Floats, Floats]:
     """Values and budgets of the records of files, shape (n,) each."""
+    from streamveil.engine.encode.numbers import as_numbers
     from streamveil.io import check_events, read_events
-    from streamveil.transforms.columns.numbers import as_numbers
     from streamveil.transforms.per_record import CategoryBudget, ValueBudget
 
     column = given.budget_column or given.value_column

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from streamveil.engine.stream.local_server import Server
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
@@ -14,7 +15,6 @@ from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
 from streamveil.pipelines.evaluation.drivers import Local, WindowUse, is_local, local_users
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import WEvent
-from streamveil.transforms.local.server import Server
 
 NAMES = ("rotation", "rotation:robust=true", "plpa+", "lba", "pba")
 

@@ -8,8 +8,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.userstate import BagStateSpec
 
+from streamveil.engine import metrics
 from streamveil.pipelines.in_memory.steps import run_here, run_steps
-from streamveil.transforms import metrics
 
 
 class Sorts(beam.DoFn):

@@ -19,14 +19,10 @@ from apache_beam.transforms.window import TimestampedValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import ConfigurationError, Registry, Requirement
-from streamveil.mechanisms.core.budgets import to_units
-from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
-from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.changes import spread
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine import metrics
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.changes import spread
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
     Layout,
@@ -35,13 +31,18 @@ from streamveil.transforms.counting.event_codes import (
     bound_block,
     pack,
 )
+from streamveil.engine.messages import REJECTED, TALLIES, Kind
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
+from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
 from streamveil.transforms.counting.join_requirements import (
     JoinConfig,
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.messages import REJECTED, TALLIES, Kind
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
 
@@ -229,7 +230,14 @@ def join_of(kit, registry, *, timely, shards=2, last=LAST, first=0):
     )
     layout = Layout.choose(registry, 2, shards, timely=timely)
     config = JoinConfig(
-        registry, Clock(transform.slots), layout, transform.change_mapper, HORIZON, first, last, "s"
+        registry,
+        SlotClock(transform.slots),
+        layout,
+        transform.change_mapper,
+        HORIZON,
+        first,
+        last,
+        "s",
     )
     return transform, config
 
@@ -349,7 +357,7 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
             key, message = arrivals[slot][i]
             run(shards[key], lambda shard, message=message: shard.process(message))
         for shard in shards.values():
-            assert shard.close.time == config.clock.closing(slot)
+            assert shard.close.time == closing_time(config.clock, slot)
             run(shard, Shard.fire)
             if checked is not None:
                 checked.append(sum(len(cell.bag) for cell in (shard.events, shard.asked)))

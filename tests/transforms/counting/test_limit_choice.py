@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from streamveil.engine import metrics
+from streamveil.engine.count.participants import choice_message
+from streamveil.engine.stream.drivers import ByPresence
 from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.limit_choice import choice_message
-from streamveil.transforms.release.drivers import ByPresence
 
 KEY = bytes(range(32))
 SLOTS = 100

@@ -5,6 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.mechanisms import ConfigurationError, Lifetime, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.driver.life_stream import LifeStream
@@ -13,7 +14,6 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms import metrics
 from tests.mechanisms.presence.lives import beyond
 
 KEY = bytes(range(32))

@@ -8,6 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streamveil.engine import metrics
+from streamveil.engine.count.changes import stranger_keys
+from streamveil.engine.count.event_codes import MEMBERS, BlockCounts, Layout, Visits
+from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.messages import TALLIES, Kind, Message
+from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import (
     BudgetExceeded,
     ConfigurationError,
@@ -25,13 +31,7 @@ from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.changes import stranger_keys
-from streamveil.transforms.counting.event_codes import MEMBERS, BlockCounts, Layout, Visits
 from streamveil.transforms.counting.presence import _LimitAtEndFn, _LimitInTimeFn, _Progress
-from streamveil.transforms.counting.presence_shard import PresenceConfig
-from streamveil.transforms.messages import TALLIES, Kind, Message
-from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
 
@@ -270,7 +270,7 @@ def given_key():
 
 def config(**options):
     layout = Layout.choose(REGISTRY, 2, 1, timely=True)
-    clock = Clock(Slots.of("1h"))
+    clock = SlotClock(Slots.of("1h"))
     return PresenceConfig(
         REGISTRY, layout, (LIMIT,) * 3, "add_remove", given_key, clock, stream="s", **options
     )

@@ -7,6 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine import metrics
+from streamveil.engine.count.changes import stranger_keys
+from streamveil.engine.count.event_codes import MEMBERS, Layout
+from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.accounting.presence_filter import PresenceTerms
 from streamveil.mechanisms.core.budgets import to_units
@@ -18,12 +24,6 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.changes import stranger_keys
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout
-from streamveil.transforms.counting.presence_shard import PresenceConfig
-from streamveil.transforms.messages import Kind, Message
-from streamveil.transforms.slots.clock import Clock
 from tests.transforms.counting.test_presence import Shaken, Shard, given_key, visits
 from tests.transforms.stand_ins import WithChanges
 
@@ -333,7 +333,7 @@ def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed
         (LIMIT,) * 3,
         "add_remove",
         given_key,
-        Clock(Slots.of("1h")),
+        SlotClock(Slots.of("1h")),
         first_slot=0,
         stream="s",
         change_mapper=transform.change_mapper,

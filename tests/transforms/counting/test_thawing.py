@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from streamveil.engine.messages import Kind
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.presence import Limit
-from streamveil.transforms.messages import Kind
 from tests.transforms.limited_streams import CHANGES, CUT, LAST, LONGEST, USERS, Limited, told
 
 KEY = bytes(range(32))

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.stream.local_server import Transcript
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.transforms import CollectHistograms, Columns
-from streamveil.transforms.local.server import Transcript
-from streamveil.transforms.messages import Kind, Message
 
 KEY = bytes(range(50, 82))
 N = 60

@@ -17,6 +17,8 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine import metrics
+from streamveil.engine.messages import Kind, Message
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.messages import (
@@ -28,7 +30,7 @@ from streamveil.mechanisms.local.messages import (
 )
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.tokens import TOKEN_BYTES
-from streamveil.transforms import CollectReports, metrics
+from streamveil.transforms import CollectReports
 from streamveil.transforms.local.collect_reports import _AssignFn
 from streamveil.transforms.local.rounds import (
     Answer,
@@ -36,7 +38,6 @@ from streamveil.transforms.local.rounds import (
     ask_parts,
     tally_of,
 )
-from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Given

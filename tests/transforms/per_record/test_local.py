@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import FixedWindows
 
+from streamveil.engine.stream.noise_keys import GivenKey
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.per_record import Randomizer, statistic
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.transforms import CollectPerRecordCount, CollectPerRecordSum
 from streamveil.transforms.per_record.local import Randomize
-from streamveil.transforms.release.noise_keys import GivenKey
 
 KEY = bytes(range(32))
 

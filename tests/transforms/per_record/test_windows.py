@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 
+from streamveil.engine.stream.noise_keys import GivenKey
 from streamveil.mechanisms import ConfigurationError, Slots
 from streamveil.transforms import (
     CollectPerRecordCount,
@@ -14,7 +15,6 @@ from streamveil.transforms import (
     PerRecordSum,
     RotatedKey,
 )
-from streamveil.transforms.release.noise_keys import GivenKey
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
@@ -18,7 +19,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean
 from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.transforms import Columns, metrics
+from streamveil.transforms import Columns
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
 
 HOUR = 3_600_000_000

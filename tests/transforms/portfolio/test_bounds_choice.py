@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamveil.engine.count.event_codes import Packed
+from streamveil.engine.messages import Kind, Message, array_to_bytes
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import InputLost
@@ -19,9 +21,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.transforms.counting.event_codes import Packed
 from streamveil.transforms.counting.loss_limit import LossLimit
-from streamveil.transforms.messages import Kind, Message, array_to_bytes
 from streamveil.transforms.portfolio import bounds_choice
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, _ChooseFn

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, pack
+from streamveil.engine.encode.event_mapper import Events
 from streamveil.mechanisms.core.records import UNIFORM
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack
 from streamveil.transforms.portfolio import carried
 
 BLOCK, EDGE = 8, 5

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.count import event_codes
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, Packed
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.messages import Kind, arrays_to_bytes, compressed
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
 from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting import event_codes
-from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, Packed
-from streamveil.transforms.messages import Kind, arrays_to_bytes, compressed
 from streamveil.transforms.portfolio.answers import columns_for
 from streamveil.transforms.portfolio.counting import (
     PackedSmall,

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.encode.dead_letters import tally_of, with_tally
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -18,7 +19,6 @@ from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.transforms.columns.dead_letters import tally_of, with_tally
 from streamveil.transforms.portfolio import mapping
 from streamveil.transforms.portfolio.answers import columns_for
 from streamveil.transforms.portfolio.mapping import QuestionsMapper, slices_of

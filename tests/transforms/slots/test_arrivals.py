@@ -15,12 +15,14 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine import metrics
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.transforms import histograms, metrics
-from streamveil.transforms.messages import Kind, Message
-from streamveil.transforms.release.drivers import one_driver
+from streamveil.transforms import histograms
 from streamveil.transforms.release.release_steps import (
     LONGEST_WAIT,
     Publish,
@@ -29,7 +31,6 @@ from streamveil.transforms.release.release_steps import (
 )
 from streamveil.transforms.slots import arrivals
 from streamveil.transforms.slots.arrivals import REMEMBERED, Arrivals
-from streamveil.transforms.slots.clock import Clock
 
 FIRST, LAST, PARTS = 3, 9, 3
 KEYS = [(slot, number) for slot in range(FIRST, LAST + 1) for number in range(PARTS)]
@@ -101,7 +102,9 @@ class Stage:
         self.ledger = Ledger(parts)
         slots = Slots(1000)
         self.fn = _ReleaseInTimeFn(
-            ReleaseConfig(partial(one_driver, self.ledger), Clock(slots), Publish(slots, "none"))
+            ReleaseConfig(
+                partial(one_driver, self.ledger), SlotClock(slots), Publish(slots, "none")
+            )
         )
         self.fn.setup()
         self.waiting = Bag()

@@ -8,8 +8,8 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints import KV
 
+from streamveil.engine.messages import Kind, Message
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.slots import checkpoint_hold as settling
 
 KEY = "key"

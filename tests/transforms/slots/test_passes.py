@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.messages import REJECTED, WAITING
 from streamveil.mechanisms import ConfigurationError, Slots
 from streamveil.mechanisms.core.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
-from streamveil.transforms.messages import REJECTED, WAITING
 from streamveil.transforms.slots.passes import Pass, _SplitByPassFn
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

@@ -22,20 +22,20 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
+from streamveil.engine.count.event_codes import BlockCounts
+from streamveil.engine.messages import Kind, Message
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import one_driver
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
-from streamveil.transforms.counting.event_codes import BlockCounts
-from streamveil.transforms.messages import Kind, Message
-from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import (
     Publish,
     ReleaseConfig,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots import state_fence as fence
-from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.spending import spent
 
@@ -291,7 +291,7 @@ def stage(kit):
     def make():
         config = ReleaseConfig(
             partial(one_driver, transform._ledgers(layout)),
-            Clock(transform.slots),
+            SlotClock(transform.slots),
             Publish(transform.slots, transform.mechanism),
         )
         return _ReleaseInTimeFn(config), messages

@@ -10,6 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.encode.event_mapper import (
+    NOT_A_NUMBER,
+    NULL_VALUE,
+    OUTSIDE_DOMAIN,
+    REASON_OF_CODE,
+    DomainMap,
+)
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -17,13 +24,6 @@ from streamveil.mechanisms import (
     Grid,
     WithNull,
     WithOther,
-)
-from streamveil.transforms.columns.event_mapper import (
-    NOT_A_NUMBER,
-    NULL_VALUE,
-    OUTSIDE_DOMAIN,
-    REASON_OF_CODE,
-    DomainMap,
 )
 
 PROPERTY = settings(max_examples=120)

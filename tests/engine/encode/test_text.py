@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamveil.transforms.columns import text as text_module
-from streamveil.transforms.columns.text import TextIndex, as_text, keyed_digest, text_words
+from streamveil.engine.encode import text as text_module
+from streamveil.engine.encode.text import TextIndex, as_text, keyed_digest, text_words
 
 PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))

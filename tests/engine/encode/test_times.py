@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.core.local_days import CalendarSlots
-from streamveil.transforms.columns.times import (
+from streamveil.engine.encode.times import (
     AMBIGUOUS_TIME,
     EARLIEST,
     LATEST,
@@ -23,6 +21,8 @@ from streamveil.transforms.columns.times import (
     UNPARSABLE_TIME,
     to_micros,
 )
+from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.core.local_days import CalendarSlots
 
 PROPERTY = settings(max_examples=120)
 UTC = dt.timezone.utc

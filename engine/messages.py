@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from apache_beam import coders
 
 # Outputs on the side.
 REJECTED = "rejected"
@@ -76,30 +75,6 @@ class Message(NamedTuple):
 
 
 _HEADER = struct.Struct("<Bqii")
-
-
-class MessageCoder(coders.Coder):
-    """Codes a message as its bytes."""
-
-    encode = staticmethod(Message.to_bytes)
-    decode = staticmethod(Message.from_bytes)
-
-    def is_deterministic(self) -> bool:
-        """Equal messages have equal bytes."""
-        return True
-
-    def to_type_hint(self) -> type:
-        """The type that is coded."""
-        return Message
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-coders.registry.register_coder(Message, MessageCoder)
 
 
 _ARRAY = struct.Struct("<cBB")

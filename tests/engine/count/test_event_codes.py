@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import Registry, Requirement
-from streamveil.mechanisms.randomness.noise import keyed_words
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine.count.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
     BlockCounts,
@@ -22,6 +19,9 @@ from streamveil.transforms.counting.event_codes import (
     pack,
     slot_tables,
 )
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.mechanisms import Registry, Requirement
+from streamveil.mechanisms.randomness.noise import keyed_words
 
 PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))

@@ -12,6 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, ShardKey
+from streamveil.engine.encode.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    rejected_rows,
+    unread_rows,
+)
+from streamveil.engine.encode.numbers import as_numbers
+from streamveil.engine.encode.text import NULL_USER, TextIndex, as_text, find_users
+from streamveil.engine.encode.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
+from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
@@ -23,17 +34,6 @@ from streamveil.mechanisms.core.records import (
     valid_windows,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.dead_letters import (
-    WRONG_TYPE,
-    column_of,
-    rejected_rows,
-    unread_rows,
-)
-from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users
-from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, ShardKey
-from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 
 UNREADABLE_USER = "unreadable user"
 NO_SLOT = "no slot"

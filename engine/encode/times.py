@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.encode.time_formats import ISO, as_iso, forms_of
 from streamveil.mechanisms.core.records import (
     EXCEL,
     MICROSECONDS,
@@ -20,7 +21,6 @@ from streamveil.mechanisms.core.records import (
     check_zone,
     parse_time,
 )
-from streamveil.transforms.columns.time_formats import ISO, as_iso, forms_of
 
 _SHIFT = {"s": 6, "ms": 3, "us": 0, "ns": -3}  # a unit is 10**shift microseconds
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.engine.count.bounding import runs
+from streamveil.engine.count.changes import NEVER, Changes, Keys, strictest
+from streamveil.engine.count.event_codes import MEMBERS, ShardCounts
+from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
-from streamveil.transforms.counting.bounding import runs
-from streamveil.transforms.counting.changes import NEVER, Changes, Keys, strictest
-from streamveil.transforms.counting.event_codes import MEMBERS, ShardCounts
-from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 
 Integers = npt.NDArray[np.int64]
 

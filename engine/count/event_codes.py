@@ -14,14 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import DISTINCT, UNIFORM
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
-from streamveil.mechanisms.randomness.noise import Words
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting.bounding import Bounding, draw_one, mix, runs
-from streamveil.transforms.messages import (
+from streamveil.engine.count.bounding import Bounding, draw_one, mix, runs
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.messages import (
     Kind,
     Message,
     arrays_from_bytes,
@@ -29,6 +24,11 @@ from streamveil.transforms.messages import (
     integers_from_bytes,
     narrow,
 )
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import DISTINCT, UNIFORM
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
+from streamveil.mechanisms.randomness.noise import Words
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.unsignedinteger]

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.core.records import EPOCH, ConfigurationError
-from streamveil.transforms.columns.event_mapper import Columns
-from streamveil.transforms.columns.time_formats import guesses
-from streamveil.transforms.columns.times import (
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.encode.time_formats import guesses
+from streamveil.engine.encode.times import (
     AMBIGUOUS_TIME,
     NULL_TIME,
     UNPARSABLE_TIME,
     to_micros,
 )
+from streamveil.mechanisms.core.records import EPOCH, ConfigurationError
 
 FORMS = (
     *("%d.%m.%Y %H:%M", "%d.%m.%y", "%m/%d/%Y %I:%M:%S %p", "%Y%m%d", "%d %b %Y", "%B %d, %Y"),

@@ -13,6 +13,23 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.engine import metrics
+from streamveil.engine.count.event_codes import (
+    BlockCounts,
+    Layout,
+    ShardCounts,
+    slot_tables,
+    slots_beyond,
+)
+from streamveil.engine.count.participants import choice_message, limits_from, thawed_counters
+from streamveil.engine.messages import (
+    Kind,
+    Message,
+    compressed,
+    expanded,
+    several_from_bytes,
+    several_to_bytes,
+)
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
@@ -28,24 +45,6 @@ from streamveil.mechanisms.presence.limits import EVERYBODY, block_length, price
 from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
-from streamveil.transforms import metrics
-from streamveil.transforms.counting.event_codes import (
-    BlockCounts,
-    Layout,
-    ShardCounts,
-    slot_tables,
-    slots_beyond,
-)
-from streamveil.transforms.counting.limit_choice import choice_message, limits_from
-from streamveil.transforms.counting.presence_shard import thawed_counters
-from streamveil.transforms.messages import (
-    Kind,
-    Message,
-    compressed,
-    expanded,
-    several_from_bytes,
-    several_to_bytes,
-)
 
 # What the state of a stream whose requirements may change begins with.
 _JOINED = b"j"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from streamveil.engine.stream.noise_keys import GivenKey, SameKey
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.transforms.release.noise_keys import GivenKey, SameKey
 
 KEY = b"never-show-this-key-to-anyone-!!"
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.encode.event_mapper import EventMapper
 from streamveil.io import REJECTED_SCHEMA
 from streamveil.mechanisms import (
     Categories,
@@ -24,7 +25,6 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
-from streamveil.transforms.columns.event_mapper import EventMapper
 
 HOUR = 3_600_000_000
 KEY = bytes(32)
@@ -207,7 +207,7 @@ sys.meta_path.insert(0, Refuse())
 import pyarrow as pa
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.transforms import Columns
-from streamveil.transforms.columns.event_mapper import EventMapper
+from streamveil.engine.encode.event_mapper import EventMapper
 columns, registry = Columns("user", ("value",), "time"), Registry.of({"ann": (2, 1.0)})
 mapper = EventMapper(columns, Slots.of("1h"), Categories(("a",)), registry, bytes(32))
 times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))

@@ -6,9 +6,7 @@ who may see the input, never for publication.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from apache_beam.metrics import Metrics
+from typing import Protocol
 
 from streamveil.mechanisms.core.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
 
@@ -41,21 +39,41 @@ PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 
 
-# Slot after slot tells the same ones.
-_counter, _distribution = lru_cache(Metrics.counter), lru_cache(Metrics.distribution)
+class Recorder(Protocol):
+    """Where counts go: to the metrics of a runner, or to a dictionary."""
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter."""
+
+    def observe(self, name: str, value: int) -> None:
+        """Add an observation to a distribution."""
+
+    def show(self, name: str, value: int) -> None:
+        """Set a gauge."""
+
+
+_recorder: Recorder | None = None
+
+
+def record_with(recorder: Recorder) -> None:
+    """Send what is counted in this process there."""
+    global _recorder
+    _recorder = recorder
 
 
 def count(name: str, amount: int) -> None:
     """Add to a counter; nothing is made of 0."""
-    if amount:
-        _counter(METRICS_NAMESPACE, name).inc(amount)
+    if amount and _recorder is not None:
+        _recorder.count(name, amount)
 
 
 def observe(name: str, value: int) -> None:
     """Add an observation to a distribution, whose maximum is what people look at."""
-    _distribution(METRICS_NAMESPACE, name).update(value)
+    if _recorder is not None:
+        _recorder.observe(name, value)
 
 
 def show(name: str, value: int) -> None:
     """Set a gauge to what holds now."""
-    Metrics.gauge(METRICS_NAMESPACE, name).set(value)
+    if _recorder is not None:
+        _recorder.show(name, value)

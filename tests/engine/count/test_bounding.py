@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from streamveil.mechanisms.randomness.noise import keyed_words
-from streamveil.transforms.columns.event_mapper import Events
-from streamveil.transforms.counting import bounding as bounding_rules
-from streamveil.transforms.counting import event_codes
-from streamveil.transforms.counting.bounding import (
+from streamveil.engine.count import bounding as bounding_rules
+from streamveil.engine.count import event_codes
+from streamveil.engine.count.bounding import (
     DISTINCT,
     KEEPS,
     UNIFORM,
@@ -27,7 +25,7 @@ from streamveil.transforms.counting.bounding import (
     mix,
     runs,
 )
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
     Layout,
@@ -37,6 +35,8 @@ from streamveil.transforms.counting.event_codes import (
     count,
     pack,
 )
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.mechanisms.randomness.noise import keyed_words
 
 PROPERTY = settings(max_examples=150)
 MASK = (1 << 64) - 1

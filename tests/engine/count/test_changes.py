@@ -6,17 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.core.budgets import to_units
-from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, SOURCE_METADATA
-from streamveil.transforms.counting.changes import (
+from streamveil.engine.count.changes import (
     ChangeMapper,
     Changes,
     spread,
     stranger_keys,
     strictest,
 )
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, SOURCE_METADATA
 
 REGISTRY = Registry.of({"ann": (3, 1.0), "bob": (5, 2.0)})
 HOUR = 3_600_000_000

@@ -11,6 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.encode.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    naming_source,
+    rejected_rows,
+    unread_rows,
+)
+from streamveil.engine.encode.numbers import as_numbers
+from streamveil.engine.encode.text import (
+    NULL_USER,
+    TextIndex,
+    as_text,
+    find_users,
+    if_of_pandas,
+    user_texts,
+)
+from streamveil.engine.encode.time_formats import form_text
+from streamveil.engine.encode.times import Reasons, check_reading, is_number, to_micros
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.domains import (
@@ -24,24 +42,6 @@ from streamveil.mechanisms.core.domains import (
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.dead_letters import (
-    WRONG_TYPE,
-    column_of,
-    naming_source,
-    rejected_rows,
-    unread_rows,
-)
-from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import (
-    NULL_USER,
-    TextIndex,
-    as_text,
-    find_users,
-    if_of_pandas,
-    user_texts,
-)
-from streamveil.transforms.columns.time_formats import form_text
-from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streamveil.engine.messages import Message, arrays_to_bytes, integers_from_bytes
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Revised
 from streamveil.mechanisms.core.user_table import Registry
@@ -21,7 +22,6 @@ from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
-from streamveil.transforms.messages import Message, arrays_to_bytes, integers_from_bytes
 
 
 @dataclass(frozen=True)

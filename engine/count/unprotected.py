@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.mechanisms.core.domains import Domain
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.event_mapper import EventMapper, Events
-from streamveil.transforms.counting.bounding import EVERYTHING, Bounding, runs
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine.count.bounding import EVERYTHING, Bounding, runs
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
     Integers,
@@ -27,6 +24,9 @@ from streamveil.transforms.counting.event_codes import (
     read_codes,
     slot_tables,
 )
+from streamveil.engine.encode.event_mapper import EventMapper, Events
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.user_table import Registry
 
 # Batches of many small files are counted together: what counting leaves behind of each batch and
 # block would outweigh the events.

@@ -9,10 +9,10 @@ import logging
 import math
 from dataclasses import dataclass
 
+from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.transforms import metrics
 
 _LOGGER = logging.getLogger("streamveil")
 

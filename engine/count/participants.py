@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -10,16 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
-from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
-from streamveil.mechanisms.presence.counters import UNTOLD
-from streamveil.transforms import metrics
-from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
-from streamveil.transforms.counting.bounding import runs
-from streamveil.transforms.counting.changes import ChangeMapper, Changes, Keys, stranger_keys
-from streamveil.transforms.counting.event_codes import (
+from streamveil.engine import metrics
+from streamveil.engine.count.bounding import runs
+from streamveil.engine.count.changes import ChangeMapper, Changes, Keys, stranger_keys
+from streamveil.engine.count.event_codes import (
     MEMBERS,
     BlockCounts,
     Layout,
@@ -29,17 +23,38 @@ from streamveil.transforms.counting.event_codes import (
     count_layers,
     read_codes,
 )
-from streamveil.transforms.messages import (
+from streamveil.engine.encode.event_mapper import NO_REQUIREMENT
+from streamveil.engine.messages import (
     Kind,
     Message,
+    array_from_bytes,
+    array_to_bytes,
     arrays_from_bytes,
     arrays_to_bytes,
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.transforms.slots.clock import Clock
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
+from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
+from streamveil.mechanisms.presence.counters import UNTOLD
 
 Integers = npt.NDArray[np.int64]
+
+
+def choice_message(limits: Sequence[Limit], shard: int = 0, shards: int = 1) -> Message:
+    """What tells a step of limits, none of which is of a life."""
+    figures = [(one.max_slots, one.blocks, one.chosen) for one in limits]
+    payload = array_to_bytes(np.array(figures, np.int64).reshape(-1, 3))
+    return Message(Kind.CHOICE, 0, shard, payload, shards)
+
+
+def limits_from(choice: Message) -> tuple[Limit, ...]:
+    """The limits that it tells of."""
+    rows = array_from_bytes(choice.payload).tolist()
+    return tuple(Limit(most, blocks, chosen=bool(paid)) for most, blocks, paid in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +69,7 @@ class PresenceConfig:
     adjacency: str
     make_key: Callable[[], bytes]
     """Gives the key on a worker."""
-    clock: Clock
+    clock: SlotClock
     first_slot: int | None = None
     last_slot: int | None = None
     stream: str = ""

@@ -1,0 +1,1 @@
+"""Bounds what a user contributes, and counts it by slot, bin and class of requirements."""

@@ -1,0 +1,20 @@
+"""When a slot closes in event time: at its end, or so much later as events may be late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.records import Slots
+
+
+@dataclass(frozen=True)
+class SlotClock:
+    """Says when slots close."""
+
+    slots: Slots
+    lateness: int = 0
+    """Microseconds, in whole milliseconds, by which a slot stays open after its end."""
+
+    def closing(self, slot: int) -> int:
+        """When a slot closes, in microseconds."""
+        return self.slots.end(slot) + self.lateness
