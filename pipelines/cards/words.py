@@ -102,7 +102,7 @@ def checked(card: Record) -> str:
     if not any("ledger" in run["files"] for run in runs):
         return (
             f"fine as far as it goes: each of {slots:,} {base}slots was released once, as the card "
-            "says; what they cost was not recounted, for there is no ledger"
+            "says; what they cost was not recounted, for no file of the run is a ledger"
         )
     return (
         f"fine: over {slots:,} {base}slots no window of "
