@@ -102,7 +102,7 @@ _OWN_NOISE = Door(
     "audits.test_noise_of_bins", "test_every_bin_has_noise_of_its_own", {"name": "uniform"}
 )
 _BOUNDED = Door(
-    "transforms.counting.test_bounding",
+    "engine.count.test_bounding",
     "test_the_kept_distinct_bin_is_uniform",
     {"kind": MEMBERS, "most": 1},
 )

@@ -72,7 +72,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Driven:
-    """A driver of `release/drivers.py`, what comes in a slot, and what is told of a release."""
+    """A driver of the engine, what comes in a slot, and what is told of a release."""
 
     driver: Any
     counted: Callable[[int], Any]
