@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
 from apache_beam.io.gcp.bigquery_tools import RetryStrategy
 from apache_beam.pvalue import PCollection
 
-from streamveil.io.bigquery_tables import add_fields, fields_there
+from streamveil.io.bigquery_tables import fields_there
 from streamveil.io.jsonlines import json_rows
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
@@ -79,6 +78,10 @@ METHODS = ("FILE_LOADS", "STREAMING_INSERTS")
 """How rows get into a table: by files and load jobs, or one by one."""
 
 
+_ONLY_LOADS = (
+    "add_columns=true is for load jobs: BigQuery takes minutes until rows that are streamed may "
+    "have a new column; add it by ALTER TABLE, and wait, or leave method away where the input ends"
+)
 TABLE_SETTINGS = ("method", "add_columns")
 """What can be set of a table to write to."""
 
@@ -93,6 +96,8 @@ def table_settings(settings: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError(f"method={method} is none of {', '.join(METHODS)}")
     if add not in ("true", "false"):
         raise ConfigurationError(f"add_columns={add} is neither true nor false")
+    if add == "true" and method == "STREAMING_INSERTS":
+        raise ConfigurationError(_ONLY_LOADS)
     return {"arguments": {"method": method} if method else {}, "add_columns": add == "true"}
 
 
@@ -105,7 +110,7 @@ class _WriteRowsToBigQuery(beam.PTransform):
     """Further arguments of Beam's WriteToBigQuery, such as `method`, `triggering_frequency` or
     `additional_bq_parameters`, or in place of what is chosen here."""
     add_columns: bool = False
-    """Whether columns that a table lacks are added to it, as ones that may be empty."""
+    """Whether load jobs add the columns that a table lacks, as ones that may be empty."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -140,13 +145,22 @@ class _WriteRowsToBigQuery(beam.PTransform):
 
     def _write(self, rows: PCollection[dict[str, Any]]) -> Any:
         """The last step."""
+        method = self.arguments.get("method", "DEFAULT")
+        loads = method == "FILE_LOADS" or (method == "DEFAULT" and rows.is_bounded)
+        schema = self._schema
         arguments = {
-            "schema": _SchemaOf(self.table, self._schema["fields"], self.add_columns),
+            "schema": _SchemaOf(self.table, schema["fields"]) if loads else schema,
             "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
             "insert_retry_strategy": RetryStrategy.RETRY_ON_TRANSIENT_ERROR,
             **self.arguments,
         }
+        if self.add_columns:
+            if not loads:
+                raise ConfigurationError(f"bigquery:{self.table}: {_ONLY_LOADS}")
+            more = dict(arguments.get("additional_bq_parameters") or {})
+            more["schemaUpdateOptions"] = ["ALLOW_FIELD_ADDITION"]
+            arguments["additional_bq_parameters"] = more
         project, dataset, table = self.table.rsplit(".", 2)
         written = rows | "Write" >> WriteToBigQuery(f"{project}:{dataset}.{table}", **arguments)
         try:
@@ -157,41 +171,50 @@ class _WriteRowsToBigQuery(beam.PTransform):
         return written
 
 
-@dataclass
+@dataclass(frozen=True)
 class _SchemaOf:
-    """The schema of a table, which Beam asks a worker for: its own, or ours where it is to be made.
+    """The schema that a load job needs, which Beam asks a worker for.
 
-    BigQuery refuses a load job with another schema than the table has, even where it lacks only a
-    column that may be empty.
+    It is that of the table, and ours where the table is to be made: BigQuery refuses a load job
+    with another schema than the table has, even where it lacks only a column that may be empty.
     """
 
     table: str
     wanted: Sequence[Mapping[str, Any]]
-    add_columns: bool
-    _found: list[Any] = field(default_factory=list, init=False)
-    """When the table was looked at, and its columns: Beam asks for each row that it streams."""
 
     def __call__(self, _: object) -> dict[str, Any]:
-        """Look at the table, and add to it what it lacks. Raises as `check`."""
-        if not self._found or time.monotonic() > self._found[0] + _LOOK_AGAIN:
+        """Look at the table; what this run writes and it lacks comes last, and may be empty.
+
+        Raises MachineFault.
+        """
+        try:
             there = fields_there(self.table)
-            if there is None:
-                there = [dict(one) for one in self.wanted]
-            elif self.add_columns and (missing := _missing(self.wanted, there)):
-                there = add_fields(self.table, missing)
-            self._found = [time.monotonic(), there]
-        return {"fields": self._found[1]}
+        except ConfigurationError as error:  # for which it is too late
+            raise MachineFault(str(error)) from error
+        if there is None:
+            return {"fields": [dict(one) for one in self.wanted]}
+        added = [
+            {**one, "mode": "NULLABLE" if one["mode"] == "REQUIRED" else one["mode"]}
+            for one in _missing(self.wanted, there)
+        ]
+        return {"fields": [*map(_known_to_beam, there), *added]}
 
 
-_LOOK_AGAIN = 60.0  # seconds
+def _known_to_beam(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A column as Beam takes it, which knows less of columns than the API, and numbers by type."""
+    kept = {name: one[name] for name in ("name", "type", "mode") if name in one}
+    kept |= {name: int(one[name]) for name in ("maxLength", "precision", "scale") if name in one}
+    if one.get("fields"):
+        kept["fields"] = [_known_to_beam(part) for part in one["fields"]]
+    return kept
 
 
 def _missing(
     wanted: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """The columns that a table lacks."""
-    known = {one["name"] for one in there}
-    return [one for one in wanted if one["name"] not in known]
+    known = {one["name"].lower() for one in there}
+    return [one for one in wanted if one["name"].lower() not in known]
 
 
 def _refuse_missing(table: str, missing: Sequence[Mapping[str, Any]]) -> None:
@@ -199,8 +222,9 @@ def _refuse_missing(table: str, missing: Sequence[Mapping[str, Any]]) -> None:
     names = ", ".join(repr(one["name"]) for one in missing)
     more = ", ".join(f"ADD COLUMN {one['name']} {_sql_type(one)}" for one in missing)
     raise ConfigurationError(
-        f"bigquery:{table}: the table has no column {names}, which this run writes: give "
-        f"bigquery:{table}?add_columns=true, or ALTER TABLE `{table}` {more}, or name another table"
+        f"bigquery:{table}: the table has no column {names}, which this run writes: add what is "
+        f"missing, ALTER TABLE `{table}` {more}, or let load jobs do it by ?add_columns=true after "
+        "the table, or name another table"
     )
 
 
@@ -212,9 +236,9 @@ def _refuse_misfit(
     table: str, wanted: Sequence[Mapping[str, Any]], there: Sequence[Mapping[str, Any]]
 ) -> None:
     """Refuse a table whose columns do not take the rows. Raises ConfigurationError."""
-    ours = {one["name"]: one for one in wanted}
+    ours = {one["name"].lower(): one for one in wanted}
     for one in there:
-        name = one["name"]
+        name = one["name"].lower()
         needed = one.get("mode") == "REQUIRED"
         if name in ours and _sql_type(ours[name]) != _sql_type(one):
             why = f"is {_sql_type(one)} there, and this run writes {_sql_type(ours[name])}"
@@ -352,7 +376,16 @@ def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Itera
 
 
 def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
-    """Look whether tables of BigQuery among these take what comes, as their own `check`."""
+    """Look whether tables of BigQuery among these take what comes, as their own `check`.
+
+    Raises ConfigurationError for one table that is to hold two kinds of rows, too.
+    """
+    tables = set()
     for sink in sinks:
         if isinstance(sink, _WriteRowsToBigQuery):
+            if sink.table in tables:
+                raise ConfigurationError(
+                    f"bigquery:{sink.table} is to hold two kinds of rows: name a table for each"
+                )
+            tables.add(sink.table)
             sink.check()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("streamveil")
 
 _QUERY = re.compile(
-    r"(?:\s|\(|--[^\n]*\n|#[^\n]*\n|/[*].*?[*]/)*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL
+    r"(?:\s|\(|--[^\n]*\n|#[^\n]*\n|/[*](?:[^*]|[*](?!/))*[*]/)*(SELECT|WITH)\b(?![-.])", re.I
 )
 _TABLE = re.compile(r"(?P<table>[^?`\s]+[.][^.?`\s]+[.][^.?`]+)(?:[?]as_of=(?P<as_of>[^&?]+))?")
 _AS_OF = "as_of"
@@ -231,30 +231,6 @@ def fields_there(table: str) -> list[dict[str, Any]] | None:
         except NotFound:
             client.get_dataset(f"{project}.{dataset}", retry=_retry(), timeout=_ONE_ANSWER)
             return None
-        return [field.to_api_repr() for field in found.schema]
-
-
-def add_fields(table: str, fields: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Add columns to a table that is there, as ones that may be empty; gives all of its columns.
-
-    Raises as :func:`fields_there`.
-    """
-    project, label = table.rsplit(".", 2)[0], f"bigquery:{table}"
-    with asking(label, "could not be changed"), client_of(project, label) as client:
-        from google.cloud import bigquery
-
-        found = client.get_table(table, retry=_retry(), timeout=_ONE_ANSWER)
-        known = {field.name for field in found.schema}
-        added = [
-            {**one, "mode": "NULLABLE" if one["mode"] == "REQUIRED" else one["mode"]}
-            for one in fields
-            if one["name"] not in known
-        ]
-        found.schema = [*found.schema, *map(bigquery.SchemaField.from_api_repr, added)]
-        # By its version, so that of two workers one is refused, and tries again with the other's.
-        found = client.update_table(found, ["schema"], retry=_retry(), timeout=_ONE_ANSWER)
-        names = ", ".join(one["name"] for one in added)
-        _LOGGER.info("%s: added %s: %s", label, number_of(len(added), "column"), names)
         return [field.to_api_repr() for field in found.schema]
 
 

@@ -98,8 +98,6 @@ class BigQueryServer:
             name = ".".join(found.groups())
             if name not in self.schemas:
                 return error(404, "notFound", f"Not found: Table {name}")
-            if method == "PATCH":
-                return self._patch(name, body)
             return 200, self._table(name)
         if found := re.fullmatch("/projects/([^/]+)/datasets/([^/]+)", path):
             if ".".join(found.groups()) not in self.datasets:
@@ -125,19 +123,6 @@ class BigQueryServer:
         if found := re.fullmatch("/projects/[^/]+/queries/([^/]+)", path):
             return self._results(found[1], asked)
         return error(404, "notFound", f"{method} {path} is not in the fake")
-
-    def _patch(self, name, body):
-        """Columns may be added that need not hold anything; none may go."""
-        before = {field["name"]: field for field in self.schemas[name]["fields"]}
-        after = {field["name"]: field for field in body["schema"]["fields"]}
-        for column in before:
-            if column not in after:
-                return error(400, "invalid", f"Provided Schema does not match: {column} is missing")
-        for column, field in after.items():
-            if column not in before and field.get("mode") == "REQUIRED":
-                return error(400, "invalid", f"Cannot add required columns: {column}")
-        self.schemas[name] = body["schema"]
-        return 200, self._table(name)
 
     def _listed(self, name, asked):
         if name not in self.schemas:
@@ -301,19 +286,21 @@ class BigQueryServer:
             self._make(name, load["schema"])
         known = {field["name"]: field for field in self.schemas[name]["fields"]}
         given = {field["name"]: field for field in load["schema"]["fields"]}
-        for column in {**known, **given}:
-            modes = [one.get(column, {}).get("mode") for one in (known, given)]
-            if modes[0] != modes[1]:
-                raise _Wrong(
-                    "invalid",
-                    f"Provided Schema does not match Table {name}. Field {column} is missing in "
-                    f"the new schema, or was added, or has another mode: {modes}",
-                )
+        added = set(given) - set(known)
+        if added and "ALLOW_FIELD_ADDITION" not in load.get("schemaUpdateOptions", ()):
+            raise _Wrong("invalid", f"Provided Schema does not match Table. Cannot add {added}")
+        for column, field in {**given, **known}.items():
+            mode = given.get(column, {}).get("mode")
+            if mode != field["mode"] or (column in added and mode == "REQUIRED"):
+                why = f"Field {column} is missing in new schema, or REQUIRED, or of another mode"
+                raise _Wrong("invalid", f"Provided Schema does not match Table {name}. {why}")
+        known |= {column: given[column] for column in given if column in added}
         texts = [uploaded] if uploaded is not None else map(self.files, load["sourceUris"])
         rows = [json.loads(line) for text in texts for line in text.splitlines()]
         wrong = next(filter(None, (_fault(known, row) for row in rows)), None)
         if wrong:
             raise _Wrong("invalid", f"no such field: {wrong}")
+        self.schemas[name] = {"fields": list(known.values())}
         self.rows[name] += rows
 
 

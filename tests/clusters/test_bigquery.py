@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
 
 from streamveil.io import read_table
-from streamveil.io.bigquery import bigquery_schema
+from streamveil.io.bigquery import _SchemaOf, bigquery_schema
+from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.main import main
 from tests.clusters.stores import CAFES, GCS, release_of, running
 
@@ -127,33 +128,38 @@ def test_load_jobs_read_files_of_a_bucket(bigquery, tmp_path, monkeypatch, reque
         assert len({row["slot"] for row in bigquery.rows[ledger]}) == 5
         # A load job has to name the columns as the table has them.
         change(bigquery)
-        again = flags(f"bigquery:{TABLE}?add_columns=true", start="2024-05-02", **given)
-        assert main(again) == 0
+        again = {"start": "2024-05-02", **given}
+        assert main(flags(f"bigquery:{TABLE}", **again)) == 2
+        assert main(flags(f"bigquery:{TABLE}?add_columns=true", **again)) == 0
         assert len(bigquery.rows[TABLE]) == 9
-        assert bigquery.schemas[TABLE]["fields"][-1]["name"] == "bins"
+        assert [one["name"] for one in bigquery.schemas[TABLE]["fields"]][-2:] == ["note", "bins"]
 
 
 def change(bigquery):
     """Make the table one without `bins`, with another column, and with one that may be empty."""
     table = bigquery.schemas[TABLE]
     kept = [one for one in table["fields"] if one["name"] != "bins"]
-    note = {"name": "note", "type": "STRING", "mode": "NULLABLE"}
+    note = {"name": "note", "type": "STRING", "mode": "NULLABLE", "maxLength": "10"}
     relaxed = [{**one, "mode": "NULLABLE"} if one["name"] == "slot" else one for one in kept]
     table["fields"] = [*relaxed, note]
 
 
-def test_streamed_rows_go_to_a_table_that_columns_are_added_to(bigquery, capsys):
-    assert main(flags()) == 0
-    change(bigquery)
-    streamed = f"bigquery:{TABLE}?method=STREAMING_INSERTS"
-    again = flags(f"{streamed}&add_columns=true", start="2024-05-02")
-    assert main([*again, "--dry_run"]) == 0
-    names = [one["name"] for one in bigquery.schemas[TABLE]["fields"]]
-    assert names[-1] == "note"  # a dry run changes nothing
-    assert main(flags(streamed, start="2024-05-02")) == 2
-    assert f"give bigquery:{TABLE}?add_columns=true, or ALTER TABLE" in capsys.readouterr().err
-    assert main(again) == 0
-    assert [one["name"] for one in bigquery.schemas[TABLE]["fields"]] == [*names, "bins"]
-    assert bigquery.rows[TABLE][-1]["bins"] == ["cafe", "park"]
-    assert main(flags(f"bigquery:{TABLE}?add_columns=yes")) == 2
-    assert "add_columns=yes is neither true nor false" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("add_columns=yes", "add_columns=yes is neither true nor false"),
+        ("method=STREAMING_INSERTS&add_columns=true", "add_columns=true is for load jobs"),
+    ],
+)
+def test_columns_are_added_by_load_jobs_alone(bigquery, capsys, settings, why):
+    assert main(flags(f"bigquery:{TABLE}?{settings}")) == 2
+    assert why in capsys.readouterr().err
+    assert TABLE not in bigquery.schemas
+
+
+def test_a_table_that_is_gone_when_it_is_loaded_is_no_wrong_option(bigquery):
+    schema = _SchemaOf(TABLE, bigquery_schema()["fields"])
+    assert schema(None) == bigquery_schema()
+    bigquery.datasets.clear()
+    with pytest.raises(MachineFault, match="Not found: Dataset"):
+        schema(None)

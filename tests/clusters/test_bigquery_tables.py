@@ -77,9 +77,8 @@ def fields(**changed):
     [
         (
             {"alarm": None, "bins": None},
-            f"no column 'alarm', 'bins', which this run writes: give "
-            f"bigquery:{RELEASES}?add_columns=true, or ALTER TABLE `{RELEASES}` ADD COLUMN alarm "
-            "BOOL, ADD COLUMN bins ARRAY<STRING>, or name another table",
+            f"no column 'alarm', 'bins', which this run writes: add what is missing, ALTER TABLE "
+            f"`{RELEASES}` ADD COLUMN alarm BOOL, ADD COLUMN bins ARRAY<STRING>, or let load",
         ),
         (
             {"epsilon": {"name": "epsilon", "type": "STRING", "mode": "NULLABLE"}},
@@ -121,6 +120,7 @@ def test_a_table_with_more_columns_takes_them(bigquery):
     ("changed", "why"),
     [
         ({"ledger": "pubsub:projects/p/topics/t"}, "--ledger=pubsub:projects/p/topics/t"),
+        ({"ledger": f"bigquery:{RELEASES}"}, "is to hold two kinds of rows: name a table for each"),
         ({"ledger": "bigquery:ledger"}, "is not one of BigQuery: write PROJECT.DATASET.TABLE"),
         ({"rejected": f"bigquery:{LEDGER}"}, "bigquery:"),
         ({"summary": f"bigquery:{LEDGER}"}, "bigquery:"),

@@ -6,6 +6,7 @@ import pytest
 
 from streamveil.io import WriteReleasesToBigQuery, bigquery_schema, release_schema
 from streamveil.io.bigquery import bigquery_row
+from streamveil.io.bigquery_tables import table_named
 from streamveil.mechanisms.core.records import ConfigurationError
 
 pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
@@ -69,3 +70,19 @@ def test_a_row_has_no_nan_and_no_null_in_a_repeated_column(some_releases):
 def test_a_table_has_three_names(table):
     with pytest.raises(ConfigurationError, match=r"PROJECT\.DATASET\.TABLE"):
         WriteReleasesToBigQuery(table)
+
+
+@pytest.mark.parametrize(
+    ("place", "table"),
+    [
+        ("select-prod.stats.events", "select-prod.stats.events"),
+        ("with-data.stats.events?as_of=2024-05-02", "with-data.stats.events"),
+        ("-- SELECT\n a.b.c", "-- SELECT\n a.b.c"),
+        ("/**/" * 2000 + "a.b.c", "/**/" * 2000 + "a.b.c"),
+        ("SELECT 1", None),
+        ("-- all\n/* of * May */ (WITH a AS (SELECT 1) SELECT * FROM a)", None),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_query_begins_with_select_or_with_after_comments(place, table):
+    assert table_named(f"bigquery:{place}") == table
