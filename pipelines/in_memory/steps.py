@@ -30,11 +30,11 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.engine import metrics
 from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.in_memory.parcels import Parcel, Passed
 from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.pipelines.summary import Summary
+from streamveil.transforms.on_beam import metrics
 
 Wanted = Mapping[str, PCollection | Iterable[PCollection]]
 """What is to be kept of a pipeline, by name."""

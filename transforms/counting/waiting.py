@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamveil.engine import metrics
 from streamveil.engine.count.changes import Changes
 from streamveil.engine.messages import Kind, Message, several_from_bytes
+from streamveil.transforms.on_beam import metrics
 from streamveil.transforms.slots.arrivals import contradiction
 from streamveil.transforms.slots.state_fence import went_back
 

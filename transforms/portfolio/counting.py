@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.engine import metrics
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.event_codes import (
     MEMBERS,
@@ -46,6 +45,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.measures import Measure
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.transforms.counting.count_events import BlockKey, Counter
+from streamveil.transforms.on_beam import metrics
 from streamveil.transforms.portfolio import carried
 from streamveil.transforms.portfolio.mapping import QuestionEvents, with_questions
 

@@ -13,11 +13,11 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, S3Options
 from apache_beam.runners.runner import PipelineRunner
 
-from streamveil.engine import metrics
 from streamveil.pipelines.errors import WorkerDied
 from streamveil.pipelines.in_memory import steps
 from streamveil.pipelines.in_memory.parcels import Memory
 from streamveil.pipelines.in_memory.processes import Processes
+from streamveil.transforms.on_beam import metrics
 
 
 class Counts(beam.DoFn):
