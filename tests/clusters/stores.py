@@ -267,6 +267,9 @@ class HDFS(Store):
         self.admin = InsecureClient(f"http://{self.upstream}", user=self.admin_name)
         self.admin.makedirs("/bucket")
         self.admin.set_owner("/bucket", "someone")
+        # The name node answers before a data node is there to store anything.
+        self.client.write("/bucket/ready", "yes", overwrite=True)
+        self.client.delete("/bucket/ready")
 
     def command(self, line):
         """Let the server do what it does of itself elsewhere: see Hdfs.java."""

@@ -47,6 +47,13 @@ questions:
     value: place
     domain: [cafe, park]
 """
+INPUTS = {
+    "events.csv": EVENTS,
+    "requirements.csv": REQUIREMENTS,
+    "places.txt": "cafe\npark\n",
+    "questions.yaml": QUESTIONS,
+    "key": "k" * 40,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +66,10 @@ def stores(request, tmp_path_factory):
             if name not in found:
                 home = Path(request.config.getoption(f"--{name}_home")).resolve()
                 work = tmp_path_factory.mktemp(name)
-                found[name] = stack.enter_context(running(KINDS[name], home, work))
-                found[name].put(f"{found[name].root}/in/events.csv", EVENTS)
-                found[name].put(f"{found[name].root}/in/requirements.csv", REQUIREMENTS)
-                found[name].put(f"{found[name].root}/in/places.txt", "cafe\npark\n")
-                found[name].put(f"{found[name].root}/in/questions.yaml", QUESTIONS)
-                found[name].put(f"{found[name].root}/in/key", "k" * 40)
+                made = stack.enter_context(running(KINDS[name], home, work))
+                for file, text in INPUTS.items():
+                    made.put(f"{made.root}/in/{file}", text)
+                found[name] = made
             return found[name]
 
         yield store
