@@ -40,7 +40,7 @@ WINDOW_USE = "largest_window_use_ppm"
 
 
 class Recorder(Protocol):
-    """Where counts go: to the metrics of a runner, or to a dictionary."""
+    """Where counts go, such as to the metrics of a runner."""
 
     def count(self, name: str, amount: int) -> None:
         """Add to a counter."""
@@ -56,7 +56,7 @@ _recorder: Recorder | None = None
 
 
 def record_with(recorder: Recorder) -> None:
-    """Send what is counted in this process there."""
+    """Send what this process counts there; until then it is not kept."""
     global _recorder
     _recorder = recorder
 

@@ -89,7 +89,8 @@ TABLE_SETTINGS = ("method", "add_columns")
 def table_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of the transforms below that settings stand for.
 
-    Raises ConfigurationError for a method that is none, and for add_columns neither true nor false.
+    Raises ConfigurationError for a method that is none, for add_columns neither true nor false, and
+    for adding columns where rows are streamed.
     """
     method, add = settings.get("method"), settings.get("add_columns", "false")
     if method is not None and method not in METHODS:
@@ -136,12 +137,12 @@ class _WriteRowsToBigQuery(beam.PTransform):
                 of the columns where none are to be added.
             MachineFault: when BigQuery does not answer, or refuses this account.
         """
-        there = fields_there(self.table)
+        wanted, there = self._schema["fields"], fields_there(self.table)
         if there is not None:
-            missing = _missing(self._schema["fields"], there)
+            missing = _missing(wanted, there)
             if missing and not self.add_columns:
                 _refuse_missing(self.table, missing)
-            _refuse_misfit(self.table, self._schema["fields"], there)
+            _refuse_misfit(self.table, wanted, there)
 
     def _write(self, rows: PCollection[dict[str, Any]]) -> Any:
         """The last step."""
@@ -201,7 +202,7 @@ class _SchemaOf:
 
 
 def _known_to_beam(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A column as Beam takes it, which knows less of columns than the API, and numbers by type."""
+    """A column with what Beam knows of columns, and lengths as numbers, not as the API's text."""
     kept = {name: one[name] for name in ("name", "type", "mode") if name in one}
     kept |= {name: int(one[name]) for name in ("maxLength", "precision", "scale") if name in one}
     if one.get("fields"):

@@ -45,14 +45,14 @@ Integers = npt.NDArray[np.int64]
 
 
 def choice_message(limits: Sequence[Limit], shard: int = 0, shards: int = 1) -> Message:
-    """What tells a step of limits, none of which is of a life."""
+    """A message with limits of windows, none of a lifetime."""
     figures = [(one.max_slots, one.blocks, one.chosen) for one in limits]
     payload = array_to_bytes(np.array(figures, np.int64).reshape(-1, 3))
     return Message(Kind.CHOICE, 0, shard, payload, shards)
 
 
 def limits_from(choice: Message) -> tuple[Limit, ...]:
-    """The limits that it tells of."""
+    """The limits in such a message."""
     rows = array_from_bytes(choice.payload).tolist()
     return tuple(Limit(most, blocks, chosen=bool(paid)) for most, blocks, paid in rows)
 
