@@ -270,12 +270,12 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
     from _events import START, user_ids
 
     from streamveil.engine.count.bounding import Bounding
+    from streamveil.engine.count.counter import Counter
     from streamveil.engine.count.event_codes import Layout, pack
     from streamveil.engine.encode.event_mapper import EventMapper
     from streamveil.engine.messages import Kind
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
     from streamveil.transforms import Columns
-    from streamveil.transforms.counting.count_events import Counter
 
     random = np.random.default_rng(users)
     names = [f"value-{b:02}" for b in range(BINS)]

@@ -76,11 +76,12 @@ class Stream:
         from _stages import Stage
 
         from streamveil.engine.count.bounding import Bounding
+        from streamveil.engine.count.counter import Counter
         from streamveil.engine.count.event_codes import Layout
         from streamveil.engine.slot_clock import SlotClock
         from streamveil.engine.stream.drivers import Configuration, one_driver
         from streamveil.engine.stream.noise_keys import SameKey
-        from streamveil.transforms.counting.count_events import Counter, _CountSlotsFn, _MapEventsFn
+        from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.counting.join_requirements import (
             JoinConfig,
             _JoinInTimeFn,

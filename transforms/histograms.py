@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.changes import ChangeMapper
+from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.count.participants import PresenceConfig
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
@@ -67,7 +68,7 @@ from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limit
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_limit, check_resume, settling, take_public
-from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.count.changes import spread
+from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import pack
 from streamveil.engine.count.participants import choice_message, limits_from
 from streamveil.engine.messages import Kind, Message
@@ -25,7 +26,6 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.counting.count_events import Counter
 from streamveil.transforms.counting.presence import _LimitAtEndFn
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole

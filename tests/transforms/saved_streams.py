@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.per_record.budgets import ValueBudget
 from streamveil.engine.stream.drivers import _SlotCounts
 from streamveil.mechanisms import (
     DYNAMIC_MECHANISMS,
@@ -42,7 +43,6 @@ from streamveil.mechanisms.registry import (
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.local.played_devices import PlayedDevicesConfig
 from streamveil.transforms.per_record import statistics
-from streamveil.transforms.per_record.budgets import ValueBudget
 from tests.transforms.asked_streams import asked_streams
 from tests.transforms.limited_streams import limited_streams
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.engine.count.changes import spread, stranger_keys
+from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, pack
 from streamveil.engine.encode.text import find_users
 from streamveil.engine.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
@@ -22,7 +23,6 @@ from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
-from streamveil.transforms.counting.count_events import Counter
 from streamveil.transforms.counting.join_requirements import _JoinAtEndFn
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
@@ -18,33 +16,18 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.count.bounding import Bounding
-from streamveil.engine.count.event_codes import (
-    Layout,
-    Packed,
-    ShardKey,
-    Visits,
-    bound_block,
-    count,
-    pack,
-)
-from streamveil.engine.encode.dead_letters import late_slots, losses_of, tally_of
+from streamveil.engine.count.counter import BlockKey, Counter
+from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.encode.dead_letters import losses_of, tally_of
 from streamveil.engine.messages import REJECTED, TALLIES, Kind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import Slots
-from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.counting.loss_limit import LossWatch
 from streamveil.transforms.on_beam import Message, MessageCoder, metrics
 from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
-
-BlockKey = tuple[int, int, int]
-"""(MEMBERS or STRANGERS, shard of these, block)"""
-
-Pack = Callable[[Any, Any, Bounding], Iterator[tuple[int, ShardKey, Packed, int]]]
-"""As :func:`pack`, of the layout of the counter that has it."""
 
 _CODES = KV[Tuple[int, int, int], Message]
 
@@ -156,7 +139,7 @@ def count_at_end(
         | "GatherBlocks" >> beam.GroupByKey()
         | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_outputs(TALLIES, main="counts")
     )
-    counted.counts.element_type = counter.told_type
+    counted.counts.element_type = _counts_type(counter)
     counted[TALLIES].element_type = bytes
     return Counted(
         counted.counts,
@@ -187,7 +170,7 @@ def count_in_time(
         | "CountSlots"
         >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
     )
-    counted.counts.element_type = counter.told_type
+    counted.counts.element_type = _counts_type(counter)
     counted[REJECTED].element_type = pa.RecordBatch
     return Counted(
         counted.counts,
@@ -198,6 +181,11 @@ def count_in_time(
         counter.layout,
         bounded=False,
     )
+
+
+def _counts_type(counter: Counter) -> Any:
+    """Type of what goes on: to a shard, or to the stream."""
+    return KV[Tuple[int, int], Message] if counter.by_shard else KV[str, Message]
 
 
 def _ticks(
@@ -275,84 +263,6 @@ class _MapEventsFn(beam.DoFn):
             yield beam.pvalue.TaggedOutput(TALLIES, told)
         else:
             self._watch.see(tally)
-
-
-@dataclass(frozen=True, eq=False)
-class Counter:
-    """Bounds the codes of a block and shard, and emits them."""
-
-    registry: Registry
-    layout: Layout
-    make_bounding: Callable[[], Bounding]
-    """Gives, on a worker, which contributions of a user in a slot are kept: it holds a secret."""
-    stream: str
-    by_user: bool
-    """Whether users cannot be counted by class here: requirements change, or presence is limited.
-    """
-    max_rejected: float = 1.0
-    """Share of the events that may be lost before somebody has to look."""
-    pack: Pack = pack
-    """Turns what a batch is mapped to into arrays to shuffle."""
-
-    @cached_property
-    def bounding(self) -> Bounding:
-        """Which contributions of a user in a slot are kept."""
-        return self.make_bounding()
-
-    def bound(self, key: BlockKey, messages: Iterable[Message]) -> Visits:
-        """Bounded events of some of the block's users."""
-        kind, _, block = key
-        parts = [Packed.from_bytes(message.payload) for message in messages]
-        if not parts:
-            return Visits.none(kind, block, self.layout)
-        return bound_block(kind, block, parts, self.layout, self.bounding)
-
-    def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
-        """What became of a block's events; and tell the counters.
-
-        Where a later step counts, some of those kept may still be rejected or left out. `messages`
-        are those that were sent on, less those that came.
-        """
-        counted = 0 if self.by_user else int(visits.kept.sum())
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
-        metrics.count(metrics.EVENTS_COUNTED, counted)
-        return EventTally(beyond_bound=visits.dropped, counted=counted, messages=messages)
-
-    def by_question(self, tally: EventTally, events: Any) -> EventTally:
-        """The tally of mapped events, with what each question could read, if there are any."""
-        return tally
-
-    @property
-    def told_type(self) -> Any:
-        """Type of what :meth:`told` gives."""
-        return KV[Tuple[int, int], Message] if self.by_user else KV[str, Message]
-
-    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
-        """(stream, BlockCounts), or (shard, Visits) if by user."""
-        shard, block = key[:2], key[2]
-        if self.by_user:
-            return [(shard, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes()))]
-        counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
-        return [(self.stream, self.layout.message(Kind.COUNTS, block, shard, counts.to_bytes()))]
-
-    def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
-        """Dead letters for events of a block that came after it was closed."""
-        return late_slots({key[2]: events})
-
-
-@dataclass(frozen=True, eq=False)
-class VisitCounter(Counter):
-    """Tells who was where, for the devices of an edge stage to perturb."""
-
-    @property
-    def told_type(self) -> Any:
-        """Type of what :meth:`told` gives."""
-        return KV[str, Message]
-
-    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
-        """(stream, Visits of registered users)."""
-        shard, block = key[:2], key[2]
-        return [(self.stream, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes()))]
 
 
 class _CountBlocksFn(beam.DoFn):

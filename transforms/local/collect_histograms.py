@@ -14,6 +14,7 @@ import pyarrow as pa
 from apache_beam.typehints import KV
 
 from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.counter import VisitCounter
 from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Kind
@@ -41,7 +42,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
 from streamveil.transforms.checks import check_resume, refuse_limits, settling, take_public
-from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.local.played_devices import (
     PlayedDevices,

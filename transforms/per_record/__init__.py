@@ -1,6 +1,6 @@
 """Beam transforms of per-record privacy: records in, private statistics of windows and keys out."""
 
-from streamveil.transforms.per_record.budgets import (
+from streamveil.engine.per_record.budgets import (
     Budget,
     CategoryBudget,
     ColumnsBudget,

@@ -13,6 +13,9 @@ from apache_beam.coders import BytesCoder
 
 from streamveil.engine.encode.dead_letters import column_of, naming_source
 from streamveil.engine.messages import array_from_bytes, array_to_bytes
+from streamveil.engine.per_record.budgets import Budget, types_of
+from streamveil.engine.per_record.plan import COUNT, SUM, bounds_of, mechanism_of, take_records
+from streamveil.engine.per_record.record_columns import numbers_of
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
@@ -23,9 +26,6 @@ from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import statistic
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.per_record.budgets import Budget, types_of
-from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of, take_records
-from streamveil.transforms.per_record.record_columns import numbers_of
 from streamveil.transforms.row_batches import as_batches
 
 REPORT = "report"

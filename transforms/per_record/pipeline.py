@@ -21,14 +21,14 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
+from streamveil.engine.per_record.drivers import KeyDriver
+from streamveil.engine.per_record.mapper import PaneKey
+from streamveil.engine.per_record.plan import Plan
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
 from streamveil.transforms.counting.loss_limit import added_up
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.per_record.drivers import KeyDriver
-from streamveil.transforms.per_record.mapper import PaneKey
-from streamveil.transforms.per_record.plan import Plan
 from streamveil.transforms.release.release_steps import (
     ReleaseConfig,
     _ReleaseAtEndFn,

@@ -9,17 +9,9 @@ import apache_beam as beam
 
 from streamveil.engine.encode.time_formats import form_text
 from streamveil.engine.encode.times import check_reading
-from streamveil.engine.slot_clock import SlotClock
-from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
-from streamveil.mechanisms.core.arguments import slots_of, texts_of
-from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
-from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
-from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
-from streamveil.transforms.checks import settling, take_options
-from streamveil.transforms.per_record.budgets import Budget, types_of
-from streamveil.transforms.per_record.mapper import Source
-from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
-from streamveil.transforms.per_record.plan import (
+from streamveil.engine.per_record.budgets import Budget, types_of
+from streamveil.engine.per_record.mapper import Source
+from streamveil.engine.per_record.plan import (
     COUNT,
     DISTINCT,
     MAX,
@@ -30,6 +22,14 @@ from streamveil.transforms.per_record.plan import (
     mechanism_of,
     take_records,
 )
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.mechanisms.core.arguments import slots_of, texts_of
+from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
+from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
+from streamveil.transforms.checks import settling, take_options
+from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
 from streamveil.transforms.row_batches import as_batches
 
 

@@ -13,12 +13,21 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.counter import BlockKey
+from streamveil.engine.count.query_counter import (
+    PortfolioCounter,
+    PortfolioLayout,
+    going_on,
+    pack_questions,
+)
 from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.encode.query_mapper import QuestionsMapper, columns_read, slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms.core.arguments import is_true, refuse, registry_of
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
@@ -47,19 +56,11 @@ from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.transforms.checks import check_resume, settling, take_options
-from streamveil.transforms.counting.count_events import Asked, BlockKey, Counted, count_events
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.on_beam import Message
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, bounds_from
-from streamveil.transforms.portfolio.counting import (
-    PortfolioCounter,
-    PortfolioLayout,
-    going_on,
-    pack_questions,
-)
 from streamveil.transforms.portfolio.driver import PortfolioLedgers, PublishAnswers
-from streamveil.transforms.portfolio.mapping import QuestionsMapper, columns_read, slices_of
-from streamveil.transforms.portfolio.saved import Saved
 from streamveil.transforms.release.release_steps import (
     ReleaseConfig,
     _ReleaseAtEndFn,

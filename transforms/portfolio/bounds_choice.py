@@ -33,6 +33,7 @@ from streamveil.engine.count.event_codes import (
 )
 from streamveil.engine.encode.dead_letters import losses_of, tally_of
 from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.encode.query_mapper import QuestionEvents, QuestionsMapper, with_questions
 from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.event_tallies import EventTally
@@ -52,7 +53,6 @@ from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.portfolio.mapping import QuestionEvents, QuestionsMapper, with_questions
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -13,8 +13,10 @@ import numpy.typing as npt
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.count.query_counter import PortfolioLayout, histograms_of
 from streamveil.engine.messages import LEDGER, several_from_bytes, several_to_bytes
 from streamveil.engine.stream.guessed_users import GuessedUsers
+from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.portfolio.bounds import AutoBounds, bounds_of, with_bounds
@@ -25,8 +27,6 @@ from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.transforms.on_beam import Message, metrics
 from streamveil.transforms.portfolio.bounds_choice import bounds_from
-from streamveil.transforms.portfolio.counting import PortfolioLayout, histograms_of
-from streamveil.transforms.portfolio.saved import Saved
 
 _PROGRESS = logging.getLogger("streamveil.progress")
 

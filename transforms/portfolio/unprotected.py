@@ -14,14 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.count.counter import BlockKey
+from streamveil.engine.count.query_counter import pack_questions
+from streamveil.engine.encode.query_mapper import Located, slices_of
 from streamveil.engine.messages import Kind, Message
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.mechanisms.portfolio.statistics import Quantiles
-from streamveil.transforms.counting.count_events import BlockKey
 from streamveil.transforms.portfolio.answers import PrivateAnswers
-from streamveil.transforms.portfolio.counting import pack_questions
-from streamveil.transforms.portfolio.mapping import Located, slices_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine.per_record.budgets import CategoryBudget, ColumnsBudget, ValueBudget
+from streamveil.engine.per_record.mapper import Source
 from streamveil.mechanisms import (
     Categories,
     Edges,
@@ -51,8 +53,6 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.transforms import Columns
-from streamveil.transforms.per_record.budgets import CategoryBudget, ColumnsBudget, ValueBudget
-from streamveil.transforms.per_record.mapper import Source
 
 BOUNDS = Bounds(0.5, 4.0, 100.0)
 FUNCTION = Inverse(20.0, 100.0, 5.0)

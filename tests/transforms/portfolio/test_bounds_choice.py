@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamveil.engine.count.event_codes import Packed
+from streamveil.engine.encode.query_mapper import QuestionsMapper
 from streamveil.engine.messages import Kind, Message, array_to_bytes
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
@@ -25,7 +26,6 @@ from streamveil.transforms.counting.loss_limit import LossLimit
 from streamveil.transforms.portfolio import bounds_choice
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, _ChooseFn
-from streamveil.transforms.portfolio.mapping import QuestionsMapper
 
 HOUR = 3_600_000_000
 USERS = [f"u{i}" for i in range(40)]

@@ -8,6 +8,15 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, cast
 
+from streamveil.engine.per_record.budgets import Budget, ValueBudget, budget_of
+from streamveil.engine.per_record.drivers import (
+    KeyDriver,
+    Panes,
+    Running,
+    TotalsOfPanes,
+    Windows,
+)
+from streamveil.engine.per_record.mapper import Source
 from streamveil.engine.stream.drivers import DriverOf
 from streamveil.mechanisms.core.arguments import column_name, refuse, text_of
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
@@ -18,15 +27,6 @@ from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecor
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
-from streamveil.transforms.per_record.budgets import Budget, ValueBudget, budget_of
-from streamveil.transforms.per_record.drivers import (
-    KeyDriver,
-    Panes,
-    Running,
-    TotalsOfPanes,
-    Windows,
-)
-from streamveil.transforms.per_record.mapper import Source
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 

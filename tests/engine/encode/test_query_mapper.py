@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.encode import query_mapper
 from streamveil.engine.encode.dead_letters import tally_of, with_tally
+from streamveil.engine.encode.query_mapper import QuestionsMapper, slices_of
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -19,9 +21,7 @@ from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.transforms.portfolio import mapping
 from streamveil.transforms.portfolio.answers import columns_for
-from streamveil.transforms.portfolio.mapping import QuestionsMapper, slices_of
 
 HOUR = 3_600_000_000
 AB = Categories(("a", "b"))
@@ -216,7 +216,7 @@ def test_columns_that_questions_read_are_named_once():
 
 
 def test_batches_come_in_slices_that_say_once_what_was_lost(monkeypatch):
-    monkeypatch.setattr(mapping, "_ROWS", 2)
+    monkeypatch.setattr(query_mapper, "_ROWS", 2)
     lost = EventTally(read=3, messages=1)
     whole = with_tally(batch(5), lost)
     slices = list(slices_of(whole))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streamveil.engine.count import carried_queries
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, pack
 from streamveil.engine.encode.event_mapper import Events
 from streamveil.mechanisms.core.records import UNIFORM
-from streamveil.transforms.portfolio import carried
 
 BLOCK, EDGE = 8, 5
 LAYOUT = Layout(BLOCK, users=20, classes=2, bins=3, shards=2)
@@ -49,15 +49,15 @@ def test_what_is_kept_comes_back(kind):
     over, back = [], collections.defaultdict(list)
     wide = replace(LAYOUT, block=64, shards=3)
     for parts in packed.values():
-        before, since = carried.split(kind, parts, EDGE, LAYOUT)
+        before, since = carried_queries.split(kind, parts, EDGE, LAYOUT)
         over += before
-        kept = carried.together(kind, since, EDGE, LAYOUT)
+        kept = carried_queries.together(kind, since, EDGE, LAYOUT)
         if kind == MEMBERS:
             assert (np.diff(kept.codes.astype(np.int64)) > 0).all()
             assert kept.codes.max() < LAYOUT.users * LAYOUT.bins
-        for shard, some in carried.placed(kind, kept, EDGE, LAYOUT):
+        for shard, some in carried_queries.placed(kind, kept, EDGE, LAYOUT):
             back[shard].append(some)
-        for shard, some in carried.placed(kind, kept, 40, wide):
+        for shard, some in carried_queries.placed(kind, kept, 40, wide):
             users = some.codes // 3 % 20 if kind == MEMBERS else some.codes[:, 0]
             assert (users % 3 == shard).all()
             slots = some.codes // 60 if kind == MEMBERS else some.codes[:, 2] // 3
@@ -70,5 +70,5 @@ def test_what_is_kept_comes_back(kind):
 
 def test_nothing_is_kept_of_nothing():
     ((_, _, part, _), *_) = pack(events(MEMBERS, 10, 1), LAYOUT, Bounding(1, UNIFORM))
-    _, since = carried.split(MEMBERS, [part], BLOCK, replace(LAYOUT, block=64))
-    assert not len(carried.together(MEMBERS, since, BLOCK, LAYOUT).codes)
+    _, since = carried_queries.split(MEMBERS, [part], BLOCK, replace(LAYOUT, block=64))
+    assert not len(carried_queries.together(MEMBERS, since, BLOCK, LAYOUT).codes)

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.encode.dead_letters import naming_source
-from streamveil.mechanisms.core.identity import Form, Identified
-from streamveil.mechanisms.core.records import Slots
-from streamveil.mechanisms.per_record.budget_functions import divided
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part, Statistic
-from streamveil.transforms.per_record.budgets import Budget
-from streamveil.transforms.per_record.record_columns import (
+from streamveil.engine.per_record.budgets import Budget
+from streamveil.engine.per_record.record_columns import (
     NO_TIME,
     NOWHERE,
     micros_of,
     numbers_of,
     positions_of,
 )
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.per_record.budget_functions import divided
+from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part, Statistic
 
 # Up to here a table of all codes is faster than sorting those that there are.
 _TABLE = 1 << 20

@@ -16,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.engine import metrics
+from streamveil.engine.count import carried_queries
 from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.counter import BlockKey, Counter
 from streamveil.engine.count.event_codes import (
     MEMBERS,
     Codes,
@@ -30,6 +33,7 @@ from streamveil.engine.count.event_codes import (
 )
 from streamveil.engine.encode.dead_letters import rejected_slots
 from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.encode.query_mapper import QuestionEvents, with_questions
 from streamveil.engine.messages import (
     Kind,
     Message,
@@ -44,10 +48,6 @@ from streamveil.mechanisms.core.event_tallies import LATE, EventTally
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.measures import Measure
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.transforms.counting.count_events import BlockKey, Counter
-from streamveil.transforms.on_beam import metrics
-from streamveil.transforms.portfolio import carried
-from streamveil.transforms.portfolio.mapping import QuestionEvents, with_questions
 
 # Groups of events of a block: what is made of more does not stay in a core's cache.
 _AT_ONCE = 1 << 16
@@ -198,7 +198,7 @@ class PartOver(Visits):
     """Visits of those slots of a block that are over, when a run ends."""
 
     kept_back: PackedSmall
-    """Events of the slot that is not, as of :func:`carried.together`."""
+    """Events of the slot that is not, as of :func:`carried_queries.together`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,9 +223,9 @@ class PortfolioCounter(Counter):
         over = (self.until + 1) // question.slots - block * layout.block
         if over >= layout.block:
             return bound_block(kind, block, parts, layout, bounding)
-        ended, parts = carried.split(kind, parts, over, layout)
+        ended, parts = carried_queries.split(kind, parts, over, layout)
         found = bound_block(kind, block, ended, layout, bounding)
-        kept_back = PackedSmall.of_packed(carried.together(kind, parts, over, layout))
+        kept_back = PackedSmall.of_packed(carried_queries.together(kind, parts, over, layout))
         return PartOver(**vars(found), kept_back=kept_back) if len(kept_back.codes) else found
 
     def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
@@ -358,9 +358,9 @@ def going_on(
         number = part * len(layout.questions) // (message.shards // 2)
         question, own = layout.portfolio.questions[number], layout.questions[number]
         block, slot = divmod(message.slot // question.slots, own.block)
-        events = PackedSmall.read(message.payload, kind, carried.of_slot(own))
+        events = PackedSmall.read(message.payload, kind, carried_queries.of_slot(own))
         called = layout.called(number, block)
-        for shard, some in carried.placed(kind, events, slot, own):
+        for shard, some in carried_queries.placed(kind, events, slot, own):
             key = kind, number * own.shards + shard
             payload = PackedSmall.of_packed(some).to_bytes()
             yield (*key, called), layout.message(Kind.EVENTS, called, key, payload)

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from streamveil.engine.count import event_codes
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, Packed
-from streamveil.engine.encode.event_mapper import Events
-from streamveil.engine.messages import Kind, arrays_to_bytes, compressed
-from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-from streamveil.mechanisms.portfolio.conditions import Condition
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
-from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.transforms.portfolio.answers import columns_for
-from streamveil.transforms.portfolio.counting import (
+from streamveil.engine.count.query_counter import (
     PackedSmall,
     PortfolioCounter,
     PortfolioLayout,
@@ -29,7 +21,15 @@ from streamveil.transforms.portfolio.counting import (
     histograms_of,
     pack_questions,
 )
-from streamveil.transforms.portfolio.mapping import QuestionsMapper
+from streamveil.engine.encode.event_mapper import Events
+from streamveil.engine.encode.query_mapper import QuestionsMapper
+from streamveil.engine.messages import Kind, arrays_to_bytes, compressed
+from streamveil.mechanisms import Categories, Registry, Requirement, Slots
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
+from streamveil.mechanisms.portfolio.trees import Tree
+from streamveil.transforms.portfolio.answers import columns_for
 
 USERS = 7
 REGISTRY = Registry.of({f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)})

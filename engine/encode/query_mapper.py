@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine import metrics
 from streamveil.engine.encode.dead_letters import (
     WRONG_TYPE,
     column_of,
@@ -45,7 +46,6 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.transforms.on_beam import metrics
 
 _ROWS = 1 << 18  # mapped at once
 

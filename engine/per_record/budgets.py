@@ -15,6 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.encode.dead_letters import column_of
+from streamveil.engine.per_record.record_columns import (
+    by_pieces,
+    nulls_of,
+    numbers_of,
+    plain,
+    positions_of,
+)
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.identity import Form, Identified, name_of
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -25,13 +32,6 @@ from streamveil.mechanisms.per_record.budget_functions import (
     check_on_values,
 )
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
-from streamveil.transforms.per_record.record_columns import (
-    by_pieces,
-    nulls_of,
-    numbers_of,
-    plain,
-    positions_of,
-)
 
 
 class Budget(Protocol):
