@@ -76,17 +76,15 @@ class Stream:
         from _stages import Stage
 
         from streamveil.engine.count.bounding import Bounding
+        from streamveil.engine.count.changing_requirements import ChangingRequirements
         from streamveil.engine.count.counter import Counter
         from streamveil.engine.count.event_codes import Layout
         from streamveil.engine.slot_clock import SlotClock
         from streamveil.engine.stream.drivers import Configuration, one_driver
         from streamveil.engine.stream.noise_keys import SameKey
         from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
-        from streamveil.transforms.counting.join_requirements import (
-            JoinConfig,
-            _JoinInTimeFn,
-            _MapChangesFn,
-        )
+        from streamveil.transforms.counting.count_shards import _CountInTimeFn
+        from streamveil.transforms.counting.map_changes import _MapChangesFn
         from streamveil.transforms.release.release_steps import (
             Publish,
             ReleaseConfig,
@@ -112,12 +110,17 @@ class Stream:
         self._open = Stage(_OpenSlotsFn(None, None))
         self._count = Stage(_CountSlotsFn(counter, self.clock))
         longest = max(WINDOWS)
-        join = JoinConfig(
-            registry, self.clock, self.layout, transform.change_mapper, longest, first_slot=0
+        logic = ChangingRequirements(
+            registry=registry,
+            clock=self.clock,
+            layout=self.layout,
+            change_mapper=transform.change_mapper,
+            longest_window=longest,
+            first_slot=0,
         )
-        self._map_changes = _MapChangesFn(join.change_mapper, join.layout)
+        self._map_changes = _MapChangesFn(logic.change_mapper, logic.layout)
         self._map_changes.setup()
-        self._join = Stage(_JoinInTimeFn(join)) if changing else None
+        self._join = Stage(_CountInTimeFn(logic)) if changing else None
         publish = Publish(transform.slots, transform.mechanism)
         config = ReleaseConfig(partial(one_driver, ledgers), self.clock, publish)
         self._release = Stage(_ReleaseInTimeFn(config))
@@ -131,6 +134,7 @@ class Stream:
     def slot(self, slot: int, batch, changes) -> list:
         """What is released, once a slot has begun, had its events and changes, and closed."""
         from streamveil.transforms.counting.count_events import open_blocks
+        from streamveil.transforms.counting.count_shards import to_shards
         from streamveil.transforms.slots.clock import closing_time
 
         closes = closing_time(self.clock, slot)
@@ -142,7 +146,8 @@ class Stream:
         counts, _ = split(self._count.fire(closes))
         if self._join is not None:
             asked, _ = split(self._map_changes.process(changes))
-            split(self._join.process([*asked, *counts]))
+            begin = [one for start in starts for one in to_shards(start, self.layout)]
+            split(self._join.process([*begin, *asked, *counts]))
             counts, _ = split(self._join.fire(closes))
             counts = [count.value for count in counts]
         releases, _ = split(self._release.process([*starts, *counts]))

@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.changes import ChangeMapper
+from streamveil.engine.count.changing_requirements import ChangingRequirements
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.count.participants import ParticipationLimits
+from streamveil.engine.count.shards import ShardLogic
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
@@ -69,10 +71,9 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_limit, check_resume, settling, take_public
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
-from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
+from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.counting.presence import LimitPresence
 from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import (
     Publish,
@@ -515,38 +516,30 @@ class PrivateHistograms(beam.PTransform):
             self.population.sensitivity,
         )
 
-    def join_config(self, layout: Layout, clock: SlotClock, *, keeps: bool) -> JoinConfig:
-        """How changes are joined with events; see :class:`JoinConfig`."""
-        assert self.first_slot is not None
-        return JoinConfig(
-            self.registry,
-            clock,
-            layout,
-            self.change_mapper,
-            self._horizon,
-            self.first_slot,
-            self.last_slot,
-            _STREAM,
-            keeps=keeps,
-            resumed=self._resumes,
-        )
-
-    def presence_config(self, layout: Layout, clock: SlotClock, changing: bool) -> PresenceConfig:
-        """How it is decided which slots of users count; see :class:`PresenceConfig`."""
-        assert self.limits is not None
-        return PresenceConfig(
-            self._known,
-            layout,
-            self.limits,
-            self.adjacency,
-            partial(self._key.derived, "presence"),
-            clock,
-            self.first_slot,
-            self.last_slot,
-            _STREAM,
-            self.change_mapper if changing else None,
-            self._resumes,
-            self.keeps,
+    def shard_logic(
+        self, layout: Layout, clock: SlotClock, *, changes: bool, keeps: bool
+    ) -> ShardLogic:
+        """How shards count where that depends on the slots before: `changes` if some may come."""
+        common: dict[str, Any] = {
+            "layout": layout,
+            "clock": clock,
+            "change_mapper": self.change_mapper if changes else None,
+            "first_slot": self.first_slot,
+            "last_slot": self.last_slot,
+            "stream": _STREAM,
+            "keeps": keeps,
+            "resumed": self._resumes,
+        }
+        if self.limits is None:
+            return ChangingRequirements(
+                registry=self.registry, longest_window=self._horizon, **common
+            )
+        return ParticipationLimits(
+            registry=self._known,
+            limits=self.limits,
+            adjacency=self.adjacency,
+            make_key=partial(self._key.derived, "presence"),
+            **common,
         )
 
     @property
@@ -621,37 +614,43 @@ class PrivateHistograms(beam.PTransform):
         outputs.revised = revised
         return outputs.completed(self.domain.labels, done)
 
-    def _limited(
+    def _by_shard(
         self,
         counted: Counted,
         changes: beam.PCollection[pa.RecordBatch] | None,
         on_workers: PrivateHistograms,
     ) -> Counted:
-        """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
-        config = on_workers.presence_config(counted.layout, counted.clock, changes is not None)
-        starts = None if counted.bounded else counted.ticks[0]
+        """(shard, Visits) become (stream, counts), slot by slot: see :class:`CountShards`."""
+        bounded = counted.bounded
+        keeps = self.keeps and bounded and (changes is None or self._dynamic)
+        logic = on_workers.shard_logic(
+            counted.layout, counted.clock, changes=changes is not None, keeps=keeps
+        )
         choice = None
         if any(self._looks):
-            if not counted.bounded:
+            assert isinstance(logic, ParticipationLimits)
+            if not bounded:
                 raise ConfigurationError(
                     "max_slots=auto looks at users before anything is released, so the input must "
                     "end: release it pass by pass (--state), or say max_slots, or auto and the "
                     "share of the slots in which users are there, such as auto:0.05"
                 )
             choice = ChooseLimits(
-                config,
+                logic,
                 self._looks,
                 self._key,
                 of_parts(self.context),
                 counted.tallies,
                 LossLimit.of(self),
             )
-        limit = LimitPresence(config, starts, self._kept, choice, changes)
-        limited = counted.counts | "LimitPresence" >> limit
+        starts = None if bounded else counted.ticks[0]
+        by_shard = counted.counts | "CountShards" >> CountShards(
+            logic, starts, self._kept, choice, changes
+        )
         return counted._replace(
-            counts=limited.counts,
-            rejected=(*counted.rejected, *limited.rejected),
-            tallies=(*counted.tallies, *limited.tallies),
+            counts=by_shard.counts,
+            rejected=(*counted.rejected, *by_shard.rejected),
+            tallies=(*counted.tallies, *by_shard.tallies) if bounded else (),
         )
 
     def _layout(self, bounded: bool) -> Layout:
@@ -722,20 +721,6 @@ class PrivateHistograms(beam.PTransform):
                 "requirements change (--requirement_changes) and presence is limited "
                 "(--max_slots), so the last slot must be known: give --end"
             )
-        if self.limits is not None:
-            return self._limited(counted, changes, on_workers)
-        if changes is None:
+        if changes is None and self.limits is None:
             return counted
-        # (shard, Visits) become (stream, ShardCounts)
-        join = JoinRequirements(
-            on_workers.join_config(
-                counted.layout, counted.clock, keeps=bounded and self._dynamic and self.keeps
-            ),
-            self._kept,
-        )
-        joined = (counted.counts, changes) | "JoinRequirements" >> join
-        return counted._replace(
-            counts=joined.counts,
-            rejected=(*counted.rejected, joined.rejected),
-            tallies=(*counted.tallies, *joined.tallies),
-        )
+        return self._by_shard(counted, changes, on_workers)

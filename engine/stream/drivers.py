@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.engine import metrics
+from streamveil.engine.count.chosen_limits import choice_message, limits_from
 from streamveil.engine.count.event_codes import (
     BlockCounts,
     Layout,
@@ -21,7 +22,7 @@ from streamveil.engine.count.event_codes import (
     slot_tables,
     slots_beyond,
 )
-from streamveil.engine.count.participants import choice_message, limits_from, thawed_counters
+from streamveil.engine.count.participants import thawed_counters
 from streamveil.engine.messages import (
     Kind,
     Message,

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.count.changes import spread
+from streamveil.engine.count.chosen_limits import choice_message, limits_from
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import pack
-from streamveil.engine.count.participants import choice_message, limits_from
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
@@ -26,7 +26,7 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.counting.presence import _LimitAtEndFn
+from streamveil.transforms.counting.count_shards import _CountAtEndFn
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole
 
@@ -122,7 +122,9 @@ class Limited:
         """What the shards tell in a pass: counts, and what they keep."""
         made = self.transform(first, last, state)
         layout = made._layout(bounded=True)
-        step = _LimitAtEndFn(made.presence_config(layout, SlotClock(HOUR), made.changing))
+        step = _CountAtEndFn(
+            made.shard_logic(layout, SlotClock(HOUR), changes=made.changing, keeps=True)
+        )
         return [
             output[1]
             for shard in self._shards(made, layout, self._chosen(state))

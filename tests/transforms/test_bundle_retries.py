@@ -17,12 +17,8 @@ from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence import Limit
 from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.counting.join_requirements import (
-    _JoinAtEndFn,
-    _JoinInTimeFn,
-    _MapChangesFn,
-)
-from streamveil.transforms.counting.presence import _LimitAtEndFn, _LimitInTimeFn
+from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn
+from streamveil.transforms.counting.map_changes import _MapChangesFn
 from streamveil.transforms.release.release_steps import (
     _ReleaseAtEndFn,
     _ReleaseInTimeFn,
@@ -93,13 +89,13 @@ STAGES = {
 }
 # Where requirements change.
 CHANGING = {
-    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
-    Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
+    Bounded: [_MapChangesFn, _CountAtEndFn, _ReleaseAtEndFn],
+    Unbounded: [_MapChangesFn, _CountInTimeFn, _ReleaseInTimeFn],
 }
 # Where users count in a few slots only.
 LIMITED = {
-    Bounded: [_LimitAtEndFn, _ReleaseAtEndFn],
-    Unbounded: [_LimitInTimeFn, _ReleaseInTimeFn],
+    Bounded: [_CountAtEndFn, _ReleaseAtEndFn],
+    Unbounded: [_CountInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")
 

@@ -23,7 +23,7 @@ from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
-from streamveil.transforms.counting.join_requirements import _JoinAtEndFn
+from streamveil.transforms.counting.count_shards import _CountAtEndFn
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole
 
@@ -138,7 +138,7 @@ def join(transform, layout, clock, told, changes):
         assert not rejected.num_rows
         for key, some in spread(found, transform.shards):
             shards[key].append(layout.message(Kind.CHANGES, some.first, key, some.to_bytes()))
-    step = _JoinAtEndFn(transform.join_config(layout, clock, keeps=True))
+    step = _CountAtEndFn(transform.shard_logic(layout, clock, changes=True, keeps=True))
     messages, homeless = [], 0
     for output in (output for shard in shards.items() for output in step.process(shard)):
         if isinstance(output, beam.pvalue.TaggedOutput):
@@ -203,7 +203,7 @@ def spending(transform, piece):
     ledgers = after._ledgers(layout, True).make()
     interned = ledgers.decode(piece.state).interned
     place = np.cumsum(interned.sizes > 0) - 1
-    config = after.join_config(layout, SlotClock(after.slots), keeps=True)
+    logic = after.shard_logic(layout, SlotClock(after.slots), changes=True, keeps=True)
     states = {layout.key(message.shard): message.payload for message in after._kept}
     mapper = after.change_mapper()
     members, digests, _ = find_users(pa.array(PEOPLE), mapper._users, mapper.stranger_key)
@@ -214,7 +214,7 @@ def spending(transform, piece):
     found = {}
     for user, (kind, key, number) in keys.items():
         shard = (kind, int(number % np.uint64(transform.shards)))
-        cohorts = config.cohorts(shard)
+        cohorts = logic.cohorts(shard)
         state = cohorts.start()
         if shard in states:
             state = cohorts.decode(several_from_bytes(states[shard])[0])

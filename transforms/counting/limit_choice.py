@@ -10,24 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 from apache_beam.typehints import KV, Tuple
 
+from streamveil.engine.count.chosen_limits import choice_message
 from streamveil.engine.count.event_codes import ShardKey, Visits
-from streamveil.engine.count.participants import choice_message
+from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.counting.loss_limit import LossLimit, check_whole, refuse_loss
 from streamveil.transforms.on_beam import Message
-
-if TYPE_CHECKING:
-    from streamveil.engine.count.participants import PresenceConfig
 
 Integers = npt.NDArray[np.int64]
 
@@ -51,7 +49,7 @@ class ChooseLimits(beam.PTransform):
     The noise is derived from the digest of what is asked and of the configuration.
     """
 
-    config: PresenceConfig
+    logic: ParticipationLimits
     """Under the limits that are known: of whoever is looked at, none."""
     looks: Sequence[Look | None]
     """What is asked of each class."""
@@ -69,7 +67,7 @@ class ChooseLimits(beam.PTransform):
 
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Chosen:
         """Build the steps: look, shard by shard, then choose once."""
-        stream = self.config.stream
+        stream = self.logic.stream
         nothing = visits.pipeline | "NobodyLookedAt" >> beam.Create(
             [(stream, Message(Kind.OPEN))]
         ).with_output_types(KV[str, Message])
@@ -77,7 +75,7 @@ class ChooseLimits(beam.PTransform):
             visits
             | "GatherForLook" >> beam.GroupByKey()
             | "LookAtUsers"
-            >> beam.ParDo(_LookFn(self.config, self.looks)).with_outputs(TALLIES, main="looked")
+            >> beam.ParDo(_LookFn(self.logic, self.looks)).with_outputs(TALLIES, main="looked")
         )
         looked.looked.element_type = KV[str, Message]
         looked[TALLIES].element_type = bytes
@@ -88,7 +86,7 @@ class ChooseLimits(beam.PTransform):
             | "GatherLooks" >> beam.GroupByKey()
             | "Choose"
             >> beam.ParDo(
-                _ChooseFn(self.config, self.looks, self.noise_key, self.identity)
+                _ChooseFn(self.logic, self.looks, self.noise_key, self.identity)
             ).with_outputs(TALLIES, _TOLD, main="shards")
         )
         chosen.shards.element_type = KV[Tuple[int, int], Message]
@@ -103,22 +101,22 @@ class _LookFn(beam.DoFn):
     On the side a tally, of the look alone: what counts is told where limits are known.
     """
 
-    def __init__(self, config: PresenceConfig, looks: Sequence[Look | None]) -> None:
-        self._config, self._looks = config, looks
+    def __init__(self, logic: ParticipationLimits, looks: Sequence[Look | None]) -> None:
+        self._logic, self._looks = logic, looks
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
-        config, key = self._config, element[0]
+        logic, key = self._logic, element[0]
         visits = [Visits.of(message) for message in element[1]]
-        there = [config.visitors(key[0], some) for some in visits]
+        there = [logic.visitors(key[0], some) for some in visits]
         users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
-        classes, cells = config.classes_of(key[0], users), _nothing(self._looks)
-        asked = config.first_slot, config.last_slot
+        classes, cells = logic.classes_of(key[0], users), _nothing(self._looks)
+        asked = logic.first_slot, logic.last_slot
         for k, look in enumerate(self._looks):
             if look is not None:
                 mine = classes == k
-                told = look.cells(look.used(config.key, users[mine], slots[mine], asked))
+                told = look.cells(look.used(logic.key, users[mine], slots[mine], asked))
                 cells[k, : len(told)] = told
-        yield config.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
+        yield logic.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
         counted = sum(int(some.kept.sum()) for some in visits)
         tally = EventTally(counted=counted, messages=1 - len(visits))
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
@@ -129,16 +127,16 @@ class _ChooseFn(beam.DoFn):
 
     def __init__(
         self,
-        config: PresenceConfig,
+        logic: ParticipationLimits,
         looks: Sequence[Look | None],
         noise_key: Callable[[], NoiseKeys],
         identity: bytes,
     ) -> None:
-        self._config, self._looks = config, looks
+        self._logic, self._looks = logic, looks
         self._noise_key, self._identity = noise_key, identity
 
     def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
-        config, layout, (stream, messages) = self._config, self._config.layout, element
+        logic, layout, (stream, messages) = self._logic, self._logic.layout, element
         cells, taken, sent = _nothing(self._looks), 0, list[int]()
         for message in messages:
             if message.kind is Kind.COUNTS:
@@ -148,9 +146,9 @@ class _ChooseFn(beam.DoFn):
                 sent.append(int(message.payload))
         check_whole(sent, taken)
         noise = NoiseSource(self._noise_key(), stream).slot(
-            config.first_slot or 0, digest(self._identity, b"look at presence", cells.tobytes())
+            logic.first_slot or 0, digest(self._identity, b"look at presence", cells.tobytes())
         )
-        limits = list(config.limits)
+        limits = list(logic.limits)
         for k, look in enumerate(self._looks):
             if look is not None:
                 asked = cells[k, : len(look.limits) + 2]

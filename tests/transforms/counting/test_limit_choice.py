@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamveil.engine import metrics
-from streamveil.engine.count.participants import choice_message
+from streamveil.engine.count.chosen_limits import choice_message
 from streamveil.engine.stream.drivers import ByPresence
 from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry

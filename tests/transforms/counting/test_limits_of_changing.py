@@ -10,7 +10,7 @@ import pytest
 from streamveil.engine import metrics
 from streamveil.engine.count.changes import stranger_keys
 from streamveil.engine.count.event_codes import MEMBERS, Layout
-from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
@@ -24,7 +24,7 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from tests.transforms.counting.test_presence import Shaken, Shard, given_key, visits
+from tests.transforms.counting.test_participation_limits import Shaken, Shard, given_key, visits
 from tests.transforms.stand_ins import WithChanges
 
 KEY = bytes(range(32))
@@ -327,13 +327,13 @@ def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed
     transform = made()
     known = REGISTRY.up_to(LONGEST)
     layout = Layout.choose(known, 2, 1, timely=True)
-    config = PresenceConfig(
-        known,
-        layout,
-        (LIMIT,) * 3,
-        "add_remove",
-        given_key,
-        SlotClock(Slots.of("1h")),
+    config = ParticipationLimits(
+        registry=known,
+        layout=layout,
+        limits=(LIMIT,) * 3,
+        adjacency="add_remove",
+        make_key=given_key,
+        clock=SlotClock(Slots.of("1h")),
         first_slot=0,
         stream="s",
         change_mapper=transform.change_mapper,

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from streamveil.engine import metrics
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.changes import spread
+from streamveil.engine.count.changing_requirements import ChangingRequirements
 from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
@@ -31,17 +32,13 @@ from streamveil.engine.count.event_codes import (
     bound_block,
     pack,
 )
-from streamveil.engine.messages import REJECTED, TALLIES, Kind
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
-from streamveil.transforms.counting.join_requirements import (
-    JoinConfig,
-    _JoinAtEndFn,
-    _JoinInTimeFn,
-)
+from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn
 from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
@@ -229,15 +226,15 @@ def join_of(kit, registry, *, timely, shards=2, last=LAST, first=0):
         registry, shards=shards, longest_window=HORIZON, first_slot=first, last_slot=last
     )
     layout = Layout.choose(registry, 2, shards, timely=timely)
-    config = JoinConfig(
-        registry,
-        SlotClock(transform.slots),
-        layout,
-        transform.change_mapper,
-        HORIZON,
-        first,
-        last,
-        "s",
+    config = ChangingRequirements(
+        registry=registry,
+        clock=SlotClock(transform.slots),
+        layout=layout,
+        change_mapper=transform.change_mapper,
+        longest_window=HORIZON,
+        first_slot=first,
+        last_slot=last,
+        stream="s",
     )
     return transform, config
 
@@ -278,7 +275,7 @@ def split(outputs):
             assert output.tag == REJECTED
             letters += getattr(output.value, "value", output.value).to_pylist()
         else:
-            stream, data = output.value
+            stream, data = getattr(output, "value", output)
             assert stream == "s"
             messages.append(data)
     return messages, letters
@@ -291,7 +288,7 @@ def at_end(kit, registry, events, changes):
         shards[key].append(message)
     for key, message in change_elements(transform, config, changes):
         shards[key].append(message)
-    outputs = [o for element in shards.items() for o in _JoinAtEndFn(config).process(element)]
+    outputs = [o for element in shards.items() for o in _CountAtEndFn(config).process(element)]
     return split(outputs)
 
 
@@ -301,10 +298,11 @@ class Shard:
     def __init__(self, config, key):
         self.config, self.key = config, key
         self.events, self.asked = Bag(), Bag()
-        self.progress, self.cohorts, self.close = Cell(), Cell(), Cell()
+        self.progress, self.shard, self.close = Cell(), Cell(), Cell()
+        self.process(Message(Kind.START, config.first_slot))
 
     def _made(self):
-        fn = _JoinInTimeFn(self.config)  # every bundle may be another worker's
+        fn = _CountInTimeFn(self.config)  # every bundle may be another worker's
         fn.setup()
         return fn
 
@@ -318,13 +316,11 @@ class Shard:
         self.close.time = None
         fn = self._made()
         return list(
-            fn._close_slot(
-                self.key, self.events, self.asked, self.progress, self.cohorts, self.close
-            )
+            fn._close_slot(self.key, self.events, self.asked, self.progress, self.shard, self.close)
         )
 
     def state(self):
-        cells = (self.events, self.asked, self.progress, self.cohorts, self.close)
+        cells = (self.events, self.asked, self.progress, self.shard, self.close)
         return [vars(cell) for cell in cells]
 
 
@@ -401,12 +397,12 @@ def test_a_timer_that_fires_again_decides_nothing(kit):
     assert letters == []
 
 
-@pytest.mark.parametrize("cell", ["events", "asked", "progress", "cohorts"])
+@pytest.mark.parametrize("cell", ["events", "asked", "progress", "shard"])
 def test_state_of_a_time_before_is_refused(kit, cell):
     """One cell of it, as it was one slot before; of the numbered one in the same bundle."""
     transform, config = join_of(kit, STRICT, timely=True)
     key = (MEMBERS, 0)
-    shard, fn = Shard(config, key), _JoinInTimeFn(config)
+    shard, fn = Shard(config, key), _CountInTimeFn(config)
     shard._made = lambda: fn
     fn.setup()
 
@@ -554,7 +550,7 @@ def test_users_who_move_alike_are_one_cohort(kit):
     for key, message in change_elements(transform, config, changes):
         shards[key].append(message)
     found = moves_of(
-        split(o for element in shards.items() for o in _JoinAtEndFn(config).process(element))[0]
+        split(o for element in shards.items() for o in _CountAtEndFn(config).process(element))[0]
     )
     told = [(parent, users, asked) for _, parent, _, users, asked in found]
     assert told == [(NEWCOMER, 2, units(THIRD)), (0, 3, units(THIRD)), (1, 3, units(THIRD))]
@@ -639,14 +635,14 @@ def test_cohorts_that_were_changed_are_refused(kit):
         shards[key].process(message)
     for shard in shards.values():
         close(shard, 0)
-    (slot, one), (_, other) = (shard.cohorts.value for shard in shards.values())
+    (slot, one), (_, other) = (shard.shard.value for shard in shards.values())
     close(copy.deepcopy(shards[MEMBERS, 0]), 1)
     flipped = [bytes([*one[:i], one[i] ^ 1 << i % 8, *one[i + 1 :]]) for i in range(len(one))]
     cases = [(slot, data) for data in (*flipped, one[:-1], other)]
     for case in ((slot + 1, one), *cases):
         shard = copy.deepcopy(shards[MEMBERS, 0])
-        shard.cohorts.value = case
-        error, words = (StateWentBack, "slot 0 wrote some") if case[0] != slot else SEALED
+        shard.shard.value = case
+        error, words = (StateWentBack, "slot 0 was written") if case[0] != slot else SEALED
         with pytest.raises(error, match=words):
             close(shard, 1)
 

@@ -11,7 +11,7 @@ import pytest
 from streamveil.engine import metrics
 from streamveil.engine.count.changes import stranger_keys
 from streamveil.engine.count.event_codes import MEMBERS, BlockCounts, Layout, Visits
-from streamveil.engine.count.participants import PresenceConfig
+from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.messages import TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import (
@@ -31,7 +31,7 @@ from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms.counting.presence import _LimitAtEndFn, _LimitInTimeFn, _Progress
+from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn, _Progress
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
 
@@ -271,8 +271,15 @@ def given_key():
 def config(**options):
     layout = Layout.choose(REGISTRY, 2, 1, timely=True)
     clock = SlotClock(Slots.of("1h"))
-    return PresenceConfig(
-        REGISTRY, layout, (LIMIT,) * 3, "add_remove", given_key, clock, stream="s", **options
+    return ParticipationLimits(
+        registry=REGISTRY,
+        layout=layout,
+        limits=(LIMIT,) * 3,
+        adjacency="add_remove",
+        make_key=given_key,
+        clock=clock,
+        stream="s",
+        **{"keeps": True, **options},
     )
 
 
@@ -287,7 +294,7 @@ class Shard:
     """The step in time with its state, driven by hand."""
 
     def __init__(self, made):
-        self.fn = _LimitInTimeFn(made)
+        self.fn = _CountInTimeFn(made)
         self.events, self.asked = Bag(), Bag()
         self.progress, self.counters, self.close = Cell(), Cell(), Cell()
 
@@ -410,7 +417,7 @@ def test_state_that_went_back_is_refused():
     shard.run()
     shard.take(visits(made, 2, 1))
     shard.counters.value = before  # somebody may count again
-    with pytest.raises(StateWentBack, match="who counted up to slot 0 is read, and not to 1"):
+    with pytest.raises(StateWentBack, match="after slot 0 is read, and that after slot 1"):
         shard.fire()
     shard.counters.value = (1, before[1][:-1] + b"?")
     with pytest.raises(ConfigurationError, match="wrong checksum"):
@@ -460,7 +467,7 @@ def test_what_waits_must_all_be_there():
 def test_messages_and_events_add_up_at_the_end():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
-    outputs = list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+    outputs = list(_CountAtEndFn(made).process(((MEMBERS, 0), messages)))
     tallies = [one.value for one in outputs if getattr(one, "tag", None) == TALLIES]
     told = [one[1] for one in outputs if getattr(one, "tag", None) is None]
     tally = EventTally.of_bytes(tallies[0])
@@ -478,7 +485,7 @@ def test_where_nothing_goes_on_no_counters_are_told():
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     shard = ((MEMBERS, 0), messages)
     both = [
-        list(_LimitAtEndFn(replace(made, keeps=keeps)).process(shard)) for keeps in (True, False)
+        list(_CountAtEndFn(replace(made, keeps=keeps)).process(shard)) for keeps in (True, False)
     ]
     tallies = [EventTally.of_bytes(outputs.pop().value) for outputs in both]
     assert both[1] == both[0][:-1]
@@ -502,7 +509,7 @@ def test_a_decision_that_is_broken_fails_at_the_end():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
-        list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+        list(_CountAtEndFn(made).process(((MEMBERS, 0), messages)))
 
 
 @pytest.mark.usefixtures("broken")
