@@ -407,13 +407,9 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     from streamveil.engine.slot_clock import SlotClock
     from streamveil.engine.stream.drivers import Configuration, one_driver
     from streamveil.engine.stream.noise_keys import SameKey
+    from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
     from streamveil.mechanisms import Population, Requirement, Slots
-    from streamveil.transforms.release.release_steps import (
-        Publish,
-        ReleaseConfig,
-        _ReleaseAtEndFn,
-        _ReleaseInTimeFn,
-    )
+    from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 
     requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
     population = Population(requirements, np.full(len(requirements), 100_000), bins)

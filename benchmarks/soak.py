@@ -82,14 +82,11 @@ class Stream:
         from streamveil.engine.slot_clock import SlotClock
         from streamveil.engine.stream.drivers import Configuration, one_driver
         from streamveil.engine.stream.noise_keys import SameKey
+        from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
         from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.counting.count_shards import _CountInTimeFn
         from streamveil.transforms.counting.map_changes import _MapChangesFn
-        from streamveil.transforms.release.release_steps import (
-            Publish,
-            ReleaseConfig,
-            _ReleaseInTimeFn,
-        )
+        from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
         from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
         registry, most = transform.registry, transform.max_contributions

@@ -77,6 +77,16 @@ class Message(NamedTuple):
 _HEADER = struct.Struct("<Bqii")
 
 
+class Output(NamedTuple):
+    """What a step gives, for its host to carry."""
+
+    value: Any
+    tag: str | None = None
+    """Of an output on the side."""
+    at: int | None = None
+    """Event time in microseconds; that of what the step was given when None."""
+
+
 _ARRAY = struct.Struct("<cBB")
 _NUMBER = struct.Struct("<q")
 

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.dead_letters import column_of, losses_of
 from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.engine.encode.times import to_micros
+from streamveil.engine.stream.release_slots import refuse_gap
 from streamveil.io import CsvDialect, is_endless, read_events
 from streamveil.io.events import places_of, read_outputs, split_file
 from streamveil.mechanisms.core.event_tallies import EventTally
@@ -37,8 +39,6 @@ from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dyn
 from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.counting.loss_limit import LossLimit
-from streamveil.transforms.release.release_steps import refuse_gap
 
 SAMPLE = 10_000
 _SHOWN = 3

@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 
+from streamveil.engine.count.loss_limit import tally_in
 from streamveil.io import (
     LAYOUTS,
     SINK_FORMS,
@@ -59,7 +60,6 @@ from streamveil.pipelines.values import (
     needs_table,
     take_query,
 )
-from streamveil.transforms.counting.loss_limit import tally_in
 
 if TYPE_CHECKING:
     from streamveil.pipelines.follow import Following

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from streamveil.engine.stream.drivers import is_joined
+from streamveil.engine.stream.played_devices import PopulationMoves
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.presence.choice import Auto
@@ -18,7 +19,6 @@ from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.local.played_devices import PopulationMoves
 
 T = TypeVar("T", PrivateHistograms, CollectHistograms, PrivateAnswers)
 

@@ -18,6 +18,8 @@ from streamveil.engine.count.changes import ChangeMapper
 from streamveil.engine.count.changing_requirements import ChangingRequirements
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.count.limit_choice import LimitChoice
+from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.count.shards import ShardLogic
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
@@ -26,6 +28,7 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -73,14 +76,9 @@ from streamveil.transforms.checks import check_limit, check_resume, settling, ta
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
-from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
+from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import (
-    Publish,
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
@@ -635,14 +633,8 @@ class PrivateHistograms(beam.PTransform):
                     "end: release it pass by pass (--state), or say max_slots, or auto and the "
                     "share of the slots in which users are there, such as auto:0.05"
                 )
-            choice = ChooseLimits(
-                logic,
-                self._looks,
-                self._key,
-                of_parts(self.context),
-                counted.tallies,
-                LossLimit.of(self),
-            )
+            looks = LimitChoice(logic, self._looks, self._key, of_parts(self.context))
+            choice = ChooseLimits(looks, counted.tallies, LossLimit.of(self))
         starts = None if bounded else counted.ticks[0]
         by_shard = counted.counts | "CountShards" >> CountShards(
             logic, starts, self._kept, choice, changes

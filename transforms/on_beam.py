@@ -6,14 +6,18 @@ Steps take `Message` and `metrics` from here, so that a worker that loads a step
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from apache_beam import coders
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine import metrics
-from streamveil.engine.messages import Message
+from streamveil.engine.messages import Message, Output
 
-__all__ = ["Message", "MessageCoder", "metrics"]
+__all__ = ["Message", "MessageCoder", "emitted", "metrics"]
 
 
 class MessageCoder(coders.Coder):
@@ -38,6 +42,15 @@ class MessageCoder(coders.Coder):
 
 
 coders.registry.register_coder(Message, MessageCoder)
+
+
+def emitted(output: Output) -> Any:
+    """An output of the engine as a DoFn yields it."""
+    value = output.value
+    if output.at is not None:
+        value = TimestampedValue(value, Timestamp(micros=output.at))
+    return value if output.tag is None else TaggedOutput(output.tag, value)
+
 
 # Slot after slot counts under the same names.
 _counter, _distribution = lru_cache(Metrics.counter), lru_cache(Metrics.distribution)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -20,9 +20,10 @@ from streamveil.engine.count.event_codes import (
     count,
     pack,
 )
-from streamveil.engine.encode.dead_letters import late_slots
-from streamveil.engine.messages import Kind, Message
+from streamveil.engine.encode.dead_letters import late_slots, losses_of
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message, Output
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.core.user_table import Registry
 
 BlockKey = tuple[int, int, int]
@@ -93,6 +94,53 @@ class Counter:
     def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
         """Dead letters for events of a block that came after it was closed."""
         return late_slots({key[2]: events})
+
+
+class Maps(Protocol):
+    """What turns batches into integers."""
+
+    @property
+    def slots(self) -> Slots:
+        """How time is cut."""
+
+    def map(self, batch: pa.RecordBatch, latest: int | None = None) -> tuple[Any, pa.RecordBatch]:
+        """What is packed of a batch, and its dead letters: see :meth:`EventMapper.map`."""
+
+
+def map_batch(
+    mapper: Maps, counter: Counter, batch: pa.RecordBatch, latest: int | None = None
+) -> Iterator[Output]:
+    """A batch with rows to the events of each block and shard.
+
+    On the side dead letters, and last an `EventTally` of the rows.
+    """
+    events, rejected = mapper.map(batch, latest)
+    metrics.count(metrics.EVENTS_READ, batch.num_rows)
+    losses = losses_of(rejected) if rejected.num_rows else {}
+    if losses:
+        for reason, some in losses.items():
+            metrics.count(metrics.REJECTED_PREFIX + reason, some.events)
+        yield Output(rejected, REJECTED)
+    beyond = sent = 0
+    layout = counter.layout
+    for block, key, packed, dropped in counter.pack(events, layout, counter.bounding):
+        beyond += dropped
+        sent += 1
+        yield Output(((*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())))
+    tally = EventTally(batch.num_rows, losses, beyond, messages=sent)
+    tally = counter.by_question(tally, events)
+    metrics.count(metrics.EVENTS_BOUNDED_AWAY, tally.beyond_bound)
+    metrics.count(metrics.EVENTS_COUNTED, tally.counted)
+    yield Output(tally, TALLIES)
+
+
+def count_block(counter: Counter, key: BlockKey, messages: Sequence[Message]) -> Iterator[Output]:
+    """All events of a block and shard to what :class:`Counter` emits; on the side a tally."""
+    visits = counter.bound(key, messages)
+    told = counter.told(key, visits)
+    tally = counter.tally(key, visits, len(told) - len(messages))
+    yield Output(tally.to_bytes(), TALLIES)
+    yield from map(Output, told)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamveil as sv
+from streamveil.engine.count import bounds_choice
+from streamveil.engine.count.loss_limit import tally_in
 from streamveil.io import read_table
 from streamveil.pipelines.jobs import EventOptions, JobOptions, given_by, in_time
 from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.questions import QuestionsJob
 from streamveil.pipelines.release import ReleaseOptions
-from streamveil.transforms.counting.loss_limit import tally_in
-from streamveil.transforms.portfolio import bounds_choice
 
 UTC = dt.timezone.utc
 QUESTIONS = """\

@@ -14,6 +14,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.count.query_counter import histograms_of
 from streamveil.engine.messages import Kind, Message, array_to_bytes
+from streamveil.engine.stream.query_driver import PublishAnswers
 from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.bounds import AutoBounds, are_known
@@ -22,7 +23,6 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
-from streamveil.transforms.portfolio.driver import PublishAnswers
 
 CUT, LAST = 10, 15
 """The first base slot of the second pass, and its last."""

@@ -20,6 +20,7 @@ from streamveil.engine.count.event_codes import pack
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import Categories, Lifetime, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.presence import Limit
@@ -27,7 +28,7 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.counting.count_shards import _CountAtEndFn
-from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole
 
 STREAM = "histogram"

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from streamveil.engine.per_record.budgets import ValueBudget
 from streamveil.engine.stream.drivers import _SlotCounts
+from streamveil.engine.stream.played_devices import PlayedDevicesConfig
 from streamveil.mechanisms import (
     DYNAMIC_MECHANISMS,
     MECHANISMS,
@@ -41,7 +42,6 @@ from streamveil.mechanisms.registry import (
     PER_RECORD_MECHANISMS,
 )
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.local.played_devices import PlayedDevicesConfig
 from streamveil.transforms.per_record import statistics
 from tests.transforms.asked_streams import asked_streams
 from tests.transforms.limited_streams import limited_streams

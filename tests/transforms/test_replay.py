@@ -16,6 +16,7 @@ from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Configuration, one_driver
 from streamveil.engine.stream.noise_keys import GivenKey
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
@@ -29,12 +30,7 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
-from streamveil.transforms.release.release_steps import (
-    Publish,
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots import arrivals
 from tests.transforms.stand_ins import Bag, Cell, whole
 

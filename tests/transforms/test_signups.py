@@ -19,12 +19,13 @@ from streamveil.engine.encode.text import find_users
 from streamveil.engine.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.transforms.counting.count_shards import _CountAtEndFn
-from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn
 from tests.transforms.stand_ins import whole
 
 KEY = bytes(range(50, 82))

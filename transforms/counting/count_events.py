@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -16,16 +16,15 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.count.counter import BlockKey, Counter
+from streamveil.engine.count.counter import BlockKey, Counter, Maps, count_block, map_batch
 from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.encode.dead_letters import losses_of, tally_of
+from streamveil.engine.count.loss_limit import LossWatch
+from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.messages import REJECTED, TALLIES, Kind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import Slots
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.counting.loss_limit import LossWatch
-from streamveil.transforms.on_beam import Message, MessageCoder, metrics
+from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
 from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
@@ -50,17 +49,6 @@ class Counted(NamedTuple):
     clock: SlotClock
     layout: Layout
     bounded: bool
-
-
-class Maps(Protocol):
-    """What turns batches into integers."""
-
-    @property
-    def slots(self) -> Slots:
-        """How time is cut."""
-
-    def map(self, batch: pa.RecordBatch, latest: int | None = None) -> tuple[Any, pa.RecordBatch]:
-        """What is packed of a batch, and its dead letters: see :meth:`EventMapper.map`."""
 
 
 class Asked(NamedTuple):
@@ -240,47 +228,25 @@ class _MapEventsFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(TALLIES, lost.to_bytes())
             return
         latest = latest_slot(self._mapper.slots) if self._real_time else None
-        events, rejected = self._mapper.map(element, latest)
-        metrics.count(metrics.EVENTS_READ, element.num_rows)
-        losses = losses_of(rejected) if rejected.num_rows else {}
-        if losses:
-            for reason, some in losses.items():
-                metrics.count(metrics.REJECTED_PREFIX + reason, some.events)
-            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        beyond = sent = 0
-        counter = self._counter
-        layout = counter.layout
-        for block, key, packed, dropped in counter.pack(events, layout, counter.bounding):
-            beyond += dropped
-            sent += 1
-            yield (*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())
-        tally = EventTally(element.num_rows, losses, beyond, messages=sent)
-        tally = counter.by_question(tally, events)
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, tally.beyond_bound)
-        metrics.count(metrics.EVENTS_COUNTED, tally.counted)
-        if self._bounded:
-            told = EventTally.total([lost, tally]).to_bytes()
-            yield beam.pvalue.TaggedOutput(TALLIES, told)
-        else:
-            self._watch.see(tally)
+        for output in map_batch(self._mapper, self._counter, element, latest):
+            if output.tag != TALLIES:
+                yield emitted(output)
+            elif self._bounded:
+                told = EventTally.total([lost, output.value]).to_bytes()
+                yield beam.pvalue.TaggedOutput(TALLIES, told)
+            else:
+                self._watch.see(output.value)
 
 
 class _CountBlocksFn(beam.DoFn):
-    """All events of a block and shard to what :class:`Counter` emits, in a bounded input.
-
-    On the side tallies as bytes.
-    """
+    """All events of a block and shard of a bounded input, by :func:`count_block`."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
     def process(self, element: tuple[BlockKey, Iterable[Message]]) -> Iterator[Any]:
-        key, messages = element[0], list(element[1])
-        visits = self._counter.bound(key, messages)
-        told = self._counter.told(key, visits)
-        tally = self._counter.tally(key, visits, len(told) - len(messages))
-        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
-        yield from told
+        key, messages = element
+        yield from map(emitted, count_block(self._counter, key, list(messages)))
 
 
 class _CountSlotsFn(beam.DoFn):

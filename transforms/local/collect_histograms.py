@@ -16,12 +16,22 @@ from apache_beam.typehints import KV
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.counter import VisitCounter
 from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Kind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.played_devices import (
+    PlayedDevices,
+    PlayedDevicesConfig,
+    PlayedState,
+    PopulationMoves,
+    emit_to_server,
+    end_at_server,
+)
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -43,22 +53,9 @@ from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS,
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
 from streamveil.transforms.checks import check_resume, refuse_limits, settling, take_public
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
-from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.local.played_devices import (
-    PlayedDevices,
-    PlayedDevicesConfig,
-    PlayedState,
-    PopulationMoves,
-    emit_to_server,
-    end_at_server,
-)
+from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import (
-    Publish,
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled

@@ -13,6 +13,7 @@ from apache_beam.typehints import KV
 from streamveil.engine.messages import ASKS, LEDGER, REJECTED
 from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.release_slots import Publish
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness
@@ -24,7 +25,6 @@ from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import refuse_limits, refuse_windows, take_public
 from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.slots.heartbeat import open_slots
 

@@ -23,6 +23,7 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.engine.encode.dead_letters import rejected_records
 from streamveil.engine.messages import ASKS, REJECTED, Kind, arrays_from_bytes, arrays_to_bytes
 from streamveil.engine.stream.local_server import LocalSetting
+from streamveil.engine.stream.release_slots import Publish
 from streamveil.mechanisms.core.event_tallies import LATE
 from streamveil.mechanisms.local.messages import (
     check_answer,
@@ -33,8 +34,7 @@ from streamveil.mechanisms.local.messages import (
 from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStreamState
-from streamveil.transforms.on_beam import Message, metrics
-from streamveil.transforms.release.release_steps import Publish
+from streamveil.transforms.on_beam import Message, emitted, metrics
 from streamveil.transforms.slots.arrivals import another_start
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
@@ -378,7 +378,8 @@ class _AskFn(Fenced, beam.DoFn):
             yield from self._opened(state, answer, stream, progress, deadline)
             return
         closed = self._closing(slot, round)
-        yield from self._publish(server, state, slot, server.counted(state, answer), closed)
+        counted = server.counted(state, answer)
+        yield from map(emitted, self._publish(server, state, slot, counted, closed.micros))
         at = _Progress(*progress.read())
         progress.write(tuple(at._replace(open_round=None, asked=0, waiting=0)))
         stream.write(server.encode(state))

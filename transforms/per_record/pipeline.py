@@ -15,25 +15,21 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BooleanCoder, BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints import KV, Tuple
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.encode.dead_letters import tally_of
-from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
+from streamveil.engine.messages import TALLIES, Kind, Output, array_from_bytes, array_to_bytes
 from streamveil.engine.per_record.drivers import KeyDriver
 from streamveil.engine.per_record.mapper import PaneKey
 from streamveil.engine.per_record.plan import Plan
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
 from streamveil.transforms.counting.loss_limit import added_up
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import (
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
@@ -260,12 +256,12 @@ class _Rows:
         state: Any,
         pane: int,
         released: PerRecordRelease | None,
-        at: Timestamp,
-    ) -> Iterator[TimestampedValue]:
+        at: int,
+    ) -> Iterator[Output]:
         if released is not None:
             if self.plan.source.slots is None:
-                at = GlobalWindow().max_timestamp()
-            yield TimestampedValue(self.plan.row(driver.key, pane, released), at)
+                at = GlobalWindow().max_timestamp().micros
+            yield Output(self.plan.row(driver.key, pane, released), at=at)
 
 
 def _sum_tallies(keys: int, tallies: Iterable[bytes]) -> bytes:

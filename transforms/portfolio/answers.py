@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.bounds_choice import BoundsChoice, Sample, bounds_from
 from streamveil.engine.count.counter import BlockKey
+from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.count.query_counter import (
     PortfolioCounter,
     PortfolioLayout,
@@ -27,6 +29,8 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.query_driver import PortfolioLedgers, PublishAnswers
+from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms.core.arguments import is_true, refuse, registry_of
 from streamveil.mechanisms.core.budgets import Units
@@ -57,15 +61,10 @@ from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.transforms.checks import check_resume, settling, take_options
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
-from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
+from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, bounds_from
-from streamveil.transforms.portfolio.driver import PortfolioLedgers, PublishAnswers
-from streamveil.transforms.release.release_steps import (
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.portfolio.bounds_choice import ChooseBounds
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 
@@ -372,14 +371,8 @@ class PrivateAnswers(beam.PTransform):
                 on_workers._mapper,
                 on_workers._sample_key,
             )
-            chosen = slices | "LookAtNumbers" >> ChooseBounds(
-                sample,
-                self._key,
-                self._identity,
-                _STREAM,
-                self.first_slot or 0,
-                LossLimit.of(self),
-            )
+            choice = BoundsChoice(sample, self._key, self._identity, _STREAM, self.first_slot or 0)
+            chosen = slices | "LookAtNumbers" >> ChooseBounds(choice, LossLimit.of(self))
         counted = count_events(
             slices,
             on_workers.event_mapper,

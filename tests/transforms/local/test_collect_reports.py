@@ -19,6 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine import metrics
 from streamveil.engine.messages import Kind, Message
+from streamveil.engine.stream.release_slots import Publish
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.messages import (
@@ -38,7 +39,6 @@ from streamveil.transforms.local.rounds import (
     ask_parts,
     tally_of,
 )
-from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Given
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamveil.engine.count import bounds_choice
+from streamveil.engine.count.bounds_choice import BoundsChoice, Sample
 from streamveil.engine.count.event_codes import Packed
 from streamveil.engine.encode.query_mapper import QuestionsMapper
 from streamveil.engine.messages import Kind, Message, array_to_bytes
@@ -22,10 +24,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.transforms.counting.loss_limit import LossLimit
-from streamveil.transforms.portfolio import bounds_choice
 from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
-from streamveil.transforms.portfolio.bounds_choice import ChooseBounds, Sample, _ChooseFn
 
 HOUR = 3_600_000_000
 USERS = [f"u{i}" for i in range(40)]
@@ -191,14 +190,13 @@ def test_a_look_tells_no_counters(run):
 def test_every_look_has_noise_of_its_own(monkeypatch):
     seen = []
     monkeypatch.setattr(bounds_choice, "choice", lambda told, rate: seen.append(told) or (0.0, 1.0))
-    limit = LossLimit.of(answers(SPEED))
-    looking = ChooseBounds(sample(), lambda: NoiseKeys(bytes(32)), b"", "portfolio", 0, limit)
+    choice = BoundsChoice(sample(), lambda: NoiseKeys(bytes(32)), b"", "portfolio", 0)
 
     def noise(events, *words):
         cells = np.full(CELLS, events)
         messages = [Message(Kind.COUNTS, look, payload=array_to_bytes(cells)) for look in range(2)]
         messages += [Message(Kind.WHOLE, payload=word) for word in words]
-        list(_ChooseFn(looking).process(("portfolio", messages)))
+        list(choice.choose(messages))
         return [(told - cells).tolist() for told in seen[-2:]]
 
     once, again, other = noise(100, b"2"), noise(100, b"2"), noise(101, b"2")

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.stream import release_slots
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.mechanisms.wevent.pwsm import PWSM
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.release import release_steps
 
 USERS = [f"u{i}" for i in range(40)]
 REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})
@@ -176,8 +176,8 @@ def test_no_event_and_no_range_is_refused(run_on, kit, runner, rows, options):
 
 # A single wrong time must not make a million releases: as many quiet slots as allowed, or one more.
 def test_a_gap_too_long_is_refused(run, kit, monkeypatch):
-    assert release_steps.MOST_QUIET_SLOTS == 100_000
-    monkeypatch.setattr(release_steps, "MOST_QUIET_SLOTS", 100)
+    assert release_slots.MOST_QUIET_SLOTS == 100_000
+    monkeypatch.setattr(release_slots, "MOST_QUIET_SLOTS", 100)
     gap = [[("u1", "a", 0), ("u1", "a", last)] for last in (101, 102)]
     assert run(kit.histograms(EXACT), [kit.batch(gap[0])]).slots == list(range(102))
     with pytest.raises(Exception, match="quiet slots are a wrong time"):

@@ -19,16 +19,12 @@ from streamveil.engine import metrics
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import histograms
-from streamveil.transforms.release.release_steps import (
-    LONGEST_WAIT,
-    Publish,
-    ReleaseConfig,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import LONGEST_WAIT, _ReleaseInTimeFn
 from streamveil.transforms.slots import arrivals
 from streamveil.transforms.slots.arrivals import REMEMBERED, Arrivals
 

@@ -26,15 +26,12 @@ from streamveil.engine.count.event_codes import BlockCounts
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
-from streamveil.transforms.release.release_steps import (
-    Publish,
-    ReleaseConfig,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots import state_fence as fence
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.spending import spent

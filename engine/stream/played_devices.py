@@ -11,15 +11,12 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.count.event_codes import MEMBERS, Layout, Visits, read_codes
-from streamveil.engine.messages import Kind
+from streamveil.engine.messages import Kind, Message, Output
 from streamveil.engine.stream.local_server import LocalSetting, Transcript
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded
@@ -29,7 +26,6 @@ from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
-from streamveil.transforms.on_beam import Message
 
 Symbols = npt.NDArray[np.int32]
 
@@ -176,14 +172,14 @@ class PlayedDevices:
 
 
 def emit_to_server(
-    edge: PlayedDevices, state: PlayedState, slot: int, transcript: Transcript, at: Timestamp
-) -> Iterator[Any]:
+    edge: PlayedDevices, state: PlayedState, slot: int, transcript: Transcript, at: int
+) -> Iterator[Output]:
     """All that a slot tells the server, in one part: its transcript."""
     message = Message(Kind.COUNTS, slot, payload=transcript.to_bytes())
-    yield TimestampedValue((edge.name, message), at)
+    yield Output((edge.name, message), at=at)
 
 
-def end_at_server(edge: PlayedDevices, state: PlayedState, at: Timestamp) -> Iterator[Any]:
+def end_at_server(edge: PlayedDevices, state: PlayedState, at: int) -> Iterator[Output]:
     """The server foresees the end of the stream as well, so nothing is told of it."""
     edge.rest(state)
     return iter(())

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine import metrics
+from streamveil.engine.count.bounds_choice import bounds_from
 from streamveil.engine.count.query_counter import PortfolioLayout, histograms_of
-from streamveil.engine.messages import LEDGER, several_from_bytes, several_to_bytes
+from streamveil.engine.messages import LEDGER, Message, Output, several_from_bytes, several_to_bytes
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms.core.budgets import Requirements, Units
@@ -25,8 +23,6 @@ from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.portfolio.times import TimeSum
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
-from streamveil.transforms.on_beam import Message, metrics
-from streamveil.transforms.portfolio.bounds_choice import bounds_from
 
 _PROGRESS = logging.getLogger("streamveil.progress")
 
@@ -174,8 +170,8 @@ class PublishAnswers:
         state: PortfolioState,
         slot: int,
         releases: Mapping[int, SlotRelease],
-        at: Timestamp,
-    ) -> Iterator[Any]:
+        at: int,
+    ) -> Iterator[Output]:
         """A `SlotAnswer` and a `PortfolioEntry` of each, and a `SlotAnswer` of longer times."""
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(state.filter.use() * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
@@ -194,14 +190,14 @@ class PublishAnswers:
                 *(release, slot // question.slots, question, driver.layout.portfolio),
                 state.usual[q],
             )
-            yield TimestampedValue(told, at)
-            yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
+            yield Output(told, at=at)
+            yield Output(entry, LEDGER, at)
             last = self.last_slot is not None and entry.last_base_slot >= self.last_slot
             for one in state.times[q]:
                 if one.ended or (last and self.ends):
                     yield self._time(driver, state, q, one, at)
 
-    def rest(self, driver: PortfolioDriver, state: PortfolioState, at: Timestamp) -> Iterator[Any]:
+    def rest(self, driver: PortfolioDriver, state: PortfolioState, at: int) -> Iterator[Output]:
         """A `SlotAnswer` of each longer time in which an input without a range ends."""
         if self.last_slot is None:
             for q, sums in enumerate(state.times):
@@ -210,8 +206,8 @@ class PublishAnswers:
                         yield self._time(driver, state, q, one, at)
 
     def _time(
-        self, driver: PortfolioDriver, state: PortfolioState, q: int, told: TimeSum, at: Timestamp
-    ) -> TimestampedValue:
+        self, driver: PortfolioDriver, state: PortfolioState, q: int, told: TimeSum, at: int
+    ) -> Output:
         portfolio = driver.layout.portfolio
         answer = SlotAnswer.of_time(told, portfolio.questions[q], portfolio, state.usual[q])
-        return TimestampedValue(answer, at)
+        return Output(answer, at=at)

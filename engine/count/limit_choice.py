@@ -1,0 +1,104 @@
+"""Which participation limits to choose: one private look at all of a bounded input.
+
+The blocks of users are counted by their slots with events, shard by shard, added up and asked for
+with noise: see `mechanisms/presence/choice.py`. What follows is told to every shard, which decides
+by it who counts, and to the release stage, which prices slots by it and keeps it in the state.
+Nothing is asked before it is known that the input is not lost: a run that is refused costs nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.engine.count.chosen_limits import choice_message
+from streamveil.engine.count.event_codes import ShardKey, Visits
+from streamveil.engine.count.loss_limit import check_whole
+from streamveil.engine.count.participants import ParticipationLimits
+from streamveil.engine.messages import (
+    TALLIES,
+    Kind,
+    Message,
+    Output,
+    array_from_bytes,
+    array_to_bytes,
+)
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.presence.choice import Look
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+
+Integers = npt.NDArray[np.int64]
+
+FOR_STREAM = "for the stream"
+
+
+@dataclass(frozen=True, eq=False)
+class LimitChoice:
+    """Chooses the participation limits of all classes.
+
+    The noise is derived from the digest of what is asked and of the configuration.
+    """
+
+    logic: ParticipationLimits
+    """Under the limits that are known: of whoever is looked at, none."""
+    looks: Sequence[Look | None]
+    """What is asked of each class."""
+    noise_key: Callable[[], NoiseKeys]
+    identity: bytes
+    """Of the configuration."""
+
+    def look(self, key: ShardKey, messages: Iterable[Message]) -> Iterator[Output]:
+        """All visits of a shard to (stream, cells of each class that is looked at).
+
+        On the side a tally, of the look alone: what counts is told where limits are known.
+        """
+        logic = self.logic
+        visits = [Visits.of(message) for message in messages]
+        there = [logic.visitors(key[0], some) for some in visits]
+        users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
+        classes, cells = logic.classes_of(key[0], users), self._nothing()
+        asked = logic.first_slot, logic.last_slot
+        for k, look in enumerate(self.looks):
+            if look is not None:
+                mine = classes == k
+                told = look.cells(look.used(logic.key, users[mine], slots[mine], asked))
+                cells[k, : len(told)] = told
+        yield Output((logic.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))))
+        counted = sum(int(some.kept.sum()) for some in visits)
+        tally = EventTally(counted=counted, messages=1 - len(visits))
+        yield Output(tally.to_bytes(), TALLIES)
+
+    def choose(self, messages: Iterable[Message]) -> Iterator[Output]:
+        """What all shards saw to the limits: for each shard; on the side the stream, and a tally.
+
+        Raises InputLost where a message is missing.
+        """
+        logic, layout = self.logic, self.logic.layout
+        cells, taken, sent = self._nothing(), 0, list[int]()
+        for message in messages:
+            if message.kind is Kind.COUNTS:
+                cells += array_from_bytes(message.payload)
+                taken += 1
+            elif message.kind is Kind.WHOLE:
+                sent.append(int(message.payload))
+        check_whole(sent, taken)
+        noise = NoiseSource(self.noise_key(), logic.stream).slot(
+            logic.first_slot or 0, digest(self.identity, b"look at presence", cells.tobytes())
+        )
+        limits = list(logic.limits)
+        for k, look in enumerate(self.looks):
+            if look is not None:
+                asked = cells[k, : len(look.limits) + 2]
+                limits[k] = look.choice(look.answer(asked, noise.words(f"presence {k}")))
+        for part in range(layout.parts):
+            yield Output((layout.key(part), choice_message(limits, part, layout.parts)))
+        yield Output((logic.stream, choice_message(limits)), FOR_STREAM)
+        yield Output(EventTally(messages=layout.parts + 1).to_bytes(), TALLIES)
+
+    def _nothing(self) -> Integers:
+        """Cells of nobody, shape (K, most cells)."""
+        most = max(len(look.limits) + 2 for look in self.looks if look is not None)
+        return np.zeros((len(self.looks), most), np.int64)
