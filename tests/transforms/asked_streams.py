@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.count.query_counter import histograms_of
 from streamveil.engine.messages import Kind, Message, array_to_bytes
@@ -116,10 +115,8 @@ class Asked:
         for slot in range(first, last + 1):
             counted = histograms_of(told[slot], layout)
             state, releases = driver.release(state, slot, counted)
-            told_of = PublishAnswers(ends=False)(driver, state, slot, releases, Timestamp(0))
-            found += [
-                _told(one.value.value if hasattr(one, "tag") else one.value) for one in told_of
-            ]
+            told_of = PublishAnswers(ends=False)(driver, state, slot, releases, 0)
+            found += [_told(output.value) for output in told_of]
         return found, driver.encode(state, kept)
 
     def saved(self) -> bytes:
