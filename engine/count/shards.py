@@ -194,17 +194,24 @@ def close_at_end(
     if came.limits is not None:
         logic = logic.under(came.limits)
     shard = logic.shard(key)
-    changes = [Changes.none(key[0]), *came.changes]
+    tally = EventTally(messages=-came.messages)
+    # Nobody else holds the changes: those that are applied are let go.
+    for output in shard.close_blocks(came.blocks, _resumed(logic, key[0], shard, came)):
+        output.record()
+        tally = EventTally.total((tally, output.tally))
+        yield output
+    yield tally
+
+
+def _resumed(logic: ShardLogic, kind: int, shard: Shard, came: _Gathered) -> Changes:
+    """All changes that came of a shard, which goes on from what it kept."""
+    changes = [Changes.none(kind), *came.changes]
+    came.changes.clear()
     for payload in came.kept:
-        state, waiting = logic.kept_parts(key[0], payload)
+        state, waiting = logic.kept_parts(kind, payload)
         shard.resume(state)
         changes.append(waiting)
     joined = Changes.joined(changes)
     if logic.resumed and logic.first_slot is not None:
         metrics.count(metrics.CHANGES_LATE, int((joined.slots < logic.first_slot).sum()))
-    tally = EventTally(messages=-came.messages)
-    for output in shard.close_blocks(came.blocks, joined):
-        output.record()
-        tally = EventTally.total((tally, output.tally))
-        yield output
-    yield tally
+    return joined

@@ -17,6 +17,7 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.count.changes import NEVER, Changes
 from streamveil.engine.count.event_codes import Layout, ShardKey
@@ -59,7 +60,7 @@ class CountShards(beam.PTransform):
 
     logic: ShardLogic
     starts: beam.PCollection[tuple[str, Message]] | None = None
-    """Of a stream: which slot is the first."""
+    """Of a stream: which slot is the first. Shards are told it where the logic does not know it."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one resumes from."""
     choice: ChooseLimits | None = None
@@ -120,9 +121,14 @@ class CountShards(beam.PTransform):
     ) -> CountedShards:
         """Of a stream."""
         logic = self.logic
-        started = starts | "StartShards" >> beam.FlatMap(to_shards, logic.layout).with_output_types(
-            _BY_SHARD
-        )
+        pipeline = starts.pipeline
+        if logic.first_slot is None:
+            everything = [
+                *everything,
+                starts
+                | "StartShards"
+                >> beam.FlatMap(to_shards, logic.layout).with_output_types(_BY_SHARD),
+            ]
         known = {}
         to_come = []
         for message in self.kept:
@@ -130,9 +136,8 @@ class CountShards(beam.PTransform):
             known[key], changes = logic.kept_parts(key[0], message.payload)
             if len(changes.users):
                 to_come.append(message._replace(kind=Kind.CHANGES, payload=changes.to_bytes()))
-        waiting = self._kept_by_shard(started.pipeline, to_come)
         counted = (
-            [*everything, started, *waiting]
+            [*everything, *self._kept_by_shard(pipeline, to_come)]
             | "AddStart" >> beam.Flatten()
             | "CountInTime"
             >> beam.ParDo(_CountInTimeFn(logic, known)).with_outputs(REJECTED, main="counts")
@@ -167,14 +172,14 @@ class _CountAtEndFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(TALLIES, output.to_bytes())
             else:
                 yield self._logic.stream, output.message
-                yield from _letters(self._logic, output)
+                if output.no_requirement:
+                    end = self._logic.clock.slots.end(max(output.no_requirement))
+                    yield _letters(output, Timestamp(micros=end - 1))
 
 
-def _letters(logic: ShardLogic, output: ShardOutput) -> Iterator[Any]:
+def _letters(output: ShardOutput, at: Timestamp) -> Any:
     """On the side, dead letters of events without a requirement."""
-    if output.no_requirement:
-        at = closing_time(logic.clock, max(output.no_requirement))
-        yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(output.dead_letters(), at))
+    return beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(output.dead_letters(), at))
 
 
 class _Progress(NamedTuple):
@@ -195,11 +200,6 @@ class _Progress(NamedTuple):
     written: int | None = None
     """Slot after which the shard's state was written; None before the first."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether a slot has closed."""
-        return self.first is not None and self.next_slot > self.first
-
 
 class _CountInTimeFn(Fenced, beam.DoFn):
     """Closes the slots of a shard one by one, in event time, and emits each, quiet or not.
@@ -207,7 +207,7 @@ class _CountInTimeFn(Fenced, beam.DoFn):
     The step that follows cannot rely on its clock to have all of a slot, since some runners let the
     timers of two steps overtake each other. So it is told by every shard.
 
-    Input: (shard, the start of the stream, visits of a slot, or changes), in any order; visits of
+    Input: (shard, visits of a slot, changes, or the start of the stream), in any order; visits of
     every slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or
     fail the stage if they differ and their slot is not closed: see `arrivals.py`. State, per shard:
     the visits and the changes that wait; how far it is, in the cell that is fenced; and what the
@@ -239,27 +239,30 @@ class _CountInTimeFn(Fenced, beam.DoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         progress = self._fence.cell(element[0], progress)
-        at, message = _Progress(*(progress.read() or ())), element[1]
+        at, message = self._read(progress), element[1]
         if message.kind is Kind.START:
             if at.first not in (None, message.slot):
                 raise another_start(message.slot, at.first)
             if at.first is None:
                 at = at._replace(first=message.slot, next_slot=message.slot)
         elif message.kind is Kind.CHANGES:
-            if self._logic.resumed or at.begun:
-                since = at.next_slot if at.begun else self._logic.first_slot
-                assert since is not None
+            if self._logic.resumed or at.next_slot != at.first:
                 asked = Changes.from_bytes(message.payload)
-                metrics.count(metrics.CHANGES_LATE, int((asked.slots < since).sum()))
+                metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
             changes.add(message.payload)
             at = at._replace(changes=min(at.changes, message.slot), asked=at.asked + 1)
-        elif at.begun and message.slot < at.next_slot:
+        elif at.first is not None and message.slot < at.next_slot:
             metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
             return
         else:
             visits.add(message)
             at = at._replace(busy=min(at.busy, message.slot), visits=at.visits + 1)
         self._write(progress, close, at)
+
+    def _read(self, progress: Any) -> _Progress:
+        first = self._logic.first_slot
+        begin = _Progress() if first is None else _Progress(first, first)
+        return _Progress(*(progress.read() or begin))
 
     def _write(self, progress: Any, close: Any, at: _Progress) -> None:
         progress.write(tuple(at))
@@ -277,7 +280,7 @@ class _CountInTimeFn(Fenced, beam.DoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
-        logic, at = self._logic, _Progress(*progress.read())
+        logic, at = self._logic, self._read(progress)
         if at.busy != at.next_slot:  # it fires again
             return
         slot = at.next_slot
@@ -296,8 +299,10 @@ class _CountInTimeFn(Fenced, beam.DoFn):
             state.write((slot, sealed))
             at = at._replace(written=slot)
         self._write(progress, close, at)
-        yield TimestampedValue((logic.stream, output.message), closing_time(logic.clock, slot))
-        yield from _letters(logic, output)
+        closing = closing_time(logic.clock, slot)
+        yield TimestampedValue((logic.stream, output.message), closing)
+        if output.no_requirement:
+            yield _letters(output, closing)
 
     def _resumed(self, key: ShardKey, state: Any, expected: int | None) -> Any:
         """The shard after the last slot that was closed. Raises StateWentBack."""
@@ -343,6 +348,8 @@ def _due_visits(cell: Any, slot: int, came: int) -> tuple[Message, list[Message]
     _check("visits", len(waiting), came)
     there = [message for message in waiting if message.slot == slot]
     later = [message for message in waiting if message.slot > slot]
+    if not there:
+        raise went_back(f"no visits of slot {slot} wait where some came")
     if len(set(there)) > 1:
         raise contradiction(there[0])
     metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
