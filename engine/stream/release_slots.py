@@ -184,30 +184,27 @@ def _every_slot(
     config: ReleaseConfig, driver: Driver, ended: Mapping[int, list[Message]]
 ) -> Iterator[tuple[int, Any]]:
     """Slots of whole blocks in order, quiet ones too, from the first to release to the last."""
-    quiet = driver.quiet
+    quiet, slots = driver.quiet, config.clock.slots
     next_slot, last = config.first_slot, config.last_slot
+    ranged = next_slot is not None and last is not None
     told = (each for block in sorted(ended) for each in driver.slots(block, ended[block]))
     for slot, counted in told:
         if counted is None:
             continue
         if next_slot is None:
             next_slot = slot
-        _check_gap(config, next_slot, slot)
+        if not ranged:
+            refuse_gap(slots, next_slot, slot)
         for missed in range(next_slot, slot):
             yield missed, quiet
         yield slot, counted
         next_slot = slot + 1
     # The quiet end belongs to the range only if its last slot was given.
     if next_slot is not None and last is not None:
-        _check_gap(config, next_slot, last)
+        if not ranged:
+            refuse_gap(slots, next_slot, last)
         for missed in range(next_slot, last + 1):
             yield missed, quiet
-
-
-def _check_gap(config: ReleaseConfig, next_slot: int, slot: int) -> None:
-    """Refuse a gap that a wrong time must have made, unless the whole range was given."""
-    if config.first_slot is None or config.last_slot is None:
-        refuse_gap(config.clock.slots, next_slot, slot)
 
 
 def refuse_gap(slots: Slots, next_slot: int, slot: int) -> None:
