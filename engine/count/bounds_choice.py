@@ -27,7 +27,7 @@ from streamveil.engine.count.event_codes import (
     pack,
     read_codes,
 )
-from streamveil.engine.count.loss_limit import check_whole
+from streamveil.engine.count.loss_limit import whole_counts
 from streamveil.engine.encode.dead_letters import losses_of, tally_of
 from streamveil.engine.encode.event_mapper import Events
 from streamveil.engine.encode.query_mapper import QuestionEvents, QuestionsMapper, with_questions
@@ -188,14 +188,9 @@ class BoundsChoice:
         Raises NothingChosen where too few events can be told from noise.
         """
         sample = self.sample
-        cells, taken, sent = np.zeros((len(sample.looks), CELLS), np.int64), 0, list[int]()
-        for message in messages:
-            if message.kind is Kind.COUNTS:
-                cells[message.slot] += array_from_bytes(message.payload)
-                taken += 1
-            elif message.kind is Kind.WHOLE:
-                sent.append(int(message.payload))
-        check_whole(sent, taken)
+        cells = np.zeros((len(sample.looks), CELLS), np.int64)
+        for message in whole_counts(messages):
+            cells[message.slot] += array_from_bytes(message.payload)
         noise = NoiseSource(self.noise_key(), self.stream).slot(
             self.slot, digest(self.identity, b"look at bounds", cells.tobytes())
         )

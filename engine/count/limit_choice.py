@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from streamveil.engine.count.chosen_limits import choice_message
 from streamveil.engine.count.event_codes import ShardKey, Visits
-from streamveil.engine.count.loss_limit import check_whole
+from streamveil.engine.count.loss_limit import whole_counts
 from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.messages import (
     TALLIES,
@@ -77,14 +77,9 @@ class LimitChoice:
         Raises InputLost where a message is missing.
         """
         logic, layout = self.logic, self.logic.layout
-        cells, taken, sent = self._nothing(), 0, list[int]()
-        for message in messages:
-            if message.kind is Kind.COUNTS:
-                cells += array_from_bytes(message.payload)
-                taken += 1
-            elif message.kind is Kind.WHOLE:
-                sent.append(int(message.payload))
-        check_whole(sent, taken)
+        cells = self._nothing()
+        for message in whole_counts(messages):
+            cells += array_from_bytes(message.payload)
         noise = NoiseSource(self.noise_key(), logic.stream).slot(
             logic.first_slot or 0, digest(self.identity, b"look at presence", cells.tobytes())
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -328,6 +328,19 @@ def check_whole(words: Sequence[int], came: int) -> None:
             "before this failed or was lost, and the runner went on, so nothing is released. "
             "See the first error in the runner's log, and run again"
         )
+
+
+def whole_counts(messages: Iterable[Message]) -> list[Message]:
+    """The counts among some messages, none of which is missing. Raises InputLost."""
+    counts: list[Message] = []
+    words: list[int] = []
+    for message in messages:
+        if message.kind is Kind.COUNTS:
+            counts.append(message)
+        elif message.kind is Kind.WHOLE:
+            words.append(int(message.payload))
+    check_whole(words, len(counts))
+    return counts
 
 
 @dataclass
