@@ -13,15 +13,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-import pyarrow as pa
-
 from streamveil.engine import metrics
 from streamveil.engine.count.changes import ChangeMapper, Changes
 from streamveil.engine.count.chosen_limits import limits_from
 from streamveil.engine.count.event_codes import Layout, ShardKey
 from streamveil.engine.encode.dead_letters import rejected_slots
 from streamveil.engine.encode.event_mapper import NO_REQUIREMENT
-from streamveil.engine.messages import Kind, Message, several_from_bytes, several_to_bytes
+from streamveil.engine.messages import (
+    REJECTED,
+    TALLIES,
+    Kind,
+    Message,
+    Output,
+    several_from_bytes,
+    several_to_bytes,
+)
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.user_table import Registry
@@ -65,9 +71,10 @@ class ShardOutput(NamedTuple):
             lost=lost, counted=self.counted, messages=1, beyond_limit=self.beyond_limit
         )
 
-    def dead_letters(self) -> pa.RecordBatch:
-        """Those of events without a requirement, as `io.REJECTED_SCHEMA` has them."""
-        return rejected_slots(NO_REQUIREMENT, _NO_REQUIREMENT, self.no_requirement)
+    def letters(self, at: int) -> Output:
+        """Dead letters of events without a requirement, of an event time in microseconds."""
+        letters = rejected_slots(NO_REQUIREMENT, _NO_REQUIREMENT, self.no_requirement)
+        return Output(letters, REJECTED, at)
 
 
 class Shard(Protocol):
@@ -179,10 +186,10 @@ class _Gathered:
         return found
 
 
-def close_at_end(
-    logic: ShardLogic, key: ShardKey, messages: Iterable[Message]
-) -> Iterator[ShardOutput | EventTally]:
-    """Close all slots of a shard of a bounded input; last what became of its events.
+def close_at_end(logic: ShardLogic, key: ShardKey, messages: Iterable[Message]) -> Iterator[Output]:
+    """Close all slots of a shard of a bounded input: (stream, counts).
+
+    On the side dead letters, and last a tally as bytes.
 
     Args:
         logic: what the shard does.
@@ -199,12 +206,14 @@ def close_at_end(
     for output in shard.close_blocks(came.blocks, _resumed(logic, key[0], shard, came)):
         output.record()
         tally = EventTally.total((tally, output.tally))
-        yield output
-    yield tally
+        yield Output((logic.stream, output.message))
+        if output.no_requirement:
+            yield output.letters(logic.clock.slots.end(max(output.no_requirement)) - 1)
+    yield Output(tally.to_bytes(), TALLIES)
 
 
 def _resumed(logic: ShardLogic, kind: int, shard: Shard, came: _Gathered) -> Changes:
-    """All changes that came of a shard, which goes on from what it kept."""
+    """All changes of a shard, which resumes from what it kept."""
     changes = [Changes.none(kind), *came.changes]
     came.changes.clear()
     for payload in came.kept:

@@ -67,7 +67,7 @@ class ReleaseConfig:
     resume: bytes | None = None
     """What the run that released the slot before `first_slot` left; None at a stream's start."""
     keeps: bool = False
-    """Whether the state after the last slot of a bounded input is told, for a run that goes on."""
+    """Whether the state after the last slot of a bounded input is emitted, for a resumed run."""
     secret_parts: bool = False
     """Whether even that a part comes again with other content is secret."""
     emit_rest: EmitRest | None = None
@@ -75,7 +75,7 @@ class ReleaseConfig:
     ends: bool = True
     """Whether the stream ends with the last slot."""
     tells_booked: bool = False
-    """Whether it is told how many entries of the ledger there are: not as many as what is told."""
+    """Whether the number of ledger entries is emitted, since there are not as many as releases."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,8 @@ class Publish:
         if self.guessed is not None:
             self.guessed.check(release, self.each)
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
-        told = Release.of(release, slot, self.slots, self.mechanism)
-        yield Output(told, at=at)
-        entry = driver.entry(state, slot, release)
-        yield Output(entry, LEDGER, at)
+        yield Output(Release.of(release, slot, self.slots, self.mechanism), at=at)
+        yield Output(driver.entry(state, slot, release), LEDGER, at)
         if release.revisions:
             yield from self._revisions(release.revisions, slot, at)
 
@@ -117,8 +115,7 @@ class Publish:
 
     def _revisions(self, revised: Iterable[Revised], slot: int, at: int) -> Iterator[Output]:
         for one in revised:
-            told = Revision.of(one, slot, self.slots, self.mechanism)
-            yield Output(told, REVISIONS, at)
+            yield Output(Revision.of(one, slot, self.slots, self.mechanism), REVISIONS, at)
 
 
 def release_at_end(
@@ -187,8 +184,8 @@ def _every_slot(
     quiet, slots = driver.quiet, config.clock.slots
     next_slot, last = config.first_slot, config.last_slot
     ranged = next_slot is not None and last is not None
-    told = (each for block in sorted(ended) for each in driver.slots(block, ended[block]))
-    for slot, counted in told:
+    busy = (each for block in sorted(ended) for each in driver.slots(block, ended[block]))
+    for slot, counted in busy:
         if counted is None:
             continue
         if next_slot is None:

@@ -15,19 +15,17 @@ from apache_beam.transforms.userstate import (
     TimerSpec,
     on_timer,
 )
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.engine.count.changes import NEVER, Changes
 from streamveil.engine.count.event_codes import Layout, ShardKey
-from streamveil.engine.count.shards import ShardLogic, ShardOutput, close_at_end
-from streamveil.engine.messages import REJECTED, TALLIES, Kind
+from streamveil.engine.count.shards import ShardLogic, close_at_end
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, Output
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.map_changes import map_changes
-from streamveil.transforms.on_beam import Message, MessageCoder, metrics
+from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
 from streamveil.transforms.slots.arrivals import another_start, contradiction
 from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
@@ -60,7 +58,7 @@ class CountShards(beam.PTransform):
 
     logic: ShardLogic
     starts: beam.PCollection[tuple[str, Message]] | None = None
-    """Of a stream: which slot is the first. Shards are told it where the logic does not know it."""
+    """Of a stream: which slot is the first. It goes to shards whose logic does not know it."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one resumes from."""
     choice: ChooseLimits | None = None
@@ -161,25 +159,13 @@ def to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[Shar
 
 
 class _CountAtEndFn(beam.DoFn):
-    """All that came of a shard of a bounded input to its counts; on the side a tally as bytes."""
+    """All that came of a shard of a bounded input to its counts, by :func:`close_at_end`."""
 
     def __init__(self, logic: ShardLogic) -> None:
         self._logic = logic
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
-        for output in close_at_end(self._logic, *element):
-            if isinstance(output, EventTally):
-                yield beam.pvalue.TaggedOutput(TALLIES, output.to_bytes())
-            else:
-                yield self._logic.stream, output.message
-                if output.no_requirement:
-                    end = self._logic.clock.slots.end(max(output.no_requirement))
-                    yield _letters(output, Timestamp(micros=end - 1))
-
-
-def _letters(output: ShardOutput, at: Timestamp) -> Any:
-    """On the side, dead letters of events without a requirement."""
-    return beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(output.dead_letters(), at))
+        yield from map(emitted, close_at_end(self._logic, *element))
 
 
 class _Progress(NamedTuple):
@@ -205,7 +191,7 @@ class _CountInTimeFn(Fenced, beam.DoFn):
     """Closes the slots of a shard one by one, in event time, and emits each, quiet or not.
 
     The step that follows cannot rely on its clock to have all of a slot, since some runners let the
-    timers of two steps overtake each other. So it is told by every shard.
+    timers of two steps overtake each other. So every shard sends it a message for every slot.
 
     Input: (shard, visits of a slot, changes, or the start of the stream), in any order; visits of
     every slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or
@@ -299,10 +285,10 @@ class _CountInTimeFn(Fenced, beam.DoFn):
             state.write((slot, sealed))
             at = at._replace(written=slot)
         self._write(progress, close, at)
-        closing = closing_time(logic.clock, slot)
-        yield TimestampedValue((logic.stream, output.message), closing)
+        closing = logic.clock.closing(slot)
+        yield emitted(Output((logic.stream, output.message), at=closing))
         if output.no_requirement:
-            yield _letters(output, closing)
+            yield emitted(output.letters(closing))
 
     def _resumed(self, key: ShardKey, state: Any, expected: int | None) -> Any:
         """The shard after the last slot that was closed. Raises StateWentBack."""
