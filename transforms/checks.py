@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -11,19 +10,10 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.mechanisms.core.arguments import (
-    domain_of,
-    is_true,
     refuse,
-    registry_of,
-    slot_number,
-    slots_of,
-    text_of,
 )
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.choice import Auto
 
 TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 
@@ -32,53 +22,10 @@ TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 NO_SPLITS = "prism_disable_sdf_split"
 
 
-def take_public(transform: Any) -> None:
-    """Bring what a transform of histograms was given of what is public to its own types.
-
-    Raises ConfigurationError for what cannot be taken.
-    """
-    transform.registry = registry_of(transform.registry)
-    transform.domain = domain_of(transform.domain)
-    take_options(transform)
-    transform.slots = slots_of(transform.slots)
-    text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
-
-
-def check_limit(limit: Any, forever: bool) -> None:
-    """Refuse what says of nobody in how many slots they count. Raises ConfigurationError."""
-    several = isinstance(limit, Sequence) and all(isinstance(one, Limit) for one in limit)
-    if not (limit is None or several or isinstance(limit, (Limit, Auto))):
-        refuse("limit", limit, "give Limit(3), Auto(), or a list with a Limit for each class")
-    if forever and isinstance(limit, Auto):
-        raise ConfigurationError(
-            "limit is Auto, which chooses by windows: with one budget forever say in how many "
-            "slots of their lives users count, such as Limit(None, in_life=5)"
-        )
-
-
-def refuse_limits(registry: Registry) -> None:
-    """Refuse limits on presence where devices answer. Raises ConfigurationError."""
-    if registry.max_slots:
-        raise ConfigurationError(
-            "the table of requirements has limits on presence (max_slots), which are for events "
-            "that are counted in one place: leave the column out where devices answer"
-        )
-
-
-def take_options(transform: Any) -> None:
-    """The same of what all transforms of streams have."""
-    for name in ("first_slot", "last_slot"):
-        setattr(transform, name, slot_number(getattr(transform, name), name))
-    for name in ("may_be_empty", "changing", "keeps"):
-        if hasattr(transform, name):
-            setattr(transform, name, is_true(getattr(transform, name), name))
-    if not isinstance(resume := getattr(transform, "resume", None), (bytes, type(None))):
-        raise ConfigurationError(  # which shows no state: it is private
-            f"resume is of type {type(resume).__name__}: give the bytes of a state, the second of "
-            "what io.read_state gives"
-        )
-    if not isinstance(transform.heartbeat, (beam.PTransform, type(None))):
-        refuse("heartbeat", transform.heartbeat, "give a PTransform that tells slots, or None")
+def check_heartbeat(heartbeat: Any) -> None:
+    """Refuse what tells no slots. Raises ConfigurationError."""
+    if not isinstance(heartbeat, (beam.PTransform, type(None))):
+        refuse("heartbeat", heartbeat, "give a PTransform that tells slots, or None")
 
 
 def settling(every: int | str | beam.PTransform | None) -> int | beam.PTransform | None:
@@ -106,15 +53,6 @@ def refuse_windows(batches: beam.PCollection[Any], what: str = "events") -> None
     if not default or windowing.accumulation_mode != AccumulationMode.DISCARDING:
         raise ValueError(
             f"the {what} have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
-        )
-
-
-def check_resume(following: int | None, first_slot: int | None) -> None:
-    """Refuse to go on elsewhere than a state says. Raises ConfigurationError."""
-    if following != first_slot:
-        raise ConfigurationError(
-            f"the run starts at slot {first_slot}, but slot {following} comes next after the state "
-            "that it goes on from: start there"
         )
 
 

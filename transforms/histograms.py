@@ -4,86 +4,37 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 
-from streamveil.engine.count.bounding import Bounding
-from streamveil.engine.count.changes import ChangeMapper
-from streamveil.engine.count.changing_requirements import ChangingRequirements
-from streamveil.engine.count.counter import Counter
-from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.count.limit_choice import LimitChoice
 from streamveil.engine.count.loss_limit import LossLimit
-from streamveil.engine.count.participants import ParticipationLimits
-from streamveil.engine.count.shards import ShardLogic
-from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
-from streamveil.engine.stream.guessed_users import GuessedUsers
-from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
-from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
-from streamveil.mechanisms.core.domains import Domain
-from streamveil.mechanisms.core.identity import encoded
+from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
 from streamveil.mechanisms.core.parameter_checks import (
-    MAX_REJECTED,
-    check_horizon,
-    check_range,
     lateness,
-    share,
-    whole,
 )
 from streamveil.mechanisms.core.records import (
-    ADD_REMOVE,
     CHANGE_COLUMNS,
-    REPLACE,
-    UNIFORM,
     ConfigurationError,
     DynamicLedgerEntry,
     LedgerEntry,
     Release,
     Revision,
-    Slots,
-    check_shares,
 )
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.driver.present_stream import Presence
-from streamveil.mechanisms.driver.saved_state import (
-    BINS,
-    CHANGING,
-    COLUMNS,
-    KEEP,
-    LIMIT,
-    REQUIREMENTS,
-    SLOTS,
-    STREAM,
-    USERS,
-    Parts,
-    of_parts,
-)
-from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
-from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
-from streamveil.transforms.checks import check_limit, check_resume, settling, take_public
+from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import refuse_loss
-from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
-
-_STREAM = "histogram"
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -112,7 +63,7 @@ class Outputs(WithRows, _Outputs):
 
 
 @dataclass(eq=False)
-class PrivateHistograms(beam.PTransform):
+class PrivateHistograms(HistogramPlan, beam.PTransform):
     """Release a private histogram per slot, keeping every user's requirement.
 
     Input: a PCollection of events with at least the columns named in `columns`, bounded or not, in
@@ -163,37 +114,6 @@ class PrivateHistograms(beam.PTransform):
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
-    registry: Registry
-    """The public table of users and requirements. A mapping user -> (window, epsilon) is taken as
-    well, and a table of pandas, Polars or Arrow with columns of these names."""
-    domain: Domain
-    """The public bins; a list of values is taken as well."""
-    slots: Slots
-    """How time is cut; a length such as `1d` is taken as well."""
-    columns: Columns
-    """Which columns hold user, value and time."""
-    mechanism: str = DEFAULT
-    """A name of `MECHANISMS`, of `DYNAMIC_MECHANISMS` where requirements change, or of
-    `INFINITE_MECHANISMS` with one budget forever."""
-    max_contributions: int = 1
-    """Events of a user that count in a slot. Which of more do is decided by that user's events
-    alone."""
-    keep: str = UNIFORM
-    """Which of more events than that: `uniform`, drawn so that all are as likely; `distinct`, those
-    in different bins before repeats of a bin."""
-    adjacency: str = ADD_REMOVE
-    """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
-    all of that user's events added or removed; `replace`, any of them replaced, which doubles the
-    sensitivity and so the noise."""
-    noise_key: NoiseKey | None = field(default=None, repr=False)
-    """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
-    fresh ones when None."""
-    first_slot: int | None = None
-    """First slot to release; events before it are rejected."""
-    last_slot: int | None = None
-    """Last slot to release; events after it are rejected."""
-    shards: int = 1
-    """Parts into which the users of a busy slot are split while counting."""
     allowed_lateness: int | str = 0
     """How long a slot of an unbounded input stays open for late events: microseconds, or text
     such as `10m`."""
@@ -207,344 +127,14 @@ class PrivateHistograms(beam.PTransform):
     what it closed with is in a checkpoint, so a restart can never release it again of other events.
     With a `heartbeat` of your own give a PTransform as well, with elements that say when to look.
     None on a runner that never goes back."""
-    longest_window: int | None = None
-    """The longest window that a change of requirement may ask for, in slots: public. The longest
-    of the registry when None."""
-    max_rejected: float = MAX_REJECTED
-    """Share of the events of a bounded input, from 0 to 1, that may be rejected, or were late
-    before they came here. If more are, or none is counted, the run fails before anything is
-    released. With 1 and a range of slots nothing fails. What is beyond `max_contributions` is not
-    among them."""
-    may_be_empty: bool = False
-    """Whether a bounded input without any event is quiet, rather than lost."""
-    resume: bytes | None = field(default=None, repr=False)
-    """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
-    the slot that came next there, and all options of the release must be the same, the registry
-    too: what it said when the stream began. Users who join, leave or ask for something else are
-    changes, which an earlier run need not have had."""
-
-    changing: bool = False
-    """Whether requirements change in a stream that goes on from state to state, in this run or a
-    later one. What goes on from such a state does so in any case."""
-    revise: int = 0
-    """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
-    never. Of mechanisms `adaptive` can."""
-    limit: Limit | Auto | Sequence[Limit] | None = None
-    """In how many slots a user counts: then these may cost more, and noise is less. See
-    `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
-    out of the counts. One for all classes is left out where it does not pay, and classes of which
-    the registry says `max_slots` have their own; or one for each class; or :class:`Auto`, to choose
-    them from a public rate, or by a private look at a bounded input. Where requirements change it
-    is one for all, in slots of a block of the longest window, and the stream is `changing` from
-    its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
-    then, as with a `Lifetime`."""
-    keeps: bool = True
-    """Whether the state of a bounded input is told: where nothing goes on from it, it is work in
-    vain."""
-    ends: bool = True
-    """Whether the stream ends with the last slot: then the slots that are still to be revised are
-    revised with what there is. A run that is gone on from leaves them to the one that goes on."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
-        super().__init__()
-        take_public(self)
-        self.columns = Columns.of(self.columns)
-        self._key = SameKey.of(self.noise_key)
-        self.max_contributions = whole("max_contributions", self.max_contributions)
-        self.shards = whole("shards", self.shards)
-        if self.adjacency not in (ADD_REMOVE, REPLACE):
-            raise ConfigurationError(
-                f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
-            )
-        self.max_rejected = share("max_rejected", self.max_rejected)
-        self.bounding()
+        beam.PTransform.__init__(self)
+        super().__post_init__()
+        check_heartbeat(self.heartbeat)
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
-        self._looks: list[Look | None] = []
-        check_range(self.slots, self.first_slot, self.last_slot)
-        DomainMap(self.domain, self.columns.value)
-        check_revise(self.mechanism, self.revise)
-        if self.longest_window is not None:
-            self.longest_window = whole("longest_window", self.longest_window)
-            check_horizon(self.longest_window, self.registry)
-        self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
-        self._known = self.registry
-        self.limits = self._limits_of_classes()
-        if self.limits is not None:
-            asked, units = self._known.classes, self.population.sensitivity
-            check_prices(self.limits, asked, self.adjacency, units)
-        check_shares(self.population.requirements, self.population.sensitivity)
-        ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
-        if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
-            ledgers = ledgers.gone_on(self.resume)
-            self.limits = ledgers.limits
-        self._kept: list[Message] = []
-        self._resumes = self.resume is not None
-        if self.resume is not None:
-            self._go_on(ledgers, self.resume)
-
-    def _go_on(self, ledgers: Any, state: bytes) -> None:
-        """Go on from a state. Raises ConfigurationError for one of another configuration."""
-        if self.limits and self._dynamic and not is_joined(state):
-            self._check_calendars()
-        check_resume(ledgers.next_slot(ledgers.decode(state)), self.first_slot)
-        if not self.limits and not is_joined(state):
-            return
-        self._kept = ledgers.kept(state)
-        for message in self._kept:
-            if message.shards != 2 * self.shards:  # of members, and of strangers
-                raise ConfigurationError(
-                    f"this state is of a stream with --shards={message.shards // 2}, and "
-                    f"this run has {self.shards}: go on with as many as it began with"
-                )
-
-    def restarted(self, state: bytes) -> bytes:
-        """The state of an earlier run, for `resume`, with the whole budget granted once more.
-
-        That spends it AGAIN: see :meth:`ReleaseStream.restart`. Raises ConfigurationError where
-        budgets are for windows, which come back by themselves.
-        """
-        ledgers = self._ledgers_for_ever()
-        return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
-
-    def restarts(self, state: bytes) -> int:
-        """How often the whole budget was granted again, up to the state of an earlier run.
-
-        Raises ConfigurationError where budgets are for windows.
-        """
-        ledgers = self._ledgers_for_ever()
-        return int(ledgers.decode(state).filter.restarts)
-
-    def _ledgers_for_ever(self) -> Any:
-        if self.limits is not None:
-            raise ConfigurationError(
-                "where users count in a limited number of slots (--max_slots), no budget can be "
-                "granted again (--restart_budget): each user has one, and uses it up by being "
-                "present"
-            )
-        if not self.population.requirements.forever:
-            raise ConfigurationError(
-                "only one budget forever can be granted again (--restart_budget): those of "
-                "windows come back by themselves"
-            )
-        return self._ledgers(self._layout(bounded=True)).make()
-
-    def _limits_of_classes(self) -> tuple[Limit, ...] | None:
-        """The limit of each class; None where nobody has any."""
-        known = self.registry
-        check_limit(self.limit, known.classes.forever)
-        if self.limit is None and not any(known.max_slots):
-            return None
-        if only_dynamic(self.mechanism):
-            raise ConfigurationError(
-                f"mechanism {self.mechanism!r} knows no limit on presence (--max_slots, or a "
-                "column max_slots of the table): choose another, or leave the limit out"
-            )
-        if self._dynamic:
-            self._known = known = self._up_to_longest(known)
-        if isinstance(self.limit, Auto):
-            return self._limits_to_choose(self.limit)
-        if self.limit is None or isinstance(self.limit, Limit):
-            own, asked = known.max_slots, known.classes
-            return limits_of(self.limit, own, asked, self.adjacency, known.named)
-        if len(self.limit) != len(known.classes):
-            raise ConfigurationError(
-                f"there are {len(self.limit)} limits for {len(known.classes)} classes: give one "
-                "for each, or one for all"
-            )
-        return tuple(self.limit)
-
-    def _up_to_longest(self, registry: Registry) -> Registry:
-        """The registry of users who may move from class to class: see `presence/changing.py`."""
-        if any(registry.max_slots):
-            raise ConfigurationError(
-                "where requirements change there is one limit on presence for all: leave out the "
-                "column max_slots of the table of requirements, and give --max_slots"
-            )
-        if isinstance(self.limit, Auto):
-            raise ConfigurationError(
-                "max_slots=auto is for requirements that never change: where they do, say in how "
-                "many slots users count, such as --max_slots=2, or leave out the changes"
-            )
-        if not isinstance(self.limit, Limit) or self.limit.max_slots is None or self.limit.in_life:
-            raise ConfigurationError(
-                "where requirements change there is one limit on presence for all, in the slots of "
-                "a block: give one Limit, without in_life"
-            )
-        return registry.up_to(self._horizon)
-
-    def _check_calendars(self) -> None:
-        """Refuse that requirements begin to change where blocks would be others from then on."""
-        if self._known is not self.registry:
-            raise ConfigurationError(
-                "this stream began without changes of requirements, and with its limit on presence "
-                "(--max_slots) they can only begin where everybody's window is the longest there "
-                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
-                "epsilon than the default requirement: leave out the changes and give the table "
-                "that it began with, or begin a stream in another folder, which spends the users' "
-                "budgets again"
-            )
-
-    def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
-        """Those that are known before anybody looks at users; and whom to look at."""
-        known, adjacency = self._known, self.adjacency
-        looks = auto.looks(known.max_slots, known.classes, adjacency)
-        if self.resume is None and auto.rate is None and any(looks):
-            self._looks = self._long_enough(looks)
-            looks = self._looks
-        return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
-
-    @property
-    def _range(self) -> int | None:
-        """How many slots there are, None where that is not given."""
-        if self.first_slot is None or self.last_slot is None:
-            return None
-        return self.last_slot - self.first_slot + 1
-
-    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
-        """Those over windows that are no longer than the range; all of them if none is."""
-        slots = self._range
-        if slots is None:
-            return looks
-        shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
-        return shorter if any(shorter) else looks
-
-    def check_look(self, slots_per_pass: int | None = None) -> None:
-        """Refuse a range that is too short to look at users in, to choose limits by.
-
-        So may be what one pass releases at most. Raises ConfigurationError.
-        """
-        shortest = min((look.requirement.window for look in self._looks if look), default=0)
-        slots = self._range
-        longer = f"begin with {shortest} slots or more (--start, --end)"
-        if slots is not None and slots < shortest and not self.ends:
-            longer = f"wait until {shortest} slots have closed"
-        elif slots_per_pass is not None and slots_per_pass < min(shortest, slots or shortest):
-            slots, longer = slots_per_pass, f"give --slots_per_pass={shortest} or more"
-        if slots is None or slots >= shortest:
-            return
-        raise ConfigurationError(
-            f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
-            f"window shorter than {shortest}: {longer}, or say max_slots, or auto and the share of "
-            "the slots in which users are there, such as auto:0.05"
-        )
-
-    @property
-    def known(self) -> Registry:
-        """The registry by the classes that the ledger has; where users may move, by epsilon."""
-        return self._known
-
-    @property
-    def looks(self) -> Sequence[Look | None]:
-        """At which classes a run will look to choose their limits; none where all are known."""
-        return tuple(self._looks)
-
-    @property
-    def population(self) -> Population:
-        """The public facts that the mechanism steers by."""
-        sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        known = self._known
-        asked, sizes = known.classes, known.sizes
-        if self.limits is not None:
-            if asked.forever:  # whoever will come
-                sizes = np.where(sizes == 0, EVERYBODY, sizes)
-            asked = priced(self.limits, asked, self.adjacency)
-        return Population(
-            asked,
-            sizes,
-            self.domain.bins,
-            sensitivity,
-            self.slots.length,
-            joined=self.limits is not None and self._dynamic,
-            guessed=known.guessed,
-        )
-
-    def bounding(self) -> Bounding:
-        """Which events of a user in a slot count, with the secret of the draws."""
-        return Bounding(self.max_contributions, self.keep, self._key.derived("bounding"))
-
-    @property
-    def context(self) -> Parts:
-        """What the counts mean, beyond :attr:`population`: the noise is bound to all of it."""
-        return {
-            STREAM: encoded(_STREAM),
-            BINS: self.domain.identity(),
-            SLOTS: self.slots.identity(),
-            COLUMNS: self.columns.identity(),
-            "adjacency": encoded(self.adjacency),
-            "contributions of a user in a slot": encoded(self.max_contributions),
-            USERS: self._known.identity(),
-            **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
-            **self._limit_facts,
-            **({CHANGING: encoded(True)} if self.limits and self._dynamic else {}),
-        }
-
-    @property
-    def _limit_facts(self) -> Parts:
-        if self.limits is None:
-            return {}
-        if isinstance(self.limit, Auto):  # whatever is chosen
-            asked = encoded(self._known.classes)
-            return {LIMIT: encoded(self.limit), REQUIREMENTS: asked}
-        return {LIMIT: encoded(self.limits)}
-
-    def event_mapper(self, dynamic: bool = False) -> EventMapper:
-        """What maps batches of events as this transform does; `dynamic` if requirements change."""
-        return EventMapper(
-            self.columns,
-            self.slots,
-            self.domain,
-            self.registry,
-            self._key.derived("strangers"),
-            self.first_slot,
-            self.last_slot,
-            dynamic,
-        )
-
-    def change_mapper(self) -> ChangeMapper:
-        """What maps batches of changes of requirements, with the users as events have them."""
-        return ChangeMapper(
-            self.slots,
-            self.columns.time_zone,
-            self.columns.time_unit,
-            self.registry,
-            self._key.derived("strangers"),
-            self._horizon,
-            self.population.sensitivity,
-        )
-
-    def shard_logic(
-        self, layout: Layout, clock: SlotClock, *, changes: bool, keeps: bool
-    ) -> ShardLogic:
-        """How shards count where that depends on the slots before: `changes` if some may come."""
-        common: dict[str, Any] = {
-            "layout": layout,
-            "clock": clock,
-            "change_mapper": self.change_mapper if changes else None,
-            "first_slot": self.first_slot,
-            "last_slot": self.last_slot,
-            "stream": _STREAM,
-            "keeps": keeps,
-            "resumed": self._resumes,
-        }
-        if self.limits is None:
-            return ChangingRequirements(
-                registry=self.registry, longest_window=self._horizon, **common
-            )
-        return ParticipationLimits(
-            registry=self._known,
-            limits=self.limits,
-            adjacency=self.adjacency,
-            make_key=partial(self._key.derived, "presence"),
-            **common,
-        )
-
-    @property
-    def _horizon(self) -> int:
-        """The longest window that anybody may ask for."""
-        longest = self.registry.classes.longest
-        return longest if self.longest_window is None else self.longest_window
 
     def expand(
         self,
@@ -553,11 +143,6 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: events -> batches -> codes -> counts -> releases."""
         events, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
         self.check_look()
-        if changes is not None and self.limits is not None and not self._dynamic:
-            raise ConfigurationError(
-                "requirements change, and presence is limited: say so from the first slot on "
-                "(changing=True)"
-            )
         batches = as_batches(events, self.columns.names, self.event_mapper)
         if changes is None and self._dynamic:
             changes = batches.pipeline | "NoChanges" >> beam.Create([], reshuffle=False)
@@ -571,26 +156,13 @@ class PrivateHistograms(beam.PTransform):
                 optional=("slot", "time"),
             )
         counted = self._count(batches, changes)
-        guessed = GuessedUsers.of(self._known)
-        publish = Publish(self.slots, self.mechanism, guessed, self.max_contributions)
-        config = ReleaseConfig(
-            partial(one_driver, self._ledgers(counted.layout, changes is not None)),
-            counted.clock,
-            publish,
-            self.first_slot,
-            self.last_slot,
-            self.resume,
-            # A state without who is in which cohort would be none.
-            keeps=self.keeps and (changes is None or self._dynamic),
-            emit_rest=publish.rest if self.revise else None,
-            ends=self.ends,
-        )
+        config = self.release_config(counted.layout, counted.clock, changes=changes is not None)
         told = counted.counts
         if not counted.bounded:
-            told = settled(told, [_STREAM], self.settle)
+            told = settled(told, [HISTOGRAMS], self.settle)
         ticks = counted.ticks
         if counted.bounded:
-            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self), _STREAM))
+            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self), HISTOGRAMS))
         counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
@@ -624,16 +196,14 @@ class PrivateHistograms(beam.PTransform):
         logic = on_workers.shard_logic(
             counted.layout, counted.clock, changes=changes is not None, keeps=keeps
         )
-        choice = None
-        if any(self._looks):
-            assert isinstance(logic, ParticipationLimits)
+        looks, choice = self.limit_choice(logic), None
+        if looks is not None:
             if not bounded:
                 raise ConfigurationError(
                     "max_slots=auto looks at users before anything is released, so the input must "
                     "end: release it pass by pass (--state), or say max_slots, or auto and the "
                     "share of the slots in which users are there, such as auto:0.05"
                 )
-            looks = LimitChoice(logic, self._looks, self._key, of_parts(self.context))
             choice = ChooseLimits(looks, counted.tallies, LossLimit.of(self))
         starts = None if bounded else counted.ticks[0]
         by_shard = counted.counts | "CountShards" >> CountShards(
@@ -643,34 +213,6 @@ class PrivateHistograms(beam.PTransform):
             counts=by_shard.counts,
             rejected=(*counted.rejected, *by_shard.rejected),
             tallies=(*counted.tallies, *by_shard.tallies) if bounded else (),
-        )
-
-    def _layout(self, bounded: bool) -> Layout:
-        return Layout.choose(self._known, self.domain.bins, self.shards, timely=not bounded)
-
-    def _ledgers(self, layout: Layout, changing: bool = False) -> Configuration:
-        """What is released and how it is accounted for."""
-        by_cohort = changing and self.limits is None
-        if by_cohort and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
-            raise ConfigurationError(
-                f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
-                f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
-            )
-        asked = self._known.classes
-        return Configuration(
-            self.mechanism,
-            self.population,
-            layout,
-            self._key,
-            _STREAM,
-            self.context,
-            changing,
-            self.longest_window,
-            self._known.default_class,
-            self.revise,
-            None
-            if self.limits is None
-            else Presence(self.limits, asked, self.adjacency, moving=changing),
         )
 
     def _count(
@@ -683,36 +225,20 @@ class PrivateHistograms(beam.PTransform):
         dynamic = changes is not None
         if changes is not None:
             bounded &= changes.is_bounded
-        layout = self._layout(bounded)
+        self.check_changes(changes=dynamic, bounded=bounded)
+        layout = self.layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
         on_workers.resume, on_workers._kept = None, []  # nor is the state for them
         counted = count_events(
             batches,
             partial(on_workers.event_mapper, dynamic),
-            Counter(
-                self._known,
-                layout,
-                on_workers.bounding,
-                _STREAM,
-                dynamic or self.limits is not None,
-                self.max_rejected,
-            ),
+            on_workers.counter(layout, by_user=dynamic or self.limits is not None),
             SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,
             bounded=bounded,
         )
-        if dynamic and self.first_slot is None:
-            raise ConfigurationError(
-                "requirements change (--requirement_changes), so the slot from which on they do "
-                "must be known: give --start"
-            )
-        if dynamic and bounded and self.limits is not None and self.last_slot is None:
-            raise ConfigurationError(
-                "requirements change (--requirement_changes) and presence is limited "
-                "(--max_slots), so the last slot must be known: give --end"
-            )
         if changes is None and self.limits is None:
             return counted
         return self._by_shard(counted, changes, on_workers)

@@ -12,18 +12,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, ShardKey
+from streamveil.engine import metrics
+from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, ShardKey
 from streamveil.engine.encode.dead_letters import (
     WRONG_TYPE,
     column_of,
+    reasons_of,
     rejected_rows,
+    tally_of,
     unread_rows,
 )
 from streamveil.engine.encode.numbers import as_numbers
 from streamveil.engine.encode.text import NULL_USER, TextIndex, as_text, find_users
 from streamveil.engine.encode.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
-from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
+from streamveil.engine.messages import (
+    REJECTED,
+    TALLIES,
+    Kind,
+    Output,
+    arrays_from_bytes,
+    arrays_to_bytes,
+)
 from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     REQUIREMENT_COLUMNS,
@@ -252,6 +263,26 @@ def spread(
         shard = (numbers % np.uint64(shards)).astype(np.int64)
         for number in np.unique(shard).tolist():
             yield (kind, number), changes[shard == number]
+
+
+def map_changes(mapper: ChangeMapper, layout: Layout, batch: pa.RecordBatch) -> Iterator[Output]:
+    """A batch of changes to (shard, Changes); on the side dead letters, and a tally as bytes."""
+    taken = tally_of(batch).messages
+    if not batch.num_rows:  # of no rows a column may have any type
+        yield Output(EventTally(messages=taken).to_bytes(), TALLIES)
+        return
+    found, rejected = mapper.map(batch)
+    metrics.count(metrics.CHANGES_READ, batch.num_rows)
+    metrics.count(metrics.CHANGES_ACCEPTED, batch.num_rows - rejected.num_rows)
+    if rejected.num_rows:
+        for reason, number in reasons_of(rejected):
+            metrics.count(metrics.CHANGES_REJECTED_PREFIX + reason, number)
+        yield Output(rejected, REJECTED)
+    shards = list(spread(found, layout.shards))
+    yield Output(EventTally(messages=taken + len(shards)).to_bytes(), TALLIES)
+    for key, changes in shards:
+        data = changes.to_bytes()
+        yield Output((key, layout.message(Kind.CHANGES, changes.first, key, data)))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,8 @@ from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message, Output
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.core.user_table import Registry
+
+_LOGGER = logging.getLogger("streamveil")
 
 BlockKey = tuple[int, int, int]
 """(MEMBERS or STRANGERS, shard of these, block)"""
@@ -132,6 +135,15 @@ def map_batch(
     metrics.count(metrics.EVENTS_BOUNDED_AWAY, tally.beyond_bound)
     metrics.count(metrics.EVENTS_COUNTED, tally.counted)
     yield Output(tally, TALLIES)
+
+
+def warn_of_range(first_slot: int | None, last_slot: int | None) -> None:
+    """Say so where the range of slots follows from the events."""
+    if first_slot is None or last_slot is None:
+        _LOGGER.warning(
+            "the range of slots is taken from the events, so a single event can extend it: "
+            "give its start and end to keep that private"
+        )
 
 
 def count_block(counter: Counter, key: BlockKey, messages: Sequence[Message]) -> Iterator[Output]:

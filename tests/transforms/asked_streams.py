@@ -75,7 +75,7 @@ class Asked:
 
     @cached_property
     def driver(self) -> Any:
-        ledgers = self.transform._ledgers(self.transform._layout(bounded=True))
+        ledgers = self.transform.ledgers(self.transform.layout(bounded=True))
         return (ledgers if are_known(self.transform.portfolio) else ledgers.under(CHOSEN)).make()
 
     def driver_of(self, data: bytes | None) -> Any:

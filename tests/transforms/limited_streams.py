@@ -122,7 +122,7 @@ class Limited:
     def counted(self, first: int, last: int, state: bytes | None = None) -> list[Message]:
         """What the shards tell in a pass: counts, and what they keep."""
         made = self.transform(first, last, state)
-        layout = made._layout(bounded=True)
+        layout = made.layout(bounded=True)
         step = _CountAtEndFn(
             made.shard_logic(layout, SlotClock(HOUR), changes=made.changing, keeps=True)
         )
@@ -141,9 +141,9 @@ class Limited:
     ) -> tuple[list[Any], bytes]:
         """What a pass releases, and the state after it."""
         made = self.transform(first, last, state)
-        layout, sent = made._layout(bounded=True), self.counted(first, last, state)
+        layout, sent = made.layout(bounded=True), self.counted(first, last, state)
         config = ReleaseConfig(
-            partial(one_driver, made._ledgers(layout, made.changing)),
+            partial(one_driver, made.ledgers(layout, made.changing)),
             SlotClock(HOUR),
             Publish(HOUR, self.mechanism),
             first,
@@ -190,7 +190,7 @@ class Limited:
     @cached_property
     def _driver(self) -> Any:
         made = self.transform(0, None, None)
-        return made._ledgers(made._layout(bounded=True), made.changing).make()
+        return made.ledgers(made.layout(bounded=True), made.changing).make()
 
     def read(self, data: bytes) -> tuple[Any, list[Message]]:
         """What is remembered of releases, and what shards keep, as a pass reads it that goes on."""

@@ -174,7 +174,7 @@ def _histograms(name: str, registry: Registry, changing: bool = False, **more: A
     transform = PrivateHistograms(
         registry, Categories(("cafe", "park")), HOUR, COLUMNS, name, noise_key=KEY, **more
     )
-    return transform._ledgers(transform._layout(bounded=not changing), changing).make()
+    return transform.ledgers(transform.layout(bounded=not changing), changing).make()
 
 
 def _collected(name: str, **more: Any) -> CollectHistograms:
@@ -187,7 +187,7 @@ def _local(name: str, slots: int = SLOTS, told: Any = _released, **more: Any) ->
     setting = _collected(name, **more).setting
     layout = PrivateHistograms(
         REGISTRY, Categories(("cafe", "park")), HOUR, COLUMNS, noise_key=KEY
-    )._layout(bounded=False)
+    ).layout(bounded=False)
     edge = PlayedDevicesConfig(setting, layout).make()
     state, transcripts = edge.start(), []
     for slot in range(slots + 1):

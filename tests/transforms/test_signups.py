@@ -108,7 +108,7 @@ def run_piece(transform, kit, events, changes=()):
     if dynamic:
         messages, homeless = join(transform, layout, clock, told, changes)
     config = ReleaseConfig(
-        partial(one_driver, transform._ledgers(layout, dynamic)),
+        partial(one_driver, transform.ledgers(layout, dynamic)),
         clock,
         Publish(transform.slots, transform.mechanism),
         transform.first_slot,
@@ -201,7 +201,7 @@ def spending(transform, piece):
         transform, first_slot=transform.last_slot + 1, last_slot=None, resume=piece.state
     )
     layout = Layout.choose(transform.registry, 2, transform.shards, timely=False)
-    ledgers = after._ledgers(layout, True).make()
+    ledgers = after.ledgers(layout, True).make()
     interned = ledgers.decode(piece.state).interned
     place = np.cumsum(interned.sizes > 0) - 1
     logic = after.shard_logic(layout, SlotClock(after.slots), changes=True, keeps=True)
@@ -379,7 +379,7 @@ def test_no_flipped_bit_is_accepted(kit, name):
     make = maker(kit, False, name, changing=True)
     state = run_piece(make(0, 7, None), kit, [e for e in events if e[2] <= 7], changes).state
     layout = Layout.choose(registry_of(False), 2, 1, timely=False)
-    ledgers = make(8, 9, state)._ledgers(layout, True).make()
+    ledgers = make(8, 9, state).ledgers(layout, True).make()
     random = np.random.default_rng(0)
     for bit in [*range(16), *random.integers(0, 8 * len(state), 200).tolist()]:
         flipped = bytearray(state)

@@ -5,7 +5,6 @@ An input that ends is counted at its end, an unbounded one slot by slot as these
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,14 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.count.counter import BlockKey, Counter, Maps, count_block, map_batch
+from streamveil.engine.count.counter import (
+    BlockKey,
+    Counter,
+    Maps,
+    count_block,
+    map_batch,
+    warn_of_range,
+)
 from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.count.loss_limit import LossWatch
 from streamveil.engine.encode.dead_letters import tally_of
@@ -29,8 +35,6 @@ from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _CODES = KV[Tuple[int, int, int], Message]
-
-_LOGGER = logging.getLogger("streamveil")
 
 
 class Counted(NamedTuple):
@@ -117,11 +121,7 @@ def count_at_end(
     asked: Asked,
 ) -> Counted:
     """Count a bounded input, all at once."""
-    if None in asked:
-        _LOGGER.warning(
-            "the range of slots is taken from the events, so a single event can extend it: "
-            "give its start and end to keep that private"
-        )
+    warn_of_range(*asked)
     counted = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()

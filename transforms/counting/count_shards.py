@@ -24,7 +24,7 @@ from streamveil.engine.messages import REJECTED, TALLIES, Kind, Output
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.transforms.counting.limit_choice import ChooseLimits
-from streamveil.transforms.counting.map_changes import map_changes
+from streamveil.transforms.counting.map_changes import changes_by_shard
 from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
 from streamveil.transforms.slots.arrivals import another_start, contradiction
 from streamveil.transforms.slots.clock import closing_time
@@ -78,7 +78,7 @@ class CountShards(beam.PTransform):
         tallies: _Collections = []
         if self.changes is not None:
             assert self.logic.change_mapper is not None
-            mapped = map_changes(self.changes, self.logic.change_mapper, self.logic.layout)
+            mapped = changes_by_shard(self.changes, self.logic.change_mapper, self.logic.layout)
             everything.append(mapped.changes)
             rejected.append(mapped[REJECTED])
             tallies.append(mapped[TALLIES])

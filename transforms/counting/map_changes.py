@@ -9,15 +9,13 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
-from streamveil.engine.count.changes import ChangeMapper, spread
+from streamveil.engine.count.changes import ChangeMapper, map_changes
 from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.encode.dead_letters import reasons_of, tally_of
-from streamveil.engine.messages import REJECTED, TALLIES, Kind
-from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.transforms.on_beam import Message, metrics
+from streamveil.engine.messages import REJECTED, TALLIES
+from streamveil.transforms.on_beam import Message, emitted
 
 
-def map_changes(
+def changes_by_shard(
     batches: beam.PCollection[pa.RecordBatch],
     change_mapper: Callable[[], ChangeMapper],
     layout: Layout,
@@ -44,19 +42,4 @@ class _MapChangesFn(beam.DoFn):
         self._mapper.warm()
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
-        taken = tally_of(element).messages
-        if not element.num_rows:  # of no rows a column may have any type
-            yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=taken).to_bytes())
-            return
-        found, rejected = self._mapper.map(element)
-        metrics.count(metrics.CHANGES_READ, element.num_rows)
-        metrics.count(metrics.CHANGES_ACCEPTED, element.num_rows - rejected.num_rows)
-        if rejected.num_rows:
-            for reason, number in reasons_of(rejected):
-                metrics.count(metrics.CHANGES_REJECTED_PREFIX + reason, number)
-            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        shards = list(spread(found, self._layout.shards))
-        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=taken + len(shards)).to_bytes())
-        for key, changes in shards:
-            data = changes.to_bytes()
-            yield key, self._layout.message(Kind.CHANGES, changes.first, key, data)
+        yield from map(emitted, map_changes(self._mapper, self._layout, element))

@@ -23,6 +23,7 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.plan_checks import check_resume, refuse_limits, take_public
 from streamveil.engine.stream.played_devices import (
     PlayedDevices,
     PlayedDevicesConfig,
@@ -51,7 +52,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
-from streamveil.transforms.checks import check_resume, refuse_limits, settling, take_public
+from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
@@ -169,6 +170,7 @@ class CollectHistograms(beam.PTransform):
         """Refuse at once what cannot work."""
         super().__init__()
         take_public(self)
+        check_heartbeat(self.heartbeat)
         refuse_limits(self.registry)
         self.columns = Columns.of(self.columns)
         self.shards = whole("shards", self.shards)
@@ -195,7 +197,7 @@ class CollectHistograms(beam.PTransform):
             self._away = edge.stream.away(state.server)
 
     def _edge(self, setting: LocalSetting) -> PlayedDevices:
-        return PlayedDevicesConfig(setting, self._layout(bounded=True)).make()
+        return PlayedDevicesConfig(setting, self.layout(bounded=True)).make()
 
     def _resumed(self, edge: PlayedDevices, written: bytes) -> PlayedState:
         """The state that was written, remembering enough and after the moves."""
@@ -334,13 +336,14 @@ class CollectHistograms(beam.PTransform):
             ends=self.ends,
         )
 
-    def _layout(self, bounded: bool) -> Layout:
+    def layout(self, bounded: bool) -> Layout:
+        """How codes of events are laid out, of a bounded input or of a stream."""
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
 
     def _visits(self, batches: beam.PCollection[pa.RecordBatch]) -> Counted:
         """Batches -> codes -> visits of registered users."""
         bounded = batches.is_bounded
-        layout = self._layout(bounded)
+        layout = self.layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
         # Nor is the state for them.

@@ -13,6 +13,7 @@ from apache_beam.typehints import KV
 from streamveil.engine.messages import ASKS, LEDGER, REJECTED
 from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.plan_checks import refuse_limits, take_public
 from streamveil.engine.stream.release_slots import Publish
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
@@ -22,7 +23,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
-from streamveil.transforms.checks import refuse_limits, refuse_windows, take_public
+from streamveil.transforms.checks import check_heartbeat, refuse_windows
 from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release_rows import WithRows
@@ -102,6 +103,7 @@ class CollectReports(beam.PTransform):
         """Refuse at once what cannot work."""
         super().__init__()
         take_public(self)
+        check_heartbeat(self.heartbeat)
         refuse_limits(self.registry)
         first = self.first_deadline = lateness(self.first_deadline, "first_deadline")
         second = self.second_deadline = lateness(self.second_deadline, "second_deadline")

@@ -24,11 +24,12 @@ from streamveil.engine.per_record.plan import (
 )
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.plan_checks import take_options
 from streamveil.mechanisms.core.arguments import slots_of, texts_of
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
-from streamveil.transforms.checks import settling, take_options
+from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
 from streamveil.transforms.row_batches import as_batches
 
@@ -120,6 +121,7 @@ class PerRecord(beam.PTransform):
         super().__init__()
         take_records(self)
         take_options(self)
+        check_heartbeat(self.heartbeat)
         if self.slots is not None:
             self.slots = slots_of(self.slots)
         self._check_value()

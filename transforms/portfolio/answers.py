@@ -29,6 +29,7 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.plan_checks import check_resume, take_options
 from streamveil.engine.stream.query_driver import PortfolioLedgers, PublishAnswers
 from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.engine.stream.saved_queries import Saved
@@ -59,7 +60,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.transforms.checks import check_resume, settling, take_options
+from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
@@ -176,6 +177,7 @@ class PrivateAnswers(beam.PTransform):
                 "not know yet: leave the column out"
             )
         take_options(self)
+        check_heartbeat(self.heartbeat)
         self.ends = is_true(self.ends, "ends")
         self.columns = Columns.of(self.columns)
         self._check_columns()
@@ -192,7 +194,7 @@ class PrivateAnswers(beam.PTransform):
         if self.shares is not None and not isinstance(self.shares, np.ndarray):
             refuse("shares", self.shares, "give an array of units, such as plan_shares makes")
         self.units = self._at_first(saved)
-        driver = self._ledgers(self._layout(bounded=True)).make()
+        driver = self.ledgers(self.layout(bounded=True)).make()
         if self.resume is not None:
             check_resume(driver.next_slot(driver.decode(self.resume)), self.first_slot)
 
@@ -230,7 +232,7 @@ class PrivateAnswers(beam.PTransform):
         """What counts events for each question, of a bounded input or another."""
         return PortfolioCounter(
             self.registry,
-            self._layout(bounded),
+            self.layout(bounded),
             self.bounding,
             _STREAM,
             by_user=False,
@@ -278,7 +280,7 @@ class PrivateAnswers(beam.PTransform):
         counted = self._count(batches)
         publish = PublishAnswers(self.last_slot, self.ends, GuessedUsers.of(self.registry))
         config = ReleaseConfig(
-            partial(one_driver, self._ledgers(counted.layout)),
+            partial(one_driver, self.ledgers(counted.layout)),
             counted.clock,
             publish,
             self.first_slot,
@@ -323,10 +325,11 @@ class PrivateAnswers(beam.PTransform):
             return self.last_slot
         return max(_last_base_slot(question, self.last_slot) for question in self.portfolio)
 
-    def _layout(self, bounded: bool) -> PortfolioLayout:
+    def layout(self, bounded: bool) -> PortfolioLayout:
+        """How codes of events are laid out, of a bounded input or of a stream."""
         return PortfolioLayout.of(self.portfolio, self.registry, self.shards, timely=not bounded)
 
-    def _ledgers(self, layout: Any) -> PortfolioLedgers:
+    def ledgers(self, layout: Any) -> PortfolioLedgers:
         """What is released and how it is accounted for."""
         asked = self.registry
         return PortfolioLedgers(
@@ -403,8 +406,8 @@ class PrivateAnswers(beam.PTransform):
         """Events of slots that were not over when the run before ended."""
         if self.resume is None:
             return []
-        layout = self._layout(bounded)
-        return list(going_on(self._ledgers(layout).make().kept(self.resume), layout))
+        layout = self.layout(bounded)
+        return list(going_on(self.ledgers(layout).make().kept(self.resume), layout))
 
     def _sample_key(self) -> bytes:
         """The secret of the draws of the sample from which bounds are chosen."""

@@ -42,7 +42,7 @@ def transform(kit, limit=None, **options):
 
 def chosen_of(made, state):
     """The limits that a state is under."""
-    ledgers = made._ledgers(made._layout(bounded=True)).make()
+    ledgers = made.ledgers(made.layout(bounded=True)).make()
     assert isinstance(ledgers, ByPresence)
     return ledgers.gone_on(state).limits
 
@@ -88,7 +88,7 @@ def test_who_counts_is_decided_by_what_was_chosen(run, kit):
 
 def test_under_other_limits_the_same_counts_draw_other_noise(kit):
     made = transform(kit)
-    ledgers = made._ledgers(made._layout(bounded=True)).make()
+    ledgers = made.ledgers(made.layout(bounded=True)).make()
     limits = [(EVERY_SLOT, Limit(most, chosen=True), Limit(2)) for most in (2, 2, 3)]
     started = [ledgers.chosen(choice_message(one)).start() for one in limits]
     one, same, other = [state.stream.history for state in started]

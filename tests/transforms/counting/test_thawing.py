@@ -20,7 +20,7 @@ THAWED = replace(ALWAYS, since=CUT)
 
 def driver_of(stream):
     made = stream.transform(CUT, None, None)
-    return made._ledgers(made._layout(bounded=True), True).make()
+    return made.ledgers(made.layout(bounded=True), True).make()
 
 
 def kinds(messages, kind):

@@ -276,7 +276,7 @@ def threads():
 def stage(kit):
     """The release stage of a stream, and all that comes to it."""
     transform = kit.histograms(REGISTRY, shards=2)
-    layout = transform._layout(bounded=False)
+    layout = transform.layout(bounded=False)
     draw = np.random.default_rng(5)
     messages = [Message(Kind.START, 0)]
     for slot in range(LAST + 1):
@@ -287,7 +287,7 @@ def stage(kit):
 
     def make():
         config = ReleaseConfig(
-            partial(one_driver, transform._ledgers(layout)),
+            partial(one_driver, transform.ledgers(layout)),
             SlotClock(transform.slots),
             Publish(transform.slots, transform.mechanism),
         )

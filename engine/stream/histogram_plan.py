@@ -1,0 +1,529 @@
+"""What a release of histograms is made of, on any host: public facts, and how they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streamveil.engine.count.bounding import Bounding
+from streamveil.engine.count.changes import ChangeMapper
+from streamveil.engine.count.changing_requirements import ChangingRequirements
+from streamveil.engine.count.counter import Counter
+from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.count.limit_choice import LimitChoice
+from streamveil.engine.count.participants import ParticipationLimits
+from streamveil.engine.count.shards import ShardLogic
+from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
+from streamveil.engine.messages import Message
+from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
+from streamveil.engine.stream.guessed_users import GuessedUsers
+from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.engine.stream.plan_checks import check_limit, check_resume, take_public
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.parameter_checks import (
+    MAX_REJECTED,
+    check_horizon,
+    check_range,
+    share,
+    whole,
+)
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    REPLACE,
+    UNIFORM,
+    ConfigurationError,
+    Slots,
+    check_shares,
+)
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.present_stream import Presence
+from streamveil.mechanisms.driver.saved_state import (
+    BINS,
+    CHANGING,
+    COLUMNS,
+    KEEP,
+    LIMIT,
+    REQUIREMENTS,
+    SLOTS,
+    STREAM,
+    USERS,
+    Parts,
+    of_parts,
+)
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto, Look
+from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
+
+HISTOGRAMS = "histogram"
+"""Name of the stream."""
+
+
+@dataclass(eq=False)
+class HistogramPlan:
+    """A private histogram per slot, of a bounded input or a stream: see :class:`PrivateHistograms`.
+
+    Raises ConfigurationError at construction for options that do not fit.
+    """
+
+    registry: Registry
+    """The public table of users and requirements. A mapping user -> (window, epsilon) is taken as
+    well, and a table of pandas, Polars or Arrow with columns of these names."""
+    domain: Domain
+    """The public bins; a list of values is taken as well."""
+    slots: Slots
+    """How time is cut; a length such as `1d` is taken as well."""
+    columns: Columns
+    """Which columns hold user, value and time."""
+    mechanism: str = DEFAULT
+    """A name of `MECHANISMS`, of `DYNAMIC_MECHANISMS` where requirements change, or of
+    `INFINITE_MECHANISMS` with one budget forever."""
+    max_contributions: int = 1
+    """Events of a user that count in a slot. Which of more do is decided by that user's events
+    alone."""
+    keep: str = UNIFORM
+    """Which of more events than that: `uniform`, drawn so that all are as likely; `distinct`, those
+    in different bins before repeats of a bin."""
+    adjacency: str = ADD_REMOVE
+    """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
+    all of that user's events added or removed; `replace`, any of them replaced, which doubles the
+    sensitivity and so the noise."""
+    noise_key: NoiseKey | None = field(default=None, repr=False)
+    """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
+    fresh ones when None."""
+    first_slot: int | None = None
+    """First slot to release; events before it are rejected."""
+    last_slot: int | None = None
+    """Last slot to release; events after it are rejected."""
+    shards: int = 1
+    """Parts into which the users of a busy slot are split while counting."""
+    longest_window: int | None = None
+    """The longest window that a change of requirement may ask for, in slots: public. The longest
+    of the registry when None."""
+    max_rejected: float = MAX_REJECTED
+    """Share of the events of a bounded input, from 0 to 1, that may be rejected, or were late
+    before they came here. If more are, or none is counted, the run fails before anything is
+    released. With 1 and a range of slots nothing fails. What is beyond `max_contributions` is not
+    among them."""
+    may_be_empty: bool = False
+    """Whether a bounded input without any event is quiet, rather than lost."""
+    resume: bytes | None = field(default=None, repr=False)
+    """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
+    the slot that came next there, and all options of the release must be the same, the registry
+    too: what it said when the stream began. Users who join, leave or ask for something else are
+    changes, which an earlier run need not have had."""
+
+    changing: bool = False
+    """Whether requirements change in a stream that goes on from state to state, in this run or a
+    later one. What goes on from such a state does so in any case."""
+    revise: int = 0
+    """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
+    never. Of mechanisms `adaptive` can."""
+    limit: Limit | Auto | Sequence[Limit] | None = None
+    """In how many slots a user counts: then these may cost more, and noise is less. See
+    `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
+    out of the counts. One for all classes is left out where it does not pay, and classes of which
+    the registry says `max_slots` have their own; or one for each class; or :class:`Auto`, to choose
+    them from a public rate, or by a private look at a bounded input. Where requirements change it
+    is one for all, in slots of a block of the longest window, and the stream is `changing` from
+    its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
+    then, as with a `Lifetime`."""
+    keeps: bool = True
+    """Whether the state of a bounded input is told: where nothing goes on from it, it is work in
+    vain."""
+    ends: bool = True
+    """Whether the stream ends with the last slot: then the slots that are still to be revised are
+    revised with what there is. A run that is gone on from leaves them to the one that goes on."""
+
+    def __post_init__(self) -> None:
+        """Refuse at once what cannot work."""
+        take_public(self)
+        self.columns = Columns.of(self.columns)
+        self._key = SameKey.of(self.noise_key)
+        self.max_contributions = whole("max_contributions", self.max_contributions)
+        self.shards = whole("shards", self.shards)
+        if self.adjacency not in (ADD_REMOVE, REPLACE):
+            raise ConfigurationError(
+                f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
+            )
+        self.max_rejected = share("max_rejected", self.max_rejected)
+        self.bounding()
+        self._looks: list[Look | None] = []
+        check_range(self.slots, self.first_slot, self.last_slot)
+        DomainMap(self.domain, self.columns.value)
+        check_revise(self.mechanism, self.revise)
+        if self.longest_window is not None:
+            self.longest_window = whole("longest_window", self.longest_window)
+            check_horizon(self.longest_window, self.registry)
+        self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
+        self._known = self.registry
+        self.limits = self._limits_of_classes()
+        if self.limits is not None:
+            asked, units = self._known.classes, self.population.sensitivity
+            check_prices(self.limits, asked, self.adjacency, units)
+        check_shares(self.population.requirements, self.population.sensitivity)
+        ledgers: Any = self.ledgers(self.layout(bounded=True), self._dynamic).make()
+        if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
+            ledgers = ledgers.gone_on(self.resume)
+            self.limits = ledgers.limits
+        self._kept: list[Message] = []
+        self._resumes = self.resume is not None
+        if self.resume is not None:
+            self._go_on(ledgers, self.resume)
+
+    def _go_on(self, ledgers: Any, state: bytes) -> None:
+        """Go on from a state. Raises ConfigurationError for one of another configuration."""
+        if self.limits and self._dynamic and not is_joined(state):
+            self._check_calendars()
+        check_resume(ledgers.next_slot(ledgers.decode(state)), self.first_slot)
+        if not self.limits and not is_joined(state):
+            return
+        self._kept = ledgers.kept(state)
+        for message in self._kept:
+            if message.shards != 2 * self.shards:  # of members, and of strangers
+                raise ConfigurationError(
+                    f"this state is of a stream with --shards={message.shards // 2}, and "
+                    f"this run has {self.shards}: go on with as many as it began with"
+                )
+
+    def restarted(self, state: bytes) -> bytes:
+        """The state of an earlier run, for `resume`, with the whole budget granted once more.
+
+        That spends it AGAIN: see :meth:`ReleaseStream.restart`. Raises ConfigurationError where
+        budgets are for windows, which come back by themselves.
+        """
+        ledgers = self._ledgers_for_ever()
+        return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
+
+    def restarts(self, state: bytes) -> int:
+        """How often the whole budget was granted again, up to the state of an earlier run.
+
+        Raises ConfigurationError where budgets are for windows.
+        """
+        ledgers = self._ledgers_for_ever()
+        return int(ledgers.decode(state).filter.restarts)
+
+    def _ledgers_for_ever(self) -> Any:
+        if self.limits is not None:
+            raise ConfigurationError(
+                "where users count in a limited number of slots (--max_slots), no budget can be "
+                "granted again (--restart_budget): each user has one, and uses it up by being "
+                "present"
+            )
+        if not self.population.requirements.forever:
+            raise ConfigurationError(
+                "only one budget forever can be granted again (--restart_budget): those of "
+                "windows come back by themselves"
+            )
+        return self.ledgers(self.layout(bounded=True)).make()
+
+    def _limits_of_classes(self) -> tuple[Limit, ...] | None:
+        """The limit of each class; None where nobody has any."""
+        known = self.registry
+        check_limit(self.limit, known.classes.forever)
+        if self.limit is None and not any(known.max_slots):
+            return None
+        if only_dynamic(self.mechanism):
+            raise ConfigurationError(
+                f"mechanism {self.mechanism!r} knows no limit on presence (--max_slots, or a "
+                "column max_slots of the table): choose another, or leave the limit out"
+            )
+        if self._dynamic:
+            self._known = known = self._up_to_longest(known)
+        if isinstance(self.limit, Auto):
+            return self._limits_to_choose(self.limit)
+        if self.limit is None or isinstance(self.limit, Limit):
+            own, asked = known.max_slots, known.classes
+            return limits_of(self.limit, own, asked, self.adjacency, known.named)
+        if len(self.limit) != len(known.classes):
+            raise ConfigurationError(
+                f"there are {len(self.limit)} limits for {len(known.classes)} classes: give one "
+                "for each, or one for all"
+            )
+        return tuple(self.limit)
+
+    def _up_to_longest(self, registry: Registry) -> Registry:
+        """The registry of users who may move from class to class: see `presence/changing.py`."""
+        if any(registry.max_slots):
+            raise ConfigurationError(
+                "where requirements change there is one limit on presence for all: leave out the "
+                "column max_slots of the table of requirements, and give --max_slots"
+            )
+        if isinstance(self.limit, Auto):
+            raise ConfigurationError(
+                "max_slots=auto is for requirements that never change: where they do, say in how "
+                "many slots users count, such as --max_slots=2, or leave out the changes"
+            )
+        if not isinstance(self.limit, Limit) or self.limit.max_slots is None or self.limit.in_life:
+            raise ConfigurationError(
+                "where requirements change there is one limit on presence for all, in the slots of "
+                "a block: give one Limit, without in_life"
+            )
+        return registry.up_to(self._horizon)
+
+    def _check_calendars(self) -> None:
+        """Refuse that requirements begin to change where blocks would be others from then on."""
+        if self._known is not self.registry:
+            raise ConfigurationError(
+                "this stream began without changes of requirements, and with its limit on presence "
+                "(--max_slots) they can only begin where everybody's window is the longest there "
+                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
+                "epsilon than the default requirement: leave out the changes and give the table "
+                "that it began with, or begin a stream in another folder, which spends the users' "
+                "budgets again"
+            )
+
+    def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
+        """Those that are known before anybody looks at users; and whom to look at."""
+        known, adjacency = self._known, self.adjacency
+        looks = auto.looks(known.max_slots, known.classes, adjacency)
+        if self.resume is None and auto.rate is None and any(looks):
+            self._looks = self._long_enough(looks)
+            looks = self._looks
+        return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
+
+    @property
+    def _range(self) -> int | None:
+        """How many slots there are, None where that is not given."""
+        if self.first_slot is None or self.last_slot is None:
+            return None
+        return self.last_slot - self.first_slot + 1
+
+    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
+        """Those over windows that are no longer than the range; all of them if none is."""
+        slots = self._range
+        if slots is None:
+            return looks
+        shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
+        return shorter if any(shorter) else looks
+
+    def check_look(self, slots_per_pass: int | None = None) -> None:
+        """Refuse a range that is too short to look at users in, to choose limits by.
+
+        So may be what one pass releases at most. Raises ConfigurationError.
+        """
+        shortest = min((look.requirement.window for look in self._looks if look), default=0)
+        slots = self._range
+        longer = f"begin with {shortest} slots or more (--start, --end)"
+        if slots is not None and slots < shortest and not self.ends:
+            longer = f"wait until {shortest} slots have closed"
+        elif slots_per_pass is not None and slots_per_pass < min(shortest, slots or shortest):
+            slots, longer = slots_per_pass, f"give --slots_per_pass={shortest} or more"
+        if slots is None or slots >= shortest:
+            return
+        raise ConfigurationError(
+            f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
+            f"window shorter than {shortest}: {longer}, or say max_slots, or auto and the share of "
+            "the slots in which users are there, such as auto:0.05"
+        )
+
+    @property
+    def known(self) -> Registry:
+        """The registry by the classes that the ledger has; where users may move, by epsilon."""
+        return self._known
+
+    @property
+    def looks(self) -> Sequence[Look | None]:
+        """At which classes a run will look to choose their limits; none where all are known."""
+        return tuple(self._looks)
+
+    @property
+    def population(self) -> Population:
+        """The public facts that the mechanism steers by."""
+        sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
+        known = self._known
+        asked, sizes = known.classes, known.sizes
+        if self.limits is not None:
+            if asked.forever:  # whoever will come
+                sizes = np.where(sizes == 0, EVERYBODY, sizes)
+            asked = priced(self.limits, asked, self.adjacency)
+        return Population(
+            asked,
+            sizes,
+            self.domain.bins,
+            sensitivity,
+            self.slots.length,
+            joined=self.limits is not None and self._dynamic,
+            guessed=known.guessed,
+        )
+
+    def bounding(self) -> Bounding:
+        """Which events of a user in a slot count, with the secret of the draws."""
+        return Bounding(self.max_contributions, self.keep, self._key.derived("bounding"))
+
+    @property
+    def context(self) -> Parts:
+        """What the counts mean, beyond :attr:`population`: the noise is bound to all of it."""
+        return {
+            STREAM: encoded(HISTOGRAMS),
+            BINS: self.domain.identity(),
+            SLOTS: self.slots.identity(),
+            COLUMNS: self.columns.identity(),
+            "adjacency": encoded(self.adjacency),
+            "contributions of a user in a slot": encoded(self.max_contributions),
+            USERS: self._known.identity(),
+            **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
+            **self._limit_facts,
+            **({CHANGING: encoded(True)} if self.limits and self._dynamic else {}),
+        }
+
+    @property
+    def _limit_facts(self) -> Parts:
+        if self.limits is None:
+            return {}
+        if isinstance(self.limit, Auto):  # whatever is chosen
+            asked = encoded(self._known.classes)
+            return {LIMIT: encoded(self.limit), REQUIREMENTS: asked}
+        return {LIMIT: encoded(self.limits)}
+
+    def event_mapper(self, dynamic: bool = False) -> EventMapper:
+        """What maps batches of events as this transform does; `dynamic` if requirements change."""
+        return EventMapper(
+            self.columns,
+            self.slots,
+            self.domain,
+            self.registry,
+            self._key.derived("strangers"),
+            self.first_slot,
+            self.last_slot,
+            dynamic,
+        )
+
+    def change_mapper(self) -> ChangeMapper:
+        """What maps batches of changes of requirements, with the users as events have them."""
+        return ChangeMapper(
+            self.slots,
+            self.columns.time_zone,
+            self.columns.time_unit,
+            self.registry,
+            self._key.derived("strangers"),
+            self._horizon,
+            self.population.sensitivity,
+        )
+
+    def shard_logic(
+        self, layout: Layout, clock: SlotClock, *, changes: bool, keeps: bool
+    ) -> ShardLogic:
+        """How shards count where that depends on the slots before: `changes` if some may come."""
+        common: dict[str, Any] = {
+            "layout": layout,
+            "clock": clock,
+            "change_mapper": self.change_mapper if changes else None,
+            "first_slot": self.first_slot,
+            "last_slot": self.last_slot,
+            "stream": HISTOGRAMS,
+            "keeps": keeps,
+            "resumed": self._resumes,
+        }
+        if self.limits is None:
+            return ChangingRequirements(
+                registry=self.registry, longest_window=self._horizon, **common
+            )
+        return ParticipationLimits(
+            registry=self._known,
+            limits=self.limits,
+            adjacency=self.adjacency,
+            make_key=partial(self._key.derived, "presence"),
+            **common,
+        )
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether requirements may change, in this run or from its state on."""
+        return self._dynamic
+
+    @property
+    def kept(self) -> Sequence[Message]:
+        """What shards kept in the run that this one resumes from."""
+        return self._kept
+
+    @property
+    def _horizon(self) -> int:
+        """The longest window that anybody may ask for."""
+        longest = self.registry.classes.longest
+        return longest if self.longest_window is None else self.longest_window
+
+    def layout(self, bounded: bool) -> Layout:
+        """How codes of events are laid out, of a bounded input or of a stream."""
+        return Layout.choose(self._known, self.domain.bins, self.shards, timely=not bounded)
+
+    def ledgers(self, layout: Layout, changing: bool = False) -> Configuration:
+        """What is released and how it is accounted for."""
+        by_cohort = changing and self.limits is None
+        if by_cohort and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
+            raise ConfigurationError(
+                f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
+                f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
+            )
+        asked = self._known.classes
+        return Configuration(
+            self.mechanism,
+            self.population,
+            layout,
+            self._key,
+            HISTOGRAMS,
+            self.context,
+            changing,
+            self.longest_window,
+            self._known.default_class,
+            self.revise,
+            None
+            if self.limits is None
+            else Presence(self.limits, asked, self.adjacency, moving=changing),
+        )
+
+    def check_changes(self, *, changes: bool, bounded: bool) -> None:
+        """Refuse changes of requirements that cannot be followed. Raises ConfigurationError."""
+        if not changes:
+            return
+        if self.limits is not None and not self._dynamic:
+            raise ConfigurationError(
+                "requirements change, and presence is limited: say so from the first slot on "
+                "(changing=True)"
+            )
+        if self.first_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes), so the slot from which on they do "
+                "must be known: give --start"
+            )
+        if bounded and self.limits is not None and self.last_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes) and presence is limited "
+                "(--max_slots), so the last slot must be known: give --end"
+            )
+
+    def counter(self, layout: Layout, *, by_user: bool) -> Counter:
+        """What counts events; `by_user` if that depends on the slots before."""
+        return Counter(self._known, layout, self.bounding, HISTOGRAMS, by_user, self.max_rejected)
+
+    def limit_choice(self, logic: ShardLogic) -> LimitChoice | None:
+        """What chooses participation limits from a bounded input; None where all are known."""
+        if not any(self._looks):
+            return None
+        assert isinstance(logic, ParticipationLimits)
+        return LimitChoice(logic, self._looks, self._key, of_parts(self.context))
+
+    def release_config(self, layout: Layout, clock: SlotClock, *, changes: bool) -> ReleaseConfig:
+        """What the release stage is made of."""
+        guessed = GuessedUsers.of(self._known)
+        publish = Publish(self.slots, self.mechanism, guessed, self.max_contributions)
+        return ReleaseConfig(
+            partial(one_driver, self.ledgers(layout, changes)),
+            clock,
+            publish,
+            self.first_slot,
+            self.last_slot,
+            self.resume,
+            # A state without who is in which cohort would be none.
+            keeps=self.keeps and (not changes or self._dynamic),
+            emit_rest=publish.rest if self.revise else None,
+            ends=self.ends,
+        )

@@ -1,0 +1,142 @@
+"""A bounded input here and now gives what a pipeline gives, to the last byte."""
+
+import dataclasses
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamveil.engine.messages import DONE, LEDGER, REJECTED, REVISIONS, STATE
+from streamveil.engine.run import release_histograms
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.records import CHANGE_COLUMNS, InputLost
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
+from tests.transforms.stand_ins import WithChanges
+
+KEY = bytes(range(50, 82))
+USERS = [f"u{i}" for i in range(30)]
+STRANGERS = [f"x{i}" for i in range(4)]
+REGISTRY = Registry.of({user: (1 + i % 4, 0.5 + i % 2) for i, user in enumerate(USERS)})
+LONG = Registry.of(dict.fromkeys(USERS, (24, 1800.0)), default=(Requirement(24, 1800.0), 20))
+LAST = 40
+
+
+def change_batch(rows):
+    """One batch of (user, slot, four figures)."""
+    names = ("user", "slot", *CHANGE_COLUMNS[-4:])
+    figures = [[row[0], row[1], *row[2]] for row in rows]
+    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in figures])
+
+
+CHANGES = [
+    *((f"u{i}", 3, (4, 0.3, 4, 0.4)) for i in range(0, 12, 2)),
+    *((f"x{i}", 5 + i % 2, (2, 1.0, 3, 1.0)) for i in range(4)),
+    ("u7", 9, (None,) * 4),
+]
+
+
+def rows_of(seed=0):
+    random = np.random.default_rng(seed)
+    rows = [
+        (user, "abz"[int(random.integers(3))], slot)
+        for slot in range(LAST + 1)
+        for user in [*USERS, *STRANGERS]
+        if random.random() < (0.6 if slot < 25 else 0.05)
+    ]
+    return [rows[i] for i in random.permutation(len(rows))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A plan, and whether changes come with the events."""
+
+    registry: Registry = REGISTRY
+    options: dict = dataclasses.field(default_factory=dict)
+    changes: bool = False
+
+
+RANGE = {"first_slot": 0, "last_slot": LAST}
+CASES = {
+    "adaptive": Case(options={"mechanism": "adaptive"}),
+    "by the clock of the events": Case(options={"first_slot": None, "last_slot": None}),
+    "shards": Case(options={"shards": 3, "max_contributions": 2, "keep": "distinct"}),
+    "dynamic": Case(options={"mechanism": "dpbd"}, changes=True),
+    "adaptive and changes": Case(options={"mechanism": "adaptive"}, changes=True),
+    "going to change": Case(options={"mechanism": "adaptive", "changing": True}),
+    "revised": Case(options={"mechanism": "adaptive", "revise": 3}),
+    "limit": Case(LONG, {"limit": Limit(2, 2)}),
+    "limit that is chosen": Case(LONG, {"limit": Auto()}),
+    "limit and changes": Case(
+        LONG, {"limit": Limit(2, 2), "changing": True, "longest_window": 24}, changes=True
+    ),
+    "pba": Case(options={"mechanism": "pba"}),
+}
+
+
+def fields_of(records):
+    return [[getattr(one, field.name) for field in dataclasses.fields(one)] for one in records]
+
+
+def assert_equal(mine, theirs):
+    assert len(mine) == len(theirs)
+    for one, other in zip(fields_of(mine), fields_of(theirs), strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_equal(a, b)
+
+
+def here(transform, batches, changes=None):
+    found = defaultdict(list)
+    for output in release_histograms(transform, batches, changes):
+        found[output.tag].append(output.value)
+    return found
+
+
+def letters(batches):
+    return sorted(str(row) for batch in batches for row in batch.to_pylist())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_gives_what_a_pipeline_gives(run, kit, name):
+    case = CASES[name]
+    options = {"noise_key": KEY, "max_rejected": 0.9, **RANGE, **case.options}
+    rows = rows_of()
+    batches = [kit.batch(rows[i::3]) for i in range(3)]
+    changes = [change_batch(CHANGES[i::2]) for i in range(2)] if case.changes else None
+    transform = kit.histograms(case.registry, **options)
+    given = WithChanges(transform, *changes) if case.changes else transform
+    theirs = run(given, batches)
+    mine = here(kit.histograms(case.registry, **options), batches, changes)
+    assert_equal(mine[None], theirs.releases)
+    assert_equal(mine[LEDGER], theirs.ledger)
+    assert_equal(mine[REVISIONS], theirs.revisions)
+    assert mine[DONE] == [len(theirs.releases)]
+    assert mine[STATE] == theirs.state
+    assert letters(mine[REJECTED]) == letters(theirs.rejected)
+    assert mine[None]
+
+
+def test_a_run_goes_on_from_a_state(run, kit):
+    rows = rows_of()
+    first = kit.histograms(REGISTRY, noise_key=KEY, first_slot=0, last_slot=20)
+    early = [kit.batch([row for row in rows if row[2] <= 20 and row[0] in USERS])]
+    late = [kit.batch([row for row in rows if row[2] > 20 and row[0] in USERS])]
+    ((_, state),) = here(first, early)[STATE]
+    rest = kit.histograms(REGISTRY, noise_key=KEY, first_slot=21, last_slot=LAST, resume=state)
+    theirs = run(rest, late)
+    assert_equal(here(rest, late)[None], theirs.releases)
+
+
+def test_nothing_is_released_of_a_lost_input(kit):
+    transform = kit.histograms(REGISTRY, noise_key=KEY, max_rejected=0.5, **RANGE)
+    outputs = release_histograms(transform, [kit.batch([("nobody", "a", 1)] * 5)])
+    assert next(outputs).tag == REJECTED
+    with pytest.raises(InputLost, match="all 5 events were rejected"):
+        next(outputs)
+
+
+def test_changes_without_a_start_are_refused(kit):
+    transform = kit.histograms(REGISTRY, noise_key=KEY, mechanism="dpbd")
+    with pytest.raises(ConfigurationError, match="give --start"):
+        here(transform, [kit.batch([("u1", "a", 0)])], [change_batch(CHANGES)])
