@@ -162,11 +162,12 @@ def run(
     import apache_beam as beam
     from _events import user_ids
 
+    from streamveil.engine.stream.query_plan import columns_for
     from streamveil.io.events import ReadEvents
     from streamveil.mechanisms import Registry
     from streamveil.mechanisms.portfolio.reading import portfolio_of
     from streamveil.pipelines.in_memory.steps import run_here
-    from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+    from streamveil.transforms.portfolio.answers import PrivateAnswers
 
     before = time.process_time()
     questions = [

@@ -1,41 +1,51 @@
 """A bounded input here and now: record batches in, private releases out, without a runner.
 
 The steps are those that a pipeline has, so with the same noise key the releases, the ledger and the
-state are the same. See :mod:`streamveil.transforms.histograms` for the guarantee.
+state are the same.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from streamveil.engine.count.bounds_choice import BOUNDS, BoundsChoice
 from streamveil.engine.count.changes import map_changes
-from streamveil.engine.count.counter import Counter, count_block, map_batch, warn_of_range
-from streamveil.engine.count.event_codes import ShardKey
+from streamveil.engine.count.counter import (
+    BlockKey,
+    Counter,
+    Maps,
+    count_block,
+    map_batch,
+    warn_of_range,
+)
 from streamveil.engine.count.limit_choice import FOR_STREAM, LimitChoice
-from streamveil.engine.count.loss_limit import LossLimit
+from streamveil.engine.count.loss_limit import LossLimit, Reads
 from streamveil.engine.count.shards import ShardLogic, close_at_end
 from streamveil.engine.encode.dead_letters import tally_of
-from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message, Output
+from streamveil.engine.encode.query_mapper import slices_of
+from streamveil.engine.messages import DONE, REJECTED, STATE, TALLIES, Kind, Message, Output
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
-from streamveil.engine.stream.release_slots import release_at_end
+from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, all_told
+from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
+from streamveil.engine.stream.release_slots import ReleaseConfig, release_at_end
 from streamveil.mechanisms.core.event_tallies import EventTally, sum_bytes
+
+Batches = Iterable[pa.RecordBatch]
 
 
 def release_histograms(
-    plan: HistogramPlan,
-    events: Iterable[pa.RecordBatch],
-    changes: Iterable[pa.RecordBatch] | None = None,
+    plan: HistogramPlan, events: Batches, changes: Batches | None = None
 ) -> Iterator[Output]:
     """Release a private histogram for each slot of a bounded input.
 
     Args:
-        plan: what is released, and for whom.
+        plan: what is released, and for whom. The guarantee is that of
+            :class:`streamveil.transforms.PrivateHistograms`.
         events: batches with at least the columns of the plan; read once, batch after batch.
         changes: batches of changes of requirements, if any may come.
 
@@ -52,130 +62,209 @@ def release_histograms(
     plan.check_look()
     with_changes = changes is not None or plan.dynamic
     plan.check_changes(changes=with_changes, bounded=True)
-    warn_of_range(plan.first_slot, plan.last_slot)
-    run = _Run(plan, with_changes)
-    yield from run.map_events(events)
-    yield from run.map_changes(changes or ())
+    by_shard = with_changes or plan.limits is not None
+    layout, clock = plan.layout(bounded=True), SlotClock(plan.slots)
+    run = _Run(plan, plan.counter(layout, by_user=by_shard), HISTOGRAMS)
+    yield from run.map_events(plan.event_mapper(with_changes), events)
+    if with_changes:
+        mapper = plan.change_mapper()
+        for batch in changes or ():
+            yield from run.gather(map_changes(mapper, layout, batch))
     yield from run.count()
-    ticks = (slot for slot in (plan.first_slot, plan.last_slot) if slot is not None)
-    messages = [*run.counts, *(Message(Kind.OPEN, slot) for slot in ticks), run.word()]
-    run.counts.clear()
-    config = plan.release_config(run.layout, run.clock, changes=with_changes)
-    yield from release_at_end(config, config.drivers()(HISTOGRAMS), messages)
+    if by_shard:
+        logic = plan.shard_logic(layout, clock, changes=with_changes, keeps=plan.keeps)
+        choice = plan.limit_choice(logic)
+        if choice is not None:
+            run.choose_limits(choice)
+        for message in plan.kept:
+            run.sent[layout.key(message.shard)].append(message)
+        run.took(-len(plan.kept))
+        yield from run.close_shards(logic)
+    config = plan.release_config(layout, clock, changes=with_changes)
+    yield from run.release(config, plan.first_slot, plan.last_slot)
 
 
-@dataclass(eq=False)
+def release_queries(plan: QueryPlan, read: Callable[[], Batches]) -> Iterator[Output]:
+    """Answer all questions of a bounded input.
+
+    Args:
+        plan: what is asked, and of whom. The guarantee is that of
+            :class:`streamveil.transforms.PrivateAnswers`.
+        read: gives batches with the columns of the plan; called twice where bounds are chosen.
+
+    Yields:
+        As :func:`release_histograms`: a `SlotAnswer` (no tag) and a `PortfolioEntry` (`LEDGER`) of
+        each, then how many there are (`DONE`, `BOOKED`) and the state (`STATE`).
+
+    Raises:
+        ConfigurationError, InputLost, BudgetExceeded: as :func:`release_histograms`.
+        NothingChosen: where too few events can be told from noise to choose bounds; the look is
+            spent.
+    """
+    plan.check(bounded=True)
+    layout, clock = plan.layout(bounded=True), SlotClock(plan.slots)
+    run = _Run(plan, plan.counter(bounded=True), QUERIES)
+    choice, bounds = plan.bounds_choice(plan), None
+    if choice is not None:
+        bounds = run.choose_bounds(choice, _slices(read()))
+    yield from run.map_events(plan.event_mapper(bounds), _slices(read()))
+    kept = plan.kept(bounded=True)
+    for block, message in kept:
+        run.blocks[block].append(message)
+    run.took(-len(kept))
+    yield from run.count()
+    yield from run.release(plan.release_config(layout, clock), plan.first_slot, plan.end)
+
+
+def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
+    """Release a histogram for each slot from devices' reports, which are played here.
+
+    Args:
+        plan: what is released, and for whom. The guarantee is that of
+            :class:`streamveil.transforms.CollectHistograms`.
+        events: as of :func:`release_histograms`.
+
+    Yields:
+        As :func:`release_histograms`, with the state of the devices.
+
+    Raises:
+        ConfigurationError, InputLost, BudgetExceeded: as :func:`release_histograms`.
+    """
+    layout, clock = plan.layout(bounded=True), SlotClock(plan.slots)
+    run = _Run(plan, plan.counter(layout), LOCAL)
+    yield from run.map_events(plan.event_mapper(), events)
+    yield from run.count()
+    crossing: list[Message] = []
+    for output in run.release(plan.edge_config(layout, clock), plan.first_slot, plan.last_slot):
+        if output.tag is None:
+            crossing.append(output.value[1])
+        elif output.tag == DONE:
+            crossing.append(all_told(output.value)[1])
+        elif output.tag == STATE:
+            yield output
+    config = plan.server_config(clock)
+    yield from release_at_end(config, config.drivers()(LOCAL), crossing)
+
+
+def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from slices_of(batch)
+
+
 class _Run:
     """What was gathered so far of one input."""
 
-    plan: HistogramPlan
-    with_changes: bool
-    blocks: dict[Any, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    """Events by block and shard."""
-    shards: dict[ShardKey, list[Message]] = field(default_factory=lambda: defaultdict(list))
-    """Visits, changes and state by shard, where these count from slot to slot."""
-    counts: list[Message] = field(default_factory=list)
-    """For the release stage."""
-    tallies: list[bytes] = field(default_factory=list)
+    def __init__(self, plan: Reads, counter: Counter, stream: str) -> None:
+        self.blocks: dict[BlockKey, list[Message]] = defaultdict(list)
+        """Events by block and shard."""
+        self.sent: dict[Any, list[Message]] = defaultdict(list)
+        """What was counted, by shard, or for the stream by its name."""
+        self._counter, self._stream = counter, stream
+        self._limit = LossLimit.of(plan)
+        self._tallies: list[bytes] = []
 
-    def __post_init__(self) -> None:
-        """Make what all steps need."""
-        plan = self.plan
-        self.layout = plan.layout(bounded=True)
-        self.clock = SlotClock(plan.slots)
-        self.by_shard = self.with_changes or plan.limits is not None
-
-    def map_events(self, events: Iterable[pa.RecordBatch]) -> Iterator[Output]:
+    def map_events(self, mapper: Maps, batches: Batches) -> Iterator[Output]:
         """Gather events by block; gives dead letters."""
-        mapper = self.plan.event_mapper(self.with_changes)
-        self._counter: Counter = self.plan.counter(self.layout, by_user=self.by_shard)
-        for batch in events:
-            self.tallies.append(tally_of(batch).to_bytes())
+        for batch in batches:
+            self._tallies.append(tally_of(batch).to_bytes())
             if not batch.num_rows:  # of no rows a column may have any type
                 continue
             for output in map_batch(mapper, self._counter, batch):
                 if output.tag == REJECTED:
                     yield output
                 elif output.tag == TALLIES:
-                    self.tallies.append(output.value.to_bytes())
+                    self._tallies.append(output.value.to_bytes())
                 else:
                     block, message = output.value
                     self.blocks[block].append(message)
 
-    def map_changes(self, changes: Iterable[pa.RecordBatch]) -> Iterator[Output]:
-        """Gather changes by shard; gives dead letters."""
-        if not self.with_changes:
-            return
-        mapper = self.plan.change_mapper()
-        for batch in changes:
-            yield from self._gathered(map_changes(mapper, self.layout, batch))
-
     def count(self) -> Iterator[Output]:
-        """Count block by block, and where it must be shard by shard; gives dead letters."""
+        """Count block by block."""
         for block in list(self.blocks):
-            yield from self._gathered(count_block(self._counter, block, self.blocks.pop(block)))
-        if not self.by_shard:
-            return
-        logic = self.plan.shard_logic(
-            self.layout, self.clock, changes=self.with_changes, keeps=self.plan.keeps
-        )
-        choice = self.plan.limit_choice(logic)
-        if choice is not None:
-            self._choose(choice)
-        for message in self.plan.kept:
-            self.shards[self.layout.key(message.shard)].append(message)
-        self.tallies.append(EventTally(messages=len(self.plan.kept)).to_bytes())
-        for key in list(self.shards):
-            yield from self._close(logic, key, self.shards.pop(key))
+            yield from self.gather(count_block(self._counter, block, self.blocks.pop(block)))
 
-    def word(self) -> Message:
-        """That this is all. Raises InputLost where it is too little."""
-        total = sum_bytes(self.tallies)
-        return LossLimit.of(self.plan).check(total, HISTOGRAMS)[1]
-
-    def _gathered(self, outputs: Iterable[Output]) -> Iterator[Output]:
-        """Put messages where they go; gives the rest."""
+    def gather(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        """Put messages and tallies where they go; gives the rest."""
         for output in outputs:
-            if output.tag == TALLIES:
-                self.tallies.append(output.value)
-            elif output.tag is not None:
-                yield output
-            elif self.by_shard:
-                key, message = output.value
-                self.shards[key].append(message)
+            if output.tag is None:
+                to, message = output.value
+                self.sent[to].append(message)
+            elif output.tag == TALLIES:
+                self._tallies.append(output.value)
             else:
-                self.counts.append(output.value[1])
+                yield output
 
-    def _choose(self, choice: LimitChoice) -> None:
+    def took(self, messages: int) -> None:
+        """Note that so many messages were taken that nobody had sent."""
+        self._tallies.append(EventTally(messages=-messages).to_bytes())
+
+    def choose_limits(self, choice: LimitChoice) -> None:
         """Choose participation limits by a private look at the visits of all shards.
 
         Raises InputLost before anything is asked where the input is lost.
         """
         looks: list[Message] = []
-        tallies = list(self.tallies)
-        for key, messages in self.shards.items():
+        tallies = list(self._tallies)
+        for key, messages in self.sent.items():
             for output in choice.look(key, messages):
                 if output.tag == TALLIES:
                     tallies.append(output.value)
                 else:
                     looks.append(output.value[1])
-        whole = LossLimit.of(self.plan).check(sum_bytes(tallies), HISTOGRAMS)[1]
-        for output in choice.choose([*looks, whole]):
-            if output.tag == TALLIES:
-                self.tallies.append(output.value)
-            elif output.tag == FOR_STREAM:
-                self.counts.append(output.value[1])
-            else:
-                key, message = output.value
-                self.shards[key].append(message)
+        looks.append(self._word(tallies))
+        for output in self.gather(choice.choose(looks)):
+            assert output.tag == FOR_STREAM
+            to, message = output.value
+            self.sent[to].append(message)
 
-    def _close(self, logic: ShardLogic, key: ShardKey, messages: list[Message]) -> Iterator[Output]:
-        """Close all slots of a shard; gives dead letters."""
-        for output in close_at_end(logic, key, messages):
-            if isinstance(output, EventTally):
-                self.tallies.append(output.to_bytes())
-                continue
-            self.counts.append(output.message)
-            if output.no_requirement:
-                at = self.clock.closing(max(output.no_requirement))
-                yield Output(output.dead_letters(), REJECTED, at)
+    def choose_bounds(self, choice: BoundsChoice, batches: Batches) -> bytes:
+        """Choose bounds by a private look at a sample of all events.
+
+        Raises InputLost before anything is asked where the input is lost, and NothingChosen.
+        """
+        blocks: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
+        mapper, looks, tallies = choice.sample.mapper, list[Message](), list[bytes]()
+        for batch in batches:
+            for output in choice.sample.map_batch(mapper, batch):
+                if output.tag == TALLIES:
+                    tallies.append(output.value)
+                else:
+                    key, message = output.value
+                    blocks[key].append(message)
+        for key in list(blocks):
+            for output in choice.count(key, blocks.pop(key)):
+                if output.tag == TALLIES:
+                    tallies.append(output.value)
+                else:
+                    looks.append(output.value[1])
+        looks.append(self._word(tallies))
+        (chosen,) = self.gather(choice.choose(looks))
+        assert chosen.tag == BOUNDS
+        return bytes(chosen.value)
+
+    def close_shards(self, logic: ShardLogic) -> Iterator[Output]:
+        """Close all slots of all shards; gives dead letters."""
+        for key in [key for key in self.sent if key != self._stream]:
+            for output in close_at_end(logic, key, self.sent.pop(key)):
+                if isinstance(output, EventTally):
+                    self._tallies.append(output.to_bytes())
+                    continue
+                self.sent[self._stream].append(output.message)
+                if output.no_requirement:
+                    at = logic.clock.closing(max(output.no_requirement))
+                    yield Output(output.dead_letters(), REJECTED, at)
+
+    def release(
+        self, config: ReleaseConfig, first_slot: int | None, last_slot: int | None
+    ) -> Iterator[Output]:
+        """Release all slots. Raises InputLost where too much is lost, before anything else."""
+        warn_of_range(first_slot, last_slot)
+        ticks = [slot for slot in (first_slot, last_slot) if slot is not None]
+        messages = self.sent.pop(self._stream, [])
+        messages += [Message(Kind.OPEN, slot) for slot in ticks]
+        messages.append(self._word(self._tallies))
+        yield from release_at_end(config, config.drivers()(self._stream), messages)
+
+    def _word(self, tallies: Iterable[bytes]) -> Message:
+        """That this is all. Raises InputLost where it is too little."""
+        return self._limit.check(sum_bytes(tallies), self._stream)[1]

@@ -7,6 +7,7 @@ from streamveil.mechanisms.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from streamveil.engine.encode.event_mapper import Columns
     from streamveil.engine.stream.noise_keys import RotatedKey
+    from streamveil.engine.stream.query_plan import columns_for
     from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
     from streamveil.transforms.histograms import Outputs, PrivateHistograms
     from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         PerRecordSum,
         ValueBudget,
     )
-    from streamveil.transforms.portfolio.answers import Answers, PrivateAnswers, columns_for
+    from streamveil.transforms.portfolio.answers import Answers, PrivateAnswers
     from streamveil.transforms.release_rows import ReleaseRows
     from streamveil.transforms.slots.heartbeat import Heartbeat
 

@@ -59,14 +59,17 @@ _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
 
 class Reads(Protocol):
-    """A transform of events that may lose some."""
+    """A plan or transform of events that may lose some."""
 
     columns: Columns
-    slots: Slots
     first_slot: int | None
     last_slot: int | None
     max_rejected: float
     may_be_empty: bool
+
+    @property
+    def slots(self) -> Slots:
+        """How time is cut."""
 
 
 @dataclass(frozen=True)

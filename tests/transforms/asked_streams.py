@@ -14,6 +14,7 @@ import pyarrow as pa
 from streamveil.engine.count.query_counter import histograms_of
 from streamveil.engine.messages import Kind, Message, array_to_bytes
 from streamveil.engine.stream.query_driver import PublishAnswers
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.bounds import AutoBounds, are_known
@@ -21,7 +22,7 @@ from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+from streamveil.transforms.portfolio.answers import PrivateAnswers
 
 CUT, LAST = 10, 15
 """The first base slot of the second pass, and its last."""

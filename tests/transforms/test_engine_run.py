@@ -2,17 +2,23 @@
 
 import dataclasses
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.engine.messages import DONE, LEDGER, REJECTED, REVISIONS, STATE
-from streamveil.engine.run import release_histograms
-from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.engine.messages import BOOKED, DONE, LEDGER, REJECTED, REVISIONS, STATE
+from streamveil.engine.run import release_histograms, release_local, release_queries
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, InputLost
+from streamveil.mechanisms.portfolio.bounds import AutoBounds
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
+from streamveil.transforms import CollectHistograms, Columns
+from tests.transforms.portfolio.test_bounds_choice import CARS, SPEED, VISITS, answers
+from tests.transforms.portfolio.test_bounds_choice import batch as speeds
+from tests.transforms.portfolio.test_bounds_choice import rows_of as speed_rows
 from tests.transforms.stand_ins import WithChanges
 
 KEY = bytes(range(50, 82))
@@ -75,15 +81,18 @@ CASES = {
 }
 
 
-def fields_of(records):
-    return [[getattr(one, field.name) for field in dataclasses.fields(one)] for one in records]
-
-
 def assert_equal(mine, theirs):
-    assert len(mine) == len(theirs)
-    for one, other in zip(fields_of(mine), fields_of(theirs), strict=True):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_equal(a, b)
+    """Down to the fields of what they hold."""
+    if dataclasses.is_dataclass(mine):
+        assert type(mine) is type(theirs)
+        for field in dataclasses.fields(mine):
+            assert_equal(getattr(mine, field.name), getattr(theirs, field.name))
+    elif isinstance(mine, list):
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_equal(one, other)
+    else:
+        np.testing.assert_equal(mine, theirs)
 
 
 def here(transform, batches, changes=None):
@@ -140,3 +149,71 @@ def test_changes_without_a_start_are_refused(kit):
     transform = kit.histograms(REGISTRY, noise_key=KEY, mechanism="dpbd")
     with pytest.raises(ConfigurationError, match="give --start"):
         here(transform, [kit.batch([("u1", "a", 0)])], [change_batch(CHANGES)])
+
+
+QUESTIONS = {
+    "bounds that are chosen": (SPEED, VISITS, CARS),
+    "known bounds": (VISITS, replace(SPEED, statistic=AutoBounds("mean", "speed", 0, 130))),
+}
+
+
+@pytest.mark.parametrize("questions", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("last", [5, 6, None])
+def test_it_answers_what_a_pipeline_answers(run, questions, last):
+    first = None if last is None else 0
+    rows = speed_rows(7)
+    batches = [speeds(rows[i::3]) for i in range(3)]
+    given = {"first_slot": first, "last_slot": last}
+    theirs = run(answers(*questions, **given), batches)
+    mine = defaultdict(list)
+    for output in release_queries(answers(*questions, **given), lambda: batches):
+        mine[output.tag].append(output.value)
+    assert_equal(mine[None], theirs.answers)
+    assert_equal(mine[LEDGER], theirs.ledger)
+    assert mine[STATE] == theirs.state
+    assert (mine[DONE], mine[BOOKED]) == (theirs.done, theirs.booked)
+    assert letters(mine[REJECTED]) == letters(theirs.rejected)
+    assert mine[None]
+
+
+def test_a_query_set_goes_on_from_a_state_within_a_slot(run):
+    rows = speed_rows(9)
+    early, late = ([speeds([r for r in rows if (r[2] <= 4) is sooner])] for sooner in (True, False))
+    first = answers(SPEED, VISITS, CARS, first_slot=0, last_slot=4, ends=False)
+    mine = defaultdict(list)
+    for output in release_queries(first, lambda: early):
+        mine[output.tag].append(output.value)
+    ((_, state),) = mine[STATE]
+    rest = answers(SPEED, VISITS, CARS, first_slot=5, last_slot=8, resume=state)
+    found = [one.value for one in release_queries(rest, lambda: late) if one.tag is None]
+    assert_equal(found, run(rest, late).answers)
+    assert {one.question for one in found} == {"speed", "visits", "cars"}
+
+
+@pytest.mark.parametrize("mechanism", ["plpa+", "rotation"])
+def test_it_collects_what_a_pipeline_collects(run, kit, mechanism):
+    rows = [row for row in rows_of() if row[0] in USERS]
+    batches = [kit.batch(rows[i::3]) for i in range(3)]
+
+    def made():
+        return CollectHistograms(
+            REGISTRY,
+            Categories(("a", "b")),
+            Slots.of("1h"),
+            Columns("user", ("value",), "time"),
+            mechanism=mechanism,
+            noise_key=KEY,
+            max_rejected=1.0,
+            revise=2 if mechanism == "rotation" else 0,
+            **RANGE,
+        )
+
+    theirs = run(made(), batches)
+    mine = defaultdict(list)
+    for output in release_local(made(), batches):
+        mine[output.tag].append(output.value)
+    assert_equal(mine[None], theirs.releases)
+    assert_equal(mine[LEDGER], theirs.ledger)
+    assert_equal(mine[REVISIONS], theirs.revisions)
+    assert mine[STATE] == theirs.state
+    assert letters(mine[REJECTED]) == letters(theirs.rejected)

@@ -24,12 +24,12 @@ from streamveil.engine.count.query_counter import (
 from streamveil.engine.encode.event_mapper import Events
 from streamveil.engine.encode.query_mapper import QuestionsMapper
 from streamveil.engine.messages import Kind, arrays_to_bytes, compressed
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
 from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.transforms.portfolio.answers import columns_for
 
 USERS = 7
 REGISTRY = Registry.of({f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)})

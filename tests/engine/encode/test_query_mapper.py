@@ -9,6 +9,7 @@ import pytest
 from streamveil.engine.encode import query_mapper
 from streamveil.engine.encode.dead_letters import tally_of, with_tally
 from streamveil.engine.encode.query_mapper import QuestionsMapper, slices_of
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -21,7 +22,6 @@ from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.transforms.portfolio.answers import columns_for
 
 HOUR = 3_600_000_000
 AB = Categories(("a", "b"))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.engine import metrics
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
@@ -20,7 +21,7 @@ from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean
 from streamveil.mechanisms.portfolio.trees import Tree
 from streamveil.transforms import Columns
-from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+from streamveil.transforms.portfolio.answers import PrivateAnswers
 
 HOUR = 3_600_000_000
 USERS = [f"u{i}" for i in range(40)]

@@ -15,6 +15,7 @@ from streamveil.engine.count.bounds_choice import BoundsChoice, Sample
 from streamveil.engine.count.event_codes import Packed
 from streamveil.engine.encode.query_mapper import QuestionsMapper
 from streamveil.engine.messages import Kind, Message, array_to_bytes
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import InputLost
@@ -24,7 +25,7 @@ from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+from streamveil.transforms.portfolio.answers import PrivateAnswers
 
 HOUR = 3_600_000_000
 USERS = [f"u{i}" for i in range(40)]

@@ -5,12 +5,13 @@ As `tests/transforms/test_bundle_retries.py` has it for one question.
 
 import pytest
 
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.bounds import AutoBounds
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+from streamveil.transforms.portfolio.answers import PrivateAnswers
 from streamveil.transforms.portfolio.bounds_choice import _ChooseFn, _CountSampleFn, _MapSampleFn
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.portfolio.conditions import Condition
@@ -21,7 +22,7 @@ from streamveil.mechanisms.portfolio.statistics import (
     Variance,
 )
 from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+from streamveil.transforms.portfolio.answers import PrivateAnswers
 from streamveil.transforms.portfolio.unprotected import exact_answers
 
 HOUR = 3_600_000_000
