@@ -103,7 +103,7 @@ class Asked:
         for block, key, packed, _ in counter.pack(events, layout, counter.bounding):
             message = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             came[(*key, block)].append(message)
-        for key, message in made._kept(bounded=True):
+        for key, message in made.kept(bounded=True):
             came[key].append(message)
         told: dict[int, list[Message]] = defaultdict(list)
         kept = []
