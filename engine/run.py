@@ -27,7 +27,18 @@ from streamveil.engine.count.loss_limit import LossLimit, Reads
 from streamveil.engine.count.shards import ShardLogic, close_at_end
 from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.encode.query_mapper import slices_of
-from streamveil.engine.messages import DONE, REJECTED, STATE, TALLIES, Kind, Message, Output
+from streamveil.engine.messages import (
+    DONE,
+    REJECTED,
+    STATE,
+    TALLIES,
+    Kind,
+    Message,
+    Output,
+    array_to_bytes,
+)
+from streamveil.engine.per_record.mapper import PaneKey
+from streamveil.engine.per_record.plan import Plan, added
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, all_told
@@ -144,6 +155,37 @@ def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
             yield output
     config = plan.server_config(clock)
     yield from release_at_end(config, config.drivers()(LOCAL), crossing)
+
+
+def release_records(plan: Plan, records: Batches) -> Iterator[Output]:
+    """Release a statistic that protects each record, of each key and pane of a bounded input.
+
+    Args:
+        plan: what is released of which records. The guarantee is that of
+            :class:`streamveil.transforms.PerRecordCount` and its like.
+        records: batches with the columns of the plan; read once.
+
+    Yields:
+        A `PerRecordRow` for each window of each key.
+    """
+    source, statistic = plan.source, plan.statistic()
+    panes: dict[PaneKey, bytes] = {}
+    for batch in records:
+        if batch.num_rows:  # or it may have no columns
+            for key, part in source.parts(batch, statistic, None):
+                panes[key] = added(statistic, (panes.get(key, b""), array_to_bytes(part)))
+    by_key: dict[int, list[Message]] = defaultdict(list)
+    for (position, pane), payload in panes.items():
+        by_key[position].append(Message(Kind.COUNTS, pane, payload=payload))
+    config = plan.release_config()
+    driver_of = config.drivers()
+    for position in range(source.number):
+        messages = by_key.pop(position, [])
+        word = Message(Kind.WHOLE, payload=b"%d" % len(messages))
+        messages += [Message(Kind.OPEN, plan.first_pane), word]
+        for output in release_at_end(config, driver_of(position), messages):
+            if output.tag is None:
+                yield output
 
 
 def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:

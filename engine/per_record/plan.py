@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from typing import Any, cast
 
+from streamveil.engine.messages import Output, array_from_bytes, array_to_bytes
 from streamveil.engine.per_record.budgets import Budget, ValueBudget, budget_of
 from streamveil.engine.per_record.drivers import (
     KeyDriver,
@@ -17,16 +18,20 @@ from streamveil.engine.per_record.drivers import (
     Windows,
 )
 from streamveil.engine.per_record.mapper import Source
+from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import DriverOf
+from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.mechanisms.core.arguments import column_name, refuse, text_of
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
-from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.mechanisms.driver.saved_state import MECHANISM, Keeper, Parts, of_parts
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
+
+_ALL_TIMES = SlotClock(Slots(1000))  # there is only pane 0, which no timer closes
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 
@@ -132,6 +137,24 @@ class Plan:
         """What gives the driver of the key at a position."""
         return self.make().of
 
+    @property
+    def first_pane(self) -> int:
+        """The first to release of a bounded input: of a window of all times the only one."""
+        first = 0 if self.source.slots is None else self.source.first_slot
+        assert first is not None
+        return first
+
+    def release_config(self, clock: SlotClock | None = None) -> ReleaseConfig:
+        """What the release stage is made of, of a bounded input; of a stream with its clock."""
+        source = self.source
+        if clock is not None:
+            first, last = source.first_slot, source.last_slot
+            return ReleaseConfig(self.by_key, clock, _Rows(self), first, last, secret_parts=True)
+        clock = _ALL_TIMES if source.slots is None else SlotClock(source.slots)
+        last = 0 if source.slots is None else source.last_slot
+        assert last is not None
+        return ReleaseConfig(self.by_key, clock, _Rows(self), self.first_pane, last)
+
     def row(self, key: str | None, pane: int, found: PerRecordRelease) -> PerRecordRow:
         """What is published of the window that ends with a pane."""
         slots, start, end = self.source.slots, None, None
@@ -141,6 +164,34 @@ class Plan:
             start, end = slots.start(first), slots.end(pane)
         name = f"running_{self.kind}" if self.running else self.kind
         return PerRecordRow(key, start, end, name, self.mechanism, **vars(found))
+
+
+def added(statistic: Statistic, parts: Iterable[bytes]) -> bytes:
+    """The part of all; empty ones are of no record."""
+    some = [part for part in parts if part]
+    if len(some) < 2:
+        return some[0] if some else b""
+    return array_to_bytes(statistic.add(map(array_from_bytes, some)))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A row of each window, where one ends."""
+
+    plan: Plan
+
+    def __call__(
+        self,
+        driver: KeyDriver[Any],
+        state: Any,
+        pane: int,
+        released: PerRecordRelease | None,
+        at: int,
+    ) -> Iterator[Output]:
+        """A `PerRecordRow`, or nothing where no window ends."""
+        if released is not None:
+            when = None if self.plan.source.slots is None else at
+            yield Output(self.plan.row(driver.key, pane, released), at=when)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ No step tells anything of records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,18 +14,14 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BooleanCoder, BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.engine.encode.dead_letters import tally_of
-from streamveil.engine.messages import TALLIES, Kind, Output, array_from_bytes, array_to_bytes
-from streamveil.engine.per_record.drivers import KeyDriver
+from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
 from streamveil.engine.per_record.mapper import PaneKey
-from streamveil.engine.per_record.plan import Plan
+from streamveil.engine.per_record.plan import Plan, added
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.engine.stream.release_slots import ReleaseConfig
-from streamveil.mechanisms.core.records import PerRecordRow, Slots
-from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
+from streamveil.mechanisms.core.records import PerRecordRow
 from streamveil.transforms.counting.loss_limit import added_up
 from streamveil.transforms.on_beam import Message
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
@@ -43,7 +38,6 @@ A tally here is, for each key, how many messages were sent on to be added up and
 those that were taken, as bytes; see `EventTally.messages`.
 """
 _STREAM = "panes"
-_ALL_TIMES = SlotClock(Slots(1000))  # there is only pane 0, which no timer closes
 
 
 def release_at_end(
@@ -51,10 +45,6 @@ def release_at_end(
 ) -> beam.PCollection[PerRecordRow]:
     """Add up a bounded input, and release all panes of each key at once."""
     source = plan.source
-    first, last = (0, 0) if source.slots is None else (source.first_slot, source.last_slot)
-    assert first is not None
-    assert last is not None
-    clock = _ALL_TIMES if source.slots is None else SlotClock(source.slots)
     mapped = batches | "MapRecords" >> beam.ParDo(
         _MapRecordsFn(plan, bounded=True, real_time=False)
     ).with_outputs(TALLIES, main="parts")
@@ -71,19 +61,19 @@ def release_at_end(
     parts.panes.element_type = _PANE
     parts[TALLIES].element_type = bytes
     every_key = batches.pipeline | "EveryKey" >> beam.Create(
-        [(position, Message(Kind.OPEN, first)) for position in range(source.number)]
+        [(position, Message(Kind.OPEN, plan.first_pane)) for position in range(source.number)]
     ).with_output_types(_PANE)
     none = array_to_bytes(np.zeros((0, 2), np.int64))
     tallies = mapped[TALLIES], parts[TALLIES]
     whole = added_up(tallies, none, partial(_sum_tallies, source.number)) | (
         "TellWhole" >> beam.FlatMap(_whole).with_output_types(_PANE)
     )
-    config = ReleaseConfig(plan.by_key, clock, _Rows(plan), first, last)
     return (
         (parts.panes, every_key, whole)
         | "AddKeys" >> beam.Flatten()
         | "GatherPanes" >> beam.GroupByKey()
-        | "ReleasePanes" >> beam.ParDo(_ReleaseAtEndFn(config)).with_output_types(PerRecordRow)
+        | "ReleasePanes"
+        >> beam.ParDo(_ReleaseAtEndFn(plan.release_config())).with_output_types(PerRecordRow)
     )
 
 
@@ -110,9 +100,7 @@ def release_in_time(
         | "ClosePanes" >> beam.ParDo(_ClosePaneFn(plan, clock)).with_output_types(_PANE)
     )
     start = first | "Start" >> beam.FlatMap(_to_keys, keys).with_output_types(_PANE)
-    config = ReleaseConfig(
-        plan.by_key, clock, _Rows(plan), source.first_slot, source.last_slot, secret_parts=True
-    )
+    config = plan.release_config(clock)
     return (
         (settled(panes, range(keys), settle), start)
         | "AddStart" >> beam.Flatten()
@@ -172,14 +160,6 @@ class _AddPartsFn(beam.CombineFn):
 
     def get_accumulator_coder(self) -> TupleCoder:
         return TupleCoder([VarIntCoder(), BytesCoder()])
-
-
-def added(statistic: Statistic, parts: Iterable[bytes]) -> bytes:
-    """The part of all; empty ones are of no record."""
-    some = [part for part in parts if part]
-    if len(some) < 2:
-        return some[0] if some else b""
-    return array_to_bytes(statistic.add(map(array_from_bytes, some)))
 
 
 class _ByKeyFn(beam.DoFn):
@@ -242,26 +222,6 @@ class _ClosePaneFn(beam.DoFn):
             yield _by_key((key, part.read() or b""))
         part.clear()
         opened.clear()
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A row of each window, where one ends."""
-
-    plan: Plan
-
-    def __call__(
-        self,
-        driver: KeyDriver[Any],
-        state: Any,
-        pane: int,
-        released: PerRecordRelease | None,
-        at: int,
-    ) -> Iterator[Output]:
-        if released is not None:
-            if self.plan.source.slots is None:
-                at = GlobalWindow().max_timestamp().micros
-            yield Output(self.plan.row(driver.key, pane, released), at=at)
 
 
 def _sum_tallies(keys: int, tallies: Iterable[bytes]) -> bytes:

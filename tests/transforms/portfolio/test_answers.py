@@ -511,7 +511,7 @@ def test_a_run_that_goes_on_keeps_the_shares_that_were_planned(run, monkeypatch)
     begun = PrivateAnswers(portfolio, USUAL, columns, **options)
     ((at, state),) = run(begun, [batch(random_rows(50, 2))]).state
     monkeypatch.setattr(
-        "streamveil.transforms.portfolio.answers.plan_shares",
+        "streamveil.engine.stream.query_plan.plan_shares",
         lambda *_, **__: (None, even(portfolio.questions, USUAL)),
     )
     later = {**options, "first_slot": at, "last_slot": 5, "resume": state}
