@@ -6,6 +6,10 @@ who may see the input, never for publication.
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from streamveil.mechanisms.core.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
@@ -52,7 +56,28 @@ class Recorder(Protocol):
         """Set a gauge."""
 
 
+class Counts:
+    """Keeps what is counted."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.largest: dict[str, int] = {}
+        """The largest observation by name."""
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter."""
+        self.counters[name] += amount
+
+    def observe(self, name: str, value: int) -> None:
+        """Take an observation."""
+        self.largest[name] = max(value, self.largest.get(name, value))
+
+    def show(self, name: str, value: int) -> None:
+        """Take a gauge, which says nothing of what is over."""
+
+
 _recorder: Recorder | None = None
+_here = threading.local()
 
 
 def record_with(recorder: Recorder) -> None:
@@ -61,19 +86,34 @@ def record_with(recorder: Recorder) -> None:
     _recorder = recorder
 
 
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Keep what this thread counts, rather than send it where the process does."""
+    before, counts = getattr(_here, "recorder", None), Counts()
+    _here.recorder = counts
+    try:
+        yield counts
+    finally:
+        _here.recorder = before
+
+
+def _current() -> Recorder | None:
+    return getattr(_here, "recorder", None) or _recorder
+
+
 def count(name: str, amount: int) -> None:
     """Add to a counter; nothing is made of 0."""
-    if amount and _recorder is not None:
-        _recorder.count(name, amount)
+    if amount and (recorder := _current()) is not None:
+        recorder.count(name, amount)
 
 
 def observe(name: str, value: int) -> None:
     """Add an observation to a distribution, whose maximum is what people look at."""
-    if _recorder is not None:
-        _recorder.observe(name, value)
+    if (recorder := _current()) is not None:
+        recorder.observe(name, value)
 
 
 def show(name: str, value: int) -> None:
     """Set a gauge to what holds now."""
-    if _recorder is not None:
-        _recorder.show(name, value)
+    if (recorder := _current()) is not None:
+        recorder.show(name, value)

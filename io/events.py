@@ -6,7 +6,7 @@ Streams, which give the same outputs, are read in the modules `pubsub`, `kafka` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import pyarrow as pa
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
+from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.avro import avro_columns, read_avro
 from streamveil.io.bigquery_tables import (
     check_table,
@@ -393,6 +394,13 @@ class ReadEvents(beam.PTransform):
         super().__init__()
         self.columns = distinct(self.columns)
 
+    def here(self) -> Iterator[Output]:
+        """Read in this process, file after file: batches, and dead letters (`REJECTED`)."""
+        for path in places_of(self.file_pattern, self.dialect):
+            for part in split_file(path, self.columns, self.dialect):
+                read = partial(read_part, part, self.columns)
+                yield from outputs_of(part.path, read, self.silent or self.again)
+
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: match, split, spread over the workers, read."""
         if self.lenient:
@@ -447,7 +455,7 @@ def _split(
 def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
     """What :func:`outputs_of` gives of a part; if `counted`, the last says how many there are."""
     sent = 0
-    for output in outputs_of(part.path, partial(read_part, part, columns), silent):
+    for output in emitted(outputs_of(part.path, partial(read_part, part, columns), silent)):
         if counted and not isinstance(output, TaggedOutput):
             sent += 1
             output = _counted(output, -1)
@@ -502,30 +510,36 @@ class ReadFileFn(beam.DoFn):
 def read_outputs(
     part: Part, columns: Columns, silent: bool = False, again: bool = False
 ) -> Iterator[Any]:
-    """Batches of :func:`read_part` and the dead letters, as of :func:`outputs_of`.
+    """Batches of :func:`read_part` and the dead letters, as a DoFn yields them.
 
     If they are read `again`, there are no dead letters either.
     """
-    return outputs_of(part.path, partial(read_part, part, columns), silent or again)
+    return emitted(outputs_of(part.path, partial(read_part, part, columns), silent or again))
 
 
 def outputs_of(
     source: str, read: Callable[[Reject], Iterator[pa.RecordBatch]], silent: bool = False
-) -> Iterator[Any]:
-    """Batches that are not empty, and the dead letters, to their output.
+) -> Iterator[Output]:
+    """Batches that are not empty, and dead letters (`REJECTED`).
 
     A batch says by `LOST_METADATA` what could not be parsed before it; then it may be empty. If
     `silent`, there are no dead letters.
     """
     if silent:
-        yield from (batch for batch in read(drop_silently) if batch.num_rows)
+        yield from (Output(batch) for batch in read(drop_silently) if batch.num_rows)
         return
     for batch, rejected in _with_rejected(source, read):
         if rejected is not None:
             batch = _saying(batch, rejected)
-            yield dead_letters(rejected)
+            yield Output(rejected, REJECTED)
         if batch.num_rows or rejected is not None:
-            yield batch
+            yield Output(batch)
+
+
+def emitted(outputs: Iterable[Output]) -> Iterator[Any]:
+    """The same as a DoFn yields it; dead letters are counted."""
+    for output in outputs:
+        yield output.value if output.tag is None else dead_letters(output.value)
 
 
 def _saying(batch: pa.RecordBatch, rejected: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import PBegin
 
+from streamveil.engine.messages import Output
 from streamveil.io.cells import sound_batch
-from streamveil.io.events import REJECTED_TAG, Events, outputs_of
+from streamveil.io.events import REJECTED_TAG, Events, emitted, outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.cell_text import cell_text, shown_cell, wrong_cell
@@ -199,13 +200,22 @@ class ReadTable(beam.PTransform):
         self.columns = distinct(self.columns)
         require_columns(self.name, self.columns, self.table.column_names, what="the table")
 
-    def expand(self, pbegin: PBegin) -> Events:
-        """Build the step."""
+    def here(self) -> Iterator[Output]:
+        """Read in this process: batches, and dead letters (`REJECTED`)."""
+        return outputs_of(self.name, partial(_batches, self._own, self.name), self.silent)
+
+    @property
+    def _own(self) -> pa.Table:
+        """The columns to read, and what is wrong with rows."""
         table = self.table.select(self.columns)
         if self.faults:
             told = pa.array(map(self.faults.get, range(table.num_rows)), pa.string())
             table = table.append_column(FAULT_COLUMN, told)
-        read = _ReadTableFn(table, self.name, self.silent)
+        return table
+
+    def expand(self, pbegin: PBegin) -> Events:
+        """Build the step."""
+        read = _ReadTableFn(self._own, self.name, self.silent)
         return Events.of(
             pbegin
             | "Impulse" >> beam.Impulse()
@@ -243,7 +253,7 @@ class _ReadTableFn(beam.DoFn):
 
     def process(self, element: bytes) -> Iterator[Any]:
         read = partial(_batches, self._held.table, self._name)
-        yield from outputs_of(self._name, read, self._silent)
+        yield from emitted(outputs_of(self._name, read, self._silent))
 
 
 def _batches(table: pa.Table, name: str, reject: Reject) -> Iterator[pa.RecordBatch]:

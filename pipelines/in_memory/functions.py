@@ -7,15 +7,22 @@ import glob
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
-import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamveil.engine import metrics
+from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS, Output
+from streamveil.engine.run import (
+    release_histograms,
+    release_local,
+    release_queries,
+    release_records,
+)
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
@@ -38,7 +45,6 @@ from streamveil.mechanisms.core.records import (
     UNIFORM,
     ConfigurationError,
 )
-from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines import collect as collecting
@@ -50,14 +56,11 @@ from streamveil.pipelines.evaluate import compared
 from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
-from streamveil.pipelines.in_memory.steps import run_here
 from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-
-T = TypeVar("T", bound=Any)
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -242,27 +245,20 @@ def answers(
     with words_of(answers):
         options = _options("release", given)
         transform = asking.transform_of(options)
-        transform = _here(transform)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
-
-        def build(pipeline: beam.Pipeline) -> dict[str, Any]:
-            read = pipeline | "ReadEvents" >> source
-            made = read.batches | "PrivateAnswers" >> transform
-            rejected = [read.rejected, made.rejected]
-            return {"answers": made.answers, "ledger": made.ledger, "rejected": rejected}
-
-        kept, counted = run_here(build)
+        rejected: list[pa.RecordBatch] = []
+        kept, counted = _kept(release_queries(transform, lambda: _read(source, rejected)))
         summary = QuestionsSummary(counted, transform.portfolio)
         for line in (*summary.warnings(), counted.users_text()):
             if line:
                 _LOGGER.warning("%s", in_words_of(answers, line))
-        ledger = portfolio_ledger_table(kept["ledger"])
-        tables = {"ledger": ledger, **_slots_of(transform.portfolio, kept["answers"])}
+        ledger = portfolio_ledger_table(kept[LEDGER])
+        tables = {"ledger": ledger, **_slots_of(transform.portfolio, kept[None])}
         return Answers(
             transform.portfolio,
-            tuple(kept["answers"]),
+            tuple(kept[None]),
             ledger,
-            pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
+            pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
             summary.figures(),
             in_words_of(answers, summary.text(dead_letters=".rejected")),
             card_in_memory("release", transform, tables, counted.counters),
@@ -352,13 +348,9 @@ def per_record(
         names = recording.columns_of(options)
         source = _events(data, "data", names, dialect_of(options), silent=True)
 
-        def build(pipeline: beam.Pipeline) -> dict[str, Any]:
-            events = pipeline | "ReadEvents" >> source
-            return {"rows": events.batches | "PerRecord" >> transform}
-
-        kept, _ = run_here(build)
+        kept, _ = _kept(release_records(transform.plan(), _read(source, [])))
         card = card_in_memory("per-record", transform, {}, {})
-        return Statistics(tuple(kept["rows"]), recording.summary_of(transform), card)
+        return Statistics(tuple(kept[None]), recording.summary_of(transform), card)
 
 
 def evaluate(data: Any = None, **options: Any) -> Comparison:
@@ -414,43 +406,35 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
 def _releases(
     function: Callable[..., Releases],
     transform: PrivateHistograms | CollectHistograms,
-    sources: list[beam.PTransform],
+    sources: list[ReadEvents | ReadTable],
     *,
     dynamic: bool = False,
     changes: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a transform."""
-    transform = _here(transform)
-
-    def build(pipeline: beam.Pipeline) -> dict[str, Any]:
-        read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
-        batches = tuple(events.batches for events in read)
-        outputs = batches[0] if len(batches) == 1 else batches
-        outputs = outputs | type(transform).__name__ >> transform
-        return {
-            "releases": outputs.releases,
-            "revisions": outputs.revisions,
-            "ledger": outputs.ledger,
-            "rejected": [*(events.rejected for events in read), outputs.rejected],
-        }
-
-    kept, summary = run_here(build)
+    rejected: list[pa.RecordBatch] = []
+    batches = [_read(source, rejected) for source in sources]
+    if isinstance(transform, CollectHistograms):
+        outputs = release_local(transform, *batches)
+    else:
+        outputs = release_histograms(transform, *batches)
+    kept, summary = _kept(outputs)
     text = in_words_of(function, summary.text(dead_letters=".rejected"))
     told = (summary.warning(), summary.users_text())
     _warn_of(summary, [in_words_of(function, one) for one in told if one])
-    ledger = ledger_table(kept["ledger"], dynamic=dynamic)
-    released = {"slot": [release.slot for release in kept["releases"]]}
+    ledger = ledger_table(kept[LEDGER], dynamic=dynamic)
+    released = {"slot": [release.slot for release in kept[None]]}
     tables = {"releases": pa.table(released), "ledger": ledger}
     name = function.__name__
     card = card_in_memory(name, transform, tables, summary.counters, changes=changes)
     return Releases(
-        tuple(kept["releases"]),
+        tuple(kept[None]),
         transform.domain.labels,
         ledger,
-        pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
+        pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
         summary.figures(),
         text,
-        tuple(kept["revisions"]),
+        tuple(kept[REVISIONS]),
         card,
     )
 
@@ -469,17 +453,28 @@ def _slots_of(portfolio: Portfolio, answers: Iterable[SlotAnswer]) -> dict[str, 
     }
 
 
-def _here(transform: T) -> T:
-    """The transform without copies of its users: Beam copies each step, and all of them with it."""
-    registry = transform.registry
-    if registry.reload is not None:
-        return transform
-    return replace(transform, registry=replace(registry, reload=_stays_here))
+def _kept(outputs: Iterable[Output]) -> tuple[dict[str | None, list[Any]], Summary]:
+    """All outputs by tag, and what was counted."""
+    kept: dict[str | None, list[Any]] = defaultdict(list)
+    with metrics.counting() as counts:
+        for output in outputs:
+            kept[output.tag].append(output.value)
+    use = counts.largest.get(metrics.WINDOW_USE)
+    return kept, Summary.of_metrics(counts.counters, () if use is None else (use,))
 
 
-def _stays_here() -> Registry:
-    """How another process would get a registry in memory."""
-    raise ConfigurationError("a registry in memory is asked for in another process: give a file")
+def _read(
+    source: ReadEvents | ReadTable, rejected: list[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of events; what could not be parsed goes to `rejected`."""
+    for output in source.here():
+        if output.tag is None:
+            yield output.value
+            continue
+        rejected.append(output.value)
+        lost = output.value.num_rows
+        metrics.count(metrics.EVENTS_READ, lost)
+        metrics.count(metrics.REJECTED_PREFIX + output.value.column("reason")[0].as_py(), lost)
 
 
 def _warn_of(summary: Summary, warnings: Iterable[str]) -> None:
@@ -497,7 +492,7 @@ def _events(
     dialect: CsvDialect | None = None,
     *,
     silent: bool = False,
-) -> beam.PTransform:
+) -> ReadEvents | ReadTable:
     """What reads the data, wherever it is. Raises ConfigurationError and TypeError."""
     names = tuple(columns)
     if is_table(data):
@@ -513,7 +508,7 @@ def _events(
     return ReadEvents(path, columns=names, silent=silent, dialect=dialect)
 
 
-def _changes(data: Any) -> beam.PTransform:
+def _changes(data: Any) -> ReadEvents | ReadTable:
     name = "requirement_changes"
     if not is_table(data):
         path = _path(data, name)
