@@ -7,6 +7,7 @@ python benchmarks/portfolio_pass.py --runner=FnApiRunner
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,11 @@ def run(
     import apache_beam as beam
     from _events import user_ids
 
+    from streamveil.engine.run import release_queries
     from streamveil.engine.stream.query_plan import columns_for
     from streamveil.io.events import ReadEvents
     from streamveil.mechanisms import Registry
     from streamveil.mechanisms.portfolio.reading import portfolio_of
-    from streamveil.pipelines.in_memory.steps import run_here
     from streamveil.transforms.portfolio.answers import PrivateAnswers
 
     before = time.process_time()
@@ -181,25 +182,27 @@ def run(
     budgets = registry.classes.budgets
     shares = np.tile(budgets // len(asked), (len(asked), 1))
 
-    def build(pipeline: beam.Pipeline) -> dict[str, Any]:
-        events = pipeline | ReadEvents(path, columns=columns.names)
-        made = events.batches | PrivateAnswers(
-            portfolio,
-            registry,
-            columns,
-            shares,
-            noise_key=bytes(32),
-            first_slot=first,
-            last_slot=first + slots - 1,
-            max_rejected=1.0,
-        )
-        return {"answers": made.answers}
-
+    source = ReadEvents(path, columns=columns.names)
+    transform = PrivateAnswers(
+        portfolio,
+        registry,
+        columns,
+        shares,
+        noise_key=bytes(32),
+        first_slot=first,
+        last_slot=first + slots - 1,
+        max_rejected=1.0,
+    )
     if runner:
         with beam.Pipeline(runner=runner) as pipeline:
-            build(pipeline)
+            _ = (pipeline | source).batches | transform
     else:
-        run_here(build)
+
+        def read() -> Iterator[Any]:
+            return (output.value for output in source.here() if output.tag is None)
+
+        for _ in release_queries(transform, read):
+            pass
     return {"cpu": time.process_time() - before}
 
 

@@ -18,52 +18,20 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam.internal.util import insert_values_in_args
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.execution import MetricsContainer, MetricUpdates
 from apache_beam.pipeline import AppliedPTransform
 from apache_beam.pvalue import PCollection, TaggedOutput
-from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.core import _DoFnParam
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.in_memory.parcels import Parcel, Passed
 from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms.on_beam import metrics
-
-Wanted = Mapping[str, PCollection | Iterable[PCollection]]
-"""What is to be kept of a pipeline, by name."""
-
-
-def run_here(build: Callable[[beam.Pipeline], Wanted]) -> tuple[dict[str, list[Any]], Summary]:
-    """Build a pipeline and take its input through it.
-
-    Args:
-        build: applies transforms of bounded inputs, and says what is to be kept.
-
-    Returns:
-        All elements of what is to be kept, in the order in which they came, and what was counted.
-
-    Raises:
-        NotImplementedError: for a step that only a runner can take, such as one with timers.
-        Exception: what a step raises, as it is.
-    """
-    options = FileSystems._pipeline_options
-    pipeline = beam.Pipeline(runner=PipelineRunner(), options=BeamFlags([]))
-    if options is not None:  # the caller's, which those of the pipeline have replaced
-        FileSystems.set_options(options)
-    wanted = build(pipeline)
-    kept: dict[str, list[Any]] = {name: [] for name in wanted}
-    takers: _Takers = defaultdict(list)
-    for name, some in wanted.items():
-        for collection in [some] if isinstance(some, PCollection) else some:
-            takers[collection].append(_Keep(kept[name]))
-    return kept, _taken(_steps(pipeline, takers, Processes(1)))
 
 
 def run_steps(pipeline: beam.Pipeline, processes: int = 1) -> Summary | None:
