@@ -287,14 +287,7 @@ class _Run:
     def close_shards(self, logic: ShardLogic) -> Iterator[Output]:
         """Close all slots of all shards; gives dead letters."""
         for key in [key for key in self.sent if key != self._stream]:
-            for output in close_at_end(logic, key, self.sent.pop(key)):
-                if isinstance(output, EventTally):
-                    self._tallies.append(output.to_bytes())
-                    continue
-                self.sent[self._stream].append(output.message)
-                if output.no_requirement:
-                    at = logic.clock.closing(max(output.no_requirement))
-                    yield Output(output.dead_letters(), REJECTED, at)
+            yield from self.gather(close_at_end(logic, key, self.sent.pop(key)))
 
     def release(
         self, config: ReleaseConfig, first_slot: int | None, last_slot: int | None
