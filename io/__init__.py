@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from streamveil.io.answers import (
         ANSWERS_SCHEMA,
         PORTFOLIO_LEDGER_SCHEMA,
-        WriteAnswers,
-        WritePortfolioLedger,
         answer_files,
         answer_schema,
         answers_batch,
@@ -25,16 +23,26 @@ if TYPE_CHECKING:
     from streamveil.io.coders import RecordBatchCoder
     from streamveil.io.domain import read_domain
     from streamveil.io.ends import ends_of
+    from streamveil.io.event_sources import Events, ReadEvents, ReadTable
     from streamveil.io.events import (
         DATASETS,
         REJECTED_SCHEMA,
         UNREADABLE,
-        Events,
-        ReadEvents,
         check_events,
         read_events,
         read_part,
         split_file,
+    )
+    from streamveil.io.file_sinks import (
+        WriteAnswers,
+        WriteLedger,
+        WritePerRecord,
+        WritePortfolioLedger,
+        WriteRejected,
+        WriteReleases,
+        WriteRevisions,
+        WriteState,
+        WriteTable,
     )
     from streamveil.io.files import Stamp, is_in_folder, label_of, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
@@ -46,35 +54,26 @@ if TYPE_CHECKING:
         ledger_sink_of,
         per_record_sink_of,
         portfolio_ledger_sink_of,
+        requirement_changes_of,
         revision_sink_of,
         sink_of,
         source_of,
     )
-    from streamveil.io.memory import ReadTable, event_table, is_table, table_of
+    from streamveil.io.memory import event_table, is_table, table_of
     from streamveil.io.outbox import Outbox
-    from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
+    from streamveil.io.per_record import PER_RECORD_SCHEMA, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_endless, is_stream
     from streamveil.io.public import read_public
     from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
     from streamveil.io.questions import questions_of, read_questions
-    from streamveil.io.releases import (
-        BINS_METADATA,
-        LEDGER_SCHEMA,
-        WriteLedger,
-        WriteRejected,
-        WriteReleases,
-        WriteState,
-        read_state,
-        release_schema,
-    )
-    from streamveil.io.requirement_changes import change_columns, requirement_changes_of
+    from streamveil.io.releases import BINS_METADATA, LEDGER_SCHEMA, read_state, release_schema
+    from streamveil.io.requirement_changes import change_columns
     from streamveil.io.requirements import read_requirements, requirements_of
     from streamveil.io.results import read_ledger, read_releases
-    from streamveil.io.revisions import WriteRevisions, read_revisions, revision_schema
+    from streamveil.io.revisions import read_revisions, revision_schema
     from streamveil.io.schema_registry import SchemaRegistry
     from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
     from streamveil.io.tables import (
-        WriteTable,
         check_output,
         check_outputs,
         check_place,

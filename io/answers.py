@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.pvalue import PCollection
 
+from streamveil.io import filesystems
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.io.formats import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.releases import WriteItems
-from streamveil.io.tables import write_tables
+from streamveil.io.tables import TableForm, write_tables
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -57,7 +52,6 @@ PORTFOLIO_LEDGER_SCHEMA = pa.schema(
     ]
 )
 _COMMON = ("question", "slot", "start", "end", "length", "status")
-_LEDGER_KEYS = ("last_base_slot", "question", "window", "epsilon")
 
 
 def answer_schema(question: Question) -> pa.Schema:
@@ -160,14 +154,20 @@ def portfolio_ledger_batch(entries: Sequence[PortfolioEntry]) -> pa.RecordBatch:
 
 def portfolio_ledger_table(entries: Sequence[PortfolioEntry]) -> pa.Table:
     """The table that WritePortfolioLedger writes, in its order."""
-    table = pa.Table.from_batches([portfolio_ledger_batch(entries)])
-    return table.sort_by([(key, "ascending") for key in _LEDGER_KEYS])
+    return PORTFOLIO_LEDGER_FORM.table(entries)
+
+
+PORTFOLIO_LEDGER_FORM = TableForm(
+    PORTFOLIO_LEDGER_SCHEMA,
+    portfolio_ledger_batch,
+    ("last_base_slot", "question", "window", "epsilon"),
+)
 
 
 def answer_files(folder: str, portfolio: Portfolio, prefix: str = "") -> dict[str, str]:
     """The file of each question, by its name, which `prefix` comes before."""
     return {
-        question.name: FileSystems.join(folder, f"{prefix}{question.name}.parquet")
+        question.name: filesystems.join(folder, f"{prefix}{question.name}.parquet")
         for question in portfolio
     }
 
@@ -187,108 +187,21 @@ def make_folder(folder: str) -> None:
             ) from None
 
 
-@dataclass(eq=False)
-class WriteAnswers(beam.PTransform):
-    """Writes the answers to each question to NAME.parquet in a folder; gives the paths.
+def write_answers(
+    folder: str, portfolio: Portfolio, answers: Iterable[SlotAnswer], prefix: str = ""
+) -> list[str]:
+    """Write a file for each question, as :class:`streamveil.io.WriteAnswers` does; gives the paths.
 
-    Input: a tuple of answers and of their number, the `done` of `PrivateAnswers`. All files are
-    written, sorted by the end of slots, or none; a longer time comes after its last slot.
-
-    Columns: slot int64, start and end timestamp[us, UTC], length string (of the slot, such as 1h,
-    or of a longer time, in which `slot` is then counted), bin string (`all` without a domain; a
-    group's name), level int64 (0 for bins, 1 for groups of bins, and so on), statistic string (such
-    as count, mean or p95), value, stderr, low and high double or null (the interval of 90 %),
-    status string, note string or null (what is to be said of the figure); of statistics of bounded
-    numbers clipping double or null (by how much the figure would be larger without the bounds); of
-    the top k rank int64 or null, and chance double (that of the rank).
+    Raises ConfigurationError for a folder that cannot be made.
     """
-
-    folder: str
-    portfolio: Portfolio
-    prefix: str = ""
-    """Of the names of the files."""
-
-    def __post_init__(self) -> None:
-        """Be a PTransform."""
-        super().__init__()
-
-    def expand(self, inputs: tuple[PCollection[SlotAnswer], PCollection[int]]) -> PCollection[str]:
-        """Build the steps: gather, write."""
-        answers, number = inputs
-        keyed = tuple[int, Any]
-        return (
-            (
-                answers | "Key" >> beam.Map(_keyed).with_output_types(keyed),
-                number | "KeyNumber" >> beam.Map(_keyed).with_output_types(keyed),
-            )
-            | "Join" >> beam.Flatten()
-            | "Gather" >> beam.GroupByKey()
-            | "Write"
-            >> beam.ParDo(_WriteFn(self.folder, self.portfolio, self.prefix)).with_output_types(str)
-        )
-
-
-def _keyed(item: Any) -> tuple[int, Any]:
-    return 0, item
-
-
-@dataclass(eq=False)
-class _WriteFn(beam.DoFn):
-    """Writes all answers, which have come with their number."""
-
-    folder: str
-    portfolio: Portfolio
-    prefix: str
-
-    def process(self, element: tuple[int, Iterable[Any]]) -> Iterator[str]:
-        numbers: list[int] = []
-        answers: dict[str, list[SlotAnswer]] = {question.name: [] for question in self.portfolio}
-        for item in element[1]:
-            if isinstance(item, SlotAnswer):
-                answers[item.question].append(item)
-            else:
-                numbers.append(item)
-        came = sum(map(len, answers.values()))
-        if numbers != [came]:
-            raise RuntimeError(
-                f"{self.folder}: {came} answers came to be written, and "
-                f"{numbers[0] if numbers else 'nobody says how many'} should: a step before this "
-                "failed or was lost, and the runner went on, so nothing is written. See the first "
-                "error in the runner's log, and run again"
-            )
-        make_folder(self.folder)
-        files = answer_files(self.folder, self.portfolio, self.prefix)
-        tables = {}
-        for question in self.portfolio:
-            told = sorted(answers.pop(question.name), key=lambda one: (one.end, -one.start))
-            tables[files[question.name]] = answers_batch(told, answer_schema(question))
-        write_tables(tables)
-        yield from files.values()
-
-
-@dataclass(eq=False)
-class WritePortfolioLedger(beam.PTransform):
-    """Writes what every answer cost every class, sorted by base slot and question; gives the path.
-
-    Input: a tuple of entries and of their number, the `booked` of `PrivateAnswers`.
-
-    Columns: question string, first_base_slot and last_base_slot int64 (of the question's slot),
-    window int64 (in base slots), epsilon double, users int64 (public size of the class), spent
-    double (by the answer), spent_in_window double (by all questions in the window of base slots
-    that ends with the last one).
-    """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self, inputs: tuple[PCollection[PortfolioEntry], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> WriteItems(
-            self.path, PORTFOLIO_LEDGER_SCHEMA, portfolio_ledger_batch, _LEDGER_KEYS
-        )
+    told: dict[str, list[SlotAnswer]] = {question.name: [] for question in portfolio}
+    for answer in answers:
+        told[answer.question].append(answer)
+    make_folder(folder)
+    files = answer_files(folder, portfolio, prefix)
+    tables = {}
+    for question in portfolio:
+        in_order = sorted(told.pop(question.name), key=lambda one: (one.end, -one.start))
+        tables[files[question.name]] = answers_batch(in_order, answer_schema(question))
+    write_tables(tables)
+    return list(files.values())

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from streamveil.io.cells import sound_batch
 from streamveil.io.faults import fault_of_service, words_of
@@ -281,11 +279,12 @@ def client_of(project: str | None, label: str) -> Iterator[bigquery.Client]:
     require_google("google.cloud.bigquery", label)
     import google.auth
     from apache_beam.internal.gcp import auth
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
     from google.cloud import bigquery
 
-    options = FileSystems._pipeline_options
-    if not isinstance(options, PipelineOptions):
-        options = PipelineOptions([])
+    from streamveil.io.remote_filesystems import given_options
+
+    options = given_options()
     given = options.view_as(GoogleCloudOptions)
     credentials, found = google.auth.default(scopes=bigquery.Client.SCOPE)
     if given.impersonate_service_account:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+from streamveil.io.filesystems import open_to_read
 
 _BYTES = 1 << 16
 
@@ -20,8 +18,7 @@ def ends_of(path: str, size: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
     if not size:
         return digest.hexdigest()
-    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    with contextlib.closing(raw) as file:
+    with open_to_read(path) as file:
         digest.update(file.read(_BYTES))
         if size > _BYTES:
             file.seek(max(_BYTES, size - _BYTES))

@@ -1,20 +1,13 @@
-"""Reading events: files in, Arrow record batches out, what cannot be parsed to one side.
-
-Streams, which give the same outputs, are read in the modules `pubsub`, `kafka` and `watch`.
-"""
+"""Reading events: files in, Arrow record batches out, what cannot be parsed to one side."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.metrics import Metrics
-from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.avro import avro_columns, read_avro
@@ -30,7 +23,6 @@ from streamveil.io.files import (
     Columns,
     Patterns,
     Stamp,
-    check_file,
     distinct,
     input_files,
     label_of,
@@ -54,22 +46,15 @@ from streamveil.io.sql import Query, query_in
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.records import (
-    EVENTS_READ,
     LOST_METADATA,
-    METRICS_NAMESPACE,
     REJECTED_COLUMNS,
-    REJECTED_PREFIX,
     ConfigurationError,
-    MachineFault,
     QueryColumn,
 )
 
 UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
-REJECTED_TAG = "rejected"
-_NUMBER_TAG = "number"
-_NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
 
@@ -86,23 +71,6 @@ DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]
     "foursquare": read_foursquare,
 }
 _PROGRESS = logging.getLogger("streamveil.progress")
-
-
-class Events(NamedTuple):
-    """What comes out of ReadEvents and every other source of events."""
-
-    batches: PCollection[pa.RecordBatch]
-    """The named columns and `__row__`, int64, null where the source does not count its rows; the
-    schema's metadata names the source."""
-    rejected: PCollection[pa.RecordBatch]
-    """Lines or messages that cannot be parsed, as batches of REJECTED_COLUMNS."""
-
-    @classmethod
-    def of(cls, read: DoOutputsTuple) -> Events:
-        """Outputs of a DoFn that gives batches and, by :func:`dead_letters`, what it rejects."""
-        main = read[read._main_tag]
-        main.element_type = read[REJECTED_TAG].element_type = pa.RecordBatch
-        return cls(main, read[REJECTED_TAG])
 
 
 def check_events(
@@ -267,6 +235,13 @@ def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -
     return [part._replace(stamp=stamp, dialect=dialect) for part in parts]
 
 
+def parts_of(pattern: Patterns, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
+    """Parts of all files that match, as they are now, in order of their paths."""
+    return [
+        part for path in places_of(pattern, dialect) for part in split_file(path, columns, dialect)
+    ]
+
+
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read a part of a file in batches of the named columns and `__row__`, in the file's order.
 
@@ -324,9 +299,8 @@ def read_events(
     """
     names = distinct(columns)
     if dataset is None:
-        for path in places_of(pattern, dialect):
-            for part in split_file(path, names, dialect):
-                yield from _with_rejected(part.path, partial(read_part, part, names))
+        for part in parts_of(pattern, names, dialect):
+            yield from _with_rejected(part.path, partial(read_part, part, names))
         return
     for metadata in match_files(pattern):
         read, stamp = partial(DATASETS[dataset], metadata.path, names), Stamp.now(metadata.path)
@@ -355,166 +329,17 @@ def tell_read(events: int) -> None:
     _PROGRESS.info("read %d events", events, extra={"events": events})
 
 
-@dataclass(eq=False)
-class ReadEvents(beam.PTransform):
-    """Reads the named columns of all files that match, in parallel.
+def file_outputs(
+    pattern: Patterns, columns: Columns, silent: bool = False, dialect: CsvDialect | None = None
+) -> Iterator[Output]:
+    """Read all files that match, in order of their paths: what :func:`outputs_of` gives of each.
 
-    Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz, .bz2, .xz or
-    .zst after a text format. A column that a file lacks may be in the names of its folders, as in
-    `country=DE/`. Columns keep the type that they have in the file; those of CSV and JSON Lines are
-    strings, and a string column of Parquet whose values repeat is a dictionary. `__row__` is the
-    index of the row, from 0, in Parquet and Avro, and the number of the line, from 1, in text
-    files. Raises ConfigurationError at construction for a column `__row__`, and while it runs for
-    what :func:`check_events` finds earlier.
+    All files are looked at before the first one is read, so that one that is written to meanwhile
+    is refused. Raises ConfigurationError as :func:`read_events`.
     """
-
-    file_pattern: Patterns
-    """A path, a folder or a glob on any filesystem of Beam, or several; or a table or a query of
-    BigQuery, `bigquery:PROJECT.DATASET.TABLE` or `bigquery:SELECT ...`."""
-    _: KW_ONLY
-    columns: Columns
-    """The columns to read, in the order wanted."""
-    silent: bool = False
-    """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress. For
-    statistics that must not tell even that it was there."""
-    again: bool = False
-    """Whether an earlier run read these files: what cannot be parsed was told there."""
-    lenient: bool = False
-    """Whether a file that cannot be read, or not to its end, is a dead letter with the reason
-    `unreadable file` rather than an error. Events before the fault count."""
-    dialect: CsvDialect | None = None
-    """How CSV files are written, where that is said."""
-    counted: bool = False
-    """Whether batches say how many there are, so that the transforms of streamveil notice what is
-    missing where a runner drops the input of a step that failed, and goes on: then a few more come,
-    without rows or columns. Not if `lenient`."""
-
-    def __post_init__(self) -> None:
-        """Check the columns."""
-        super().__init__()
-        self.columns = distinct(self.columns)
-
-    def here(self) -> Iterator[Output]:
-        """Read in this process, file after file: batches, and dead letters (`REJECTED`)."""
-        for path in places_of(self.file_pattern, self.dialect):
-            for part in split_file(path, self.columns, self.dialect):
-                read = partial(read_part, part, self.columns)
-                yield from outputs_of(part.path, read, self.silent or self.again)
-
-    def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: match, split, spread over the workers, read."""
-        if self.lenient:
-            read = ReadFileFn(self.columns, self.silent, self.dialect, again=self.again)
-            return Events.of(
-                pbegin
-                | "Impulse" >> beam.Impulse()
-                | "Match"
-                >> beam.FlatMap(_paths_and_sizes, self.file_pattern).with_output_types(
-                    tuple[str, int]
-                )
-                | "Spread" >> beam.Reshuffle()
-                | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
-            )
-        split = (
-            pbegin
-            | "Impulse" >> beam.Impulse()
-            | "Split"
-            >> beam.FlatMap(_split, self.file_pattern, self.columns, self.dialect).with_outputs(
-                _NUMBER_TAG, main="parts"
-            )
-        )
-        split.parts.element_type = Part
-        split[_NUMBER_TAG].element_type = pa.RecordBatch
-        events = Events.of(
-            split.parts
-            | "Spread" >> beam.Reshuffle()
-            | "Read"
-            >> beam.FlatMap(
-                _read_part, self.columns, self.silent or self.again, self.counted
-            ).with_outputs(REJECTED_TAG, main="batches")
-        )
-        if not self.counted:
-            return events
-        first = pbegin | "Begin" >> beam.Create([_counted(_NO_ROWS, 1)], reshuffle=False)
-        first.element_type = pa.RecordBatch
-        every = (first, split[_NUMBER_TAG], events.batches) | "AddNumbers" >> beam.Flatten()
-        return events._replace(batches=every)
-
-
-def _split(
-    _: bytes, pattern: Patterns, columns: Columns, dialect: CsvDialect | None
-) -> Iterator[Any]:
-    """Parts of all files, and on the side a batch that says how many they are."""
-    parts = [
-        part for path in places_of(pattern, dialect) for part in split_file(path, columns, dialect)
-    ]
-    yield from parts
-    yield TaggedOutput(_NUMBER_TAG, _counted(_NO_ROWS, len(parts) - 1))
-
-
-def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
-    """What :func:`outputs_of` gives of a part; if `counted`, the last says how many there are."""
-    sent = 0
-    for output in emitted(outputs_of(part.path, partial(read_part, part, columns), silent)):
-        if counted and not isinstance(output, TaggedOutput):
-            sent += 1
-            output = _counted(output, -1)
-        yield output
-    if counted:
-        yield _counted(_NO_ROWS, sent - 1)
-
-
-def _counted(batch: pa.RecordBatch, messages: int) -> pa.RecordBatch:
-    """The batch, telling whoever counts messages that so many more were sent than were taken."""
-    metadata = batch.schema.metadata or {}
-    tally = EventTally(messages=messages)
-    if LOST_METADATA in metadata:
-        tally = EventTally.total([EventTally.of_bytes(metadata[LOST_METADATA]), tally])
-    return batch.replace_schema_metadata({**metadata, LOST_METADATA: tally.to_bytes()})
-
-
-def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:
-    for file in match_files(pattern):
-        yield file.path, file.size_in_bytes
-
-
-class ReadFileFn(beam.DoFn):
-    """Reads whole files, given as path and size; one that cannot be read is a dead letter.
-
-    What the machine lacks to read one raises MachineFault: there is nothing wrong with the file.
-    """
-
-    def __init__(
-        self, columns: Columns, silent: bool, dialect: CsvDialect | None, again: bool = False
-    ) -> None:
-        self._columns = columns
-        self._silent = silent
-        self._dialect = dialect
-        self._again = again
-
-    def process(self, element: tuple[str, int]) -> Iterator[Any]:
-        """Batches of events; dead letters to their output."""
-        path, size = element
-        try:
-            check_file(path, size, self._dialect)
-            for part in split_file(path, self._columns, self._dialect):
-                yield from read_outputs(part, self._columns, self._silent, self._again)
-        except ConfigurationError as error:
-            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                raise MachineFault(f"{path} was there, and is not now: {error}") from error
-            if self._silent or self._again:
-                return
-            yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))
-
-
-def read_outputs(
-    part: Part, columns: Columns, silent: bool = False, again: bool = False
-) -> Iterator[Any]:
-    """Batches of :func:`read_part` and the dead letters, as a DoFn yields them.
-
-    If they are read `again`, there are no dead letters either.
-    """
-    return emitted(outputs_of(part.path, partial(read_part, part, columns), silent or again))
+    names = distinct(columns)
+    for part in parts_of(pattern, names, dialect):
+        yield from outputs_of(part.path, partial(read_part, part, names), silent)
 
 
 def outputs_of(
@@ -536,12 +361,6 @@ def outputs_of(
             yield Output(batch)
 
 
-def emitted(outputs: Iterable[Output]) -> Iterator[Any]:
-    """The same as a DoFn yields it; dead letters are counted."""
-    for output in outputs:
-        yield output.value if output.tag is None else dead_letters(output.value)
-
-
 def _saying(batch: pa.RecordBatch, rejected: pa.RecordBatch) -> pa.RecordBatch:
     """The batch, telling whoever counts its events how many could not be parsed before it."""
     first = rejected.slice(0, 1).to_pylist()[0]
@@ -554,14 +373,6 @@ def _saying(batch: pa.RecordBatch, rejected: pa.RecordBatch) -> pa.RecordBatch:
 
 def drop_silently(row: int, detail: str, record: bytes) -> None:
     """Reject a record without a trace."""
-
-
-def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
-    """Count the letters, of one reason, and send them to the output for them."""
-    reason = rejected.column("reason")[0].as_py()
-    for name in (EVENTS_READ, REJECTED_PREFIX + reason):
-        Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
-    return TaggedOutput(REJECTED_TAG, rejected)
 
 
 def rejected_batch(

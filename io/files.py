@@ -7,33 +7,20 @@ import codecs
 import contextlib
 import glob
 import gzip
-import importlib
-import io
-import logging
 import lzma
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata
-from apache_beam.io.filesystemio import UploaderStream
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.localfilesystem import LocalFileSystem
-from apache_beam.options.pipeline_options import (
-    AzureOptions,
-    HadoopFileSystemOptions,
-    PipelineOptions,
-)
-from apache_beam.utils import retry
 
-import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
+from streamveil.io import filesystems
 from streamveil.io.faults import blaming, fault_in_reading, fault_of_service, is_absent
+from streamveil.io.filesystems import FoundFile, is_local, looked_at, require_filesystem, translated
 from streamveil.io.formats import (
     EXTENSIONS,
     CsvDialect,
@@ -42,10 +29,7 @@ from streamveil.io.formats import (
     says_format,
     typed_format_of,
 )
-from streamveil.io.hdfs import share_answers
 from streamveil.io.places import is_bigquery
-from streamveil.io.s3 import check_credentials, share_clients
-from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import (
     ROW_COLUMN,
     SOURCE_METADATA,
@@ -56,13 +40,6 @@ from streamveil.mechanisms.core.records import (
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
 
-# The extra that a filesystem of Beam needs, by the scheme of a path, and a module of it.
-_FILESYSTEMS = {
-    "s3": ("aws", "boto3"),
-    "gs": ("gcp", "google.cloud.storage"),
-    "azfs": ("azure", "azure.storage.blob"),
-    "hdfs": ("hadoop", "hdfs"),
-}
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -82,7 +59,7 @@ _ZIP = b"PK\x03\x04"
 _LOOK = 64  # bytes, in which what is compressed is no text
 
 
-def match_files(pattern: Patterns) -> list[FileMetadata]:
+def match_files(pattern: Patterns) -> list[FoundFile]:
     """Files that match a glob, or any of several: path and size in bytes, by path, each once.
 
     Raises ConfigurationError when a pattern matches nothing or its filesystem is not known.
@@ -90,7 +67,7 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     if not patterns:
         raise ConfigurationError("no file pattern was given: name at least one file")
-    found: dict[str, FileMetadata] = {}
+    found: dict[str, FoundFile] = {}
     for each in patterns:
         matched = list_files(each)
         if not matched:
@@ -104,7 +81,7 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
     return [found[path] for path in sorted(found)]
 
 
-def list_files(pattern: str) -> list[FileMetadata]:
+def list_files(pattern: str) -> list[FoundFile]:
     """Files that match a glob now, perhaps none: path and size in bytes.
 
     A local path that is there is that file, whatever characters are in its name; of a folder, and
@@ -120,14 +97,14 @@ def list_files(pattern: str) -> list[FileMetadata]:
     bare = "/" not in pattern and "\\" not in pattern
     place = f"./{pattern}" if bare else pattern
     with _looking_up(f"files {pattern!r} cannot be listed", pattern):
-        if isinstance(FileSystems.get_filesystem(place), LocalFileSystem):
+        if is_local(place):
             _check_listing(place)
-        if os.path.isfile(place):
-            return [_metadata(place)]
-        if os.path.isdir(place):
-            return _in_folder(place)
-        found: list[FileMetadata] = FileSystems.match([place])[0].metadata_list
-        if not found and "://" not in place:  # folders of partitions, such as day=*
+            if os.path.isfile(place):
+                return [looked_at(place)]
+            if os.path.isdir(place):
+                return _in_folder(place)
+        found = filesystems.match(place)
+        if not found and is_local(place):  # folders of partitions, such as day=*
             folders = sorted(each for each in glob.glob(place) if os.path.isdir(each))
             found = [file for folder in folders for file in _in_folder(folder)]
         return found
@@ -162,10 +139,6 @@ def refuse_bigquery(place: str) -> None:
         )
 
 
-def _metadata(path: str) -> FileMetadata:
-    return FileMetadata(path, os.path.getsize(path), os.path.getmtime(path))
-
-
 class Stamp(NamedTuple):
     """By what a file is known to be as it was."""
 
@@ -175,7 +148,7 @@ class Stamp(NamedTuple):
     """When it was last written, in seconds since the epoch; 0 where its filesystem does not say."""
 
     @classmethod
-    def of(cls, file: FileMetadata) -> Stamp:
+    def of(cls, file: FoundFile) -> Stamp:
         """Of a file as it was found."""
         return cls(file.size_in_bytes, file.last_updated_in_seconds)
 
@@ -187,9 +160,7 @@ class Stamp(NamedTuple):
         """
         try:
             with blaming(f"{path} could not be looked at", path):
-                system = FileSystems.get_filesystem(path)
-                local = isinstance(system, LocalFileSystem)  # Beam's own hides what a disk said
-                file = _metadata(path) if local else system.metadata(path)
+                file = looked_at(path)
         except MachineFault:
             raise
         except Exception as error:
@@ -219,7 +190,7 @@ def is_in_folder(path: str, folder: str) -> bool:
     return says_format(path) and not any(part.startswith((".", "_")) for part in parts)
 
 
-def _in_folder(folder: str) -> list[FileMetadata]:
+def _in_folder(folder: str) -> list[FoundFile]:
     """Files below a folder that say a format; others leave marks there, such as `_SUCCESS`."""
     found = []
     for base, folders, names in os.walk(folder, onerror=_refuse_fault):
@@ -227,7 +198,7 @@ def _in_folder(folder: str) -> list[FileMetadata]:
         for name in sorted(names):
             if not name.startswith((".", "_")) and says_format(name):
                 with _looking():
-                    found.append(_metadata(os.path.join(base, name)))
+                    found.append(looked_at(os.path.join(base, name)))
     return found
 
 
@@ -279,7 +250,7 @@ def _matches(name: str, pattern: str) -> bool:
     """Whether a name may match a part of a glob between slashes."""
     if "**" in pattern or pattern.count("[") != pattern.count("]"):
         return True
-    return re.match(LocalFileSystem.translate_pattern(pattern), name) is not None
+    return re.match(translated(pattern), name) is not None
 
 
 def input_files(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]:
@@ -299,105 +270,6 @@ def check_file(path: str, size: int, dialect: CsvDialect | None = None) -> None:
         )
 
 
-def require_filesystem(path: str) -> None:
-    """Raise ConfigurationError where a path's filesystem needs what is not installed."""
-    scheme = path.partition("://")[0] if "://" in path else ""
-    if scheme not in _FILESYSTEMS:
-        return
-    extra, module = _FILESYSTEMS[scheme]
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}: files of {scheme}:// need an extra that is not installed: "
-            f"{install_line(extra)}"
-        ) from None
-    if FileSystems._pipeline_options is None:  # in Python, before there is any pipeline
-        FileSystems.set_options(PipelineOptions([]))
-    _shorten_waits()
-    _finish_once()
-    _check_options(path, scheme)
-    if scheme == "gs":
-        _upload_once()
-    if scheme == "s3":
-        share_clients()
-        check_credentials(path)
-    elif scheme == "hdfs":
-        share_answers()
-
-
-def _check_options(path: str, scheme: str) -> None:
-    """Raise ConfigurationError where nothing says how a filesystem is reached."""
-    options = FileSystems._pipeline_options
-    if not isinstance(options, PipelineOptions):
-        return
-    if scheme == "hdfs":
-        given = options.view_as(HadoopFileSystemOptions)
-        for name in ("hdfs_host", "hdfs_port", "hdfs_user"):
-            if getattr(given, name) is None:
-                raise ConfigurationError(
-                    f"{path}: HDFS is reached by WebHDFS, and --{name} is missing: give "
-                    "--hdfs_host, --hdfs_port and --hdfs_user"
-                )
-    if scheme == "azfs":
-        azure = options.view_as(AzureOptions)
-        known = azure.azure_connection_string or azure.blob_service_endpoint
-        if not (known or os.environ.get("AZURE_STORAGE_CONNECTION_STRING")):
-            raise ConfigurationError(
-                f"{path}: nothing says where Azure Blob Storage is: give "
-                "--azure_connection_string or --blob_service_endpoint, or set "
-                "AZURE_STORAGE_CONNECTION_STRING"
-            )
-
-
-@cache
-def _shorten_waits() -> None:
-    """Let Beam say in a line that it waits for a service, and not in a page each time."""
-
-    def shorten(record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple) and len(record.args) == 4:
-            seconds, function, said, _ = record.args
-            record.msg = "waiting %.0f s before trying again (%s): %s"
-            record.args = seconds, function, " ".join(str(said).split())
-        return True
-
-    logging.getLogger(retry.__name__).addFilter(shorten)
-
-
-@cache
-def _finish_once() -> None:
-    """Let a file that could not be stored be closed.
-
-    Beam would store it again as it is forgotten, after a run has reported that it failed, and
-    wait a minute for that.
-    """
-
-    def close(self: UploaderStream) -> None:
-        if not self.closed:
-            try:
-                self._uploader.finish()
-            finally:
-                io.RawIOBase.close(self)
-
-    UploaderStream.close = close
-
-
-@cache
-def _upload_once() -> None:
-    """The same for Google Cloud Storage, whose client has a writer of its own."""
-    from google.cloud.storage.fileio import BlobWriter
-
-    close = BlobWriter.close
-
-    def close_once(self: BlobWriter) -> None:
-        try:
-            close(self)
-        finally:
-            self._buffer.close()
-
-    BlobWriter.close = close_once
-
-
 def is_there(path: str) -> bool:
     """Whether a file, or a folder of this machine, is there.
 
@@ -406,7 +278,7 @@ def is_there(path: str) -> bool:
     """
     require_filesystem(path)
     with _looking_up(f"{path} cannot be looked up", path):
-        return bool(FileSystems.exists(path))
+        return filesystems.exists(path)
     return False
 
 
@@ -422,10 +294,10 @@ def open_file(path: str) -> Iterator[BinaryIO]:
     Raises ConfigurationError for an archive, and for a compressed file of Parquet or Avro.
     """
     require_filesystem(path)
-    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    raw = filesystems.open_to_read(path)
     with contextlib.closing(raw):
         decompress = _decompression(path, raw)
-        yield cast(BinaryIO, raw if decompress is None else decompress(raw))
+        yield raw if decompress is None else cast(BinaryIO, decompress(raw))
 
 
 def _decompression(path: str, raw: BinaryIO) -> Callable[[Any], Any] | None:

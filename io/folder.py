@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.answers import answer_json
 from streamveil.io.files import is_there, reading, storing
+from streamveil.io.filesystems import create, delete, give_name, is_local, join, open_to_read, split
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
-from streamveil.io.renames import give_name, is_local
 from streamveil.io.revisions import revision_json
 from streamveil.io.sealed import sync
 from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, Revision, format_time
@@ -103,7 +101,7 @@ def _write_result(
     result: Any, folder: str, to_file: Callable[[Any], tuple[str, str, bytes]]
 ) -> str:
     name, what, data = to_file(result)
-    path = FileSystems.join(folder, name)
+    path = join(folder, name)
     if not write_once(path, data):
         raise AlreadyReleasedError(
             f"{path}: {what} was released before with other content, and is not released again: "
@@ -116,8 +114,8 @@ def _write_result(
 def write_once(path: str, data: bytes) -> bool:
     """Give a file its content, whole, unless it is there; says whether it has that content now."""
     if not is_there(path):
-        folder, name = FileSystems.split(path)
-        temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+        folder, name = split(path)
+        temporary = join(folder, f".{name}.{uuid.uuid4().hex}.part")
         try:
             with storing(path):
                 _write(temporary, data)
@@ -125,7 +123,7 @@ def write_once(path: str, data: bytes) -> bool:
                     give_name(temporary, path, replace=False)
         finally:
             with contextlib.suppress(Exception):
-                FileSystems.delete([temporary])
+                delete(temporary)
     if is_local(path):  # also if another one gave it its name, and died then
         sync(Path(path).parent)
     with reading(path), contextlib.closing(_open(path)) as handle:
@@ -133,12 +131,11 @@ def write_once(path: str, data: bytes) -> bool:
 
 
 def _write(path: str, data: bytes) -> None:
-    plain = CompressionTypes.UNCOMPRESSED
-    with contextlib.closing(FileSystems.create(path, compression_type=plain)) as handle:
+    with contextlib.closing(create(path)) as handle:
         handle.write(data)
     if is_local(path):  # a name that outlives the loss of power must not be of an empty file
         sync(Path(path))
 
 
 def _open(path: str) -> Any:
-    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return open_to_read(path)

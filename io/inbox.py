@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.pvalue import PBegin
 
-from streamveil.io.events import REJECTED_TAG, Events
+from streamveil.io.event_sources import REJECTED_TAG, Events
 from streamveil.io.files import reading
 from streamveil.io.messages import BATCH_BYTES, BATCH_MESSAGES, ParseFn
 from streamveil.io.pubsub import ReadPubSubEvents, reaching

@@ -13,7 +13,7 @@ from apache_beam.io.kafka import ReadFromKafka, WriteToKafka, default_io_expansi
 from apache_beam.pvalue import PBegin, PCollection
 
 from streamveil.io.answers import answer_json
-from streamveil.io.events import Events
+from streamveil.io.event_sources import Events
 from streamveil.io.files import Columns, distinct
 from streamveil.io.jsonlines import json_text
 from streamveil.io.messages import ParseMessages, warn_of_given_times

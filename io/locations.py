@@ -14,12 +14,9 @@ import pyarrow as pa
 
 from streamveil.io.answers import (
     ANSWERS_SCHEMA,
-    PORTFOLIO_LEDGER_SCHEMA,
-    WriteAnswers,
-    WritePortfolioLedger,
+    PORTFOLIO_LEDGER_FORM,
     answer_json,
     answers_batch,
-    portfolio_ledger_batch,
 )
 from streamveil.io.bigquery import (
     TABLE_SETTINGS,
@@ -29,7 +26,15 @@ from streamveil.io.bigquery import (
     WriteRevisionsToBigQuery,
     table_settings,
 )
-from streamveil.io.events import ReadEvents
+from streamveil.io.event_sources import ReadEvents
+from streamveil.io.file_sinks import (
+    WriteAnswers,
+    WriteLedger,
+    WritePerRecord,
+    WritePortfolioLedger,
+    WriteReleases,
+    WriteRevisions,
+)
 from streamveil.io.files import Columns
 from streamveil.io.folder import (
     WriteReleasesToFolder,
@@ -46,14 +51,16 @@ from streamveil.io.kafka import (
     revision_record,
 )
 from streamveil.io.messages import READING_SETTINGS, reading_of
-from streamveil.io.per_record import WritePerRecord, per_record_json
+from streamveil.io.per_record import per_record_json
 from streamveil.io.places import SINKS, SOURCES, TABLES, is_endless, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
-from streamveil.io.releases import WriteLedger, WriteReleases, ledger_of
-from streamveil.io.revisions import WriteRevisions, revision_json
+from streamveil.io.releases import ledger_form
+from streamveil.io.requirement_changes import change_columns
+from streamveil.io.revisions import revision_json
+from streamveil.io.tables import TableForm
 from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import CHANGE_COLUMNS, ConfigurationError
 from streamveil.mechanisms.portfolio.questions import Portfolio
 
 Texts = dict[str, str]
@@ -221,6 +228,17 @@ def source_of(
     return _stream(_SOURCES, {**TABLES, **SOURCES}, location, flag, given)
 
 
+def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
+    """The transform that reads changes there, with :class:`Events` as outputs.
+
+    `location` is one that `source_of` knows. The batches have the columns `user`, `slot` or `time`
+    or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
+    ConfigurationError as `source_of` and :func:`change_columns` do.
+    """
+    columns = CHANGE_COLUMNS if is_endless(location) else change_columns(location)
+    return source_of(location, columns, flag)
+
+
 def sink_of(
     location: str,
     labels: Sequence[str],
@@ -279,22 +297,19 @@ def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = Fal
     """
     if not is_stream(location):
         return WriteLedger(location, dynamic=dynamic)
-    schema, convert = ledger_of(dynamic)
-    return _ledger_table(location, flag, schema, convert)
+    return _ledger_table(location, flag, ledger_form(dynamic))
 
 
 def portfolio_ledger_sink_of(location: str, flag: str = "--ledger") -> Any:
     """The same of what answers to questions cost."""
     if not is_stream(location):
         return WritePortfolioLedger(location)
-    return _ledger_table(location, flag, PORTFOLIO_LEDGER_SCHEMA, portfolio_ledger_batch)
+    return _ledger_table(location, flag, PORTFOLIO_LEDGER_FORM)
 
 
-def _ledger_table(
-    location: str, flag: str, schema: pa.Schema, convert: Callable[[list[Any]], pa.RecordBatch]
-) -> beam.PTransform:
-    form = {"bigquery": SINKS["bigquery"]}
-    return _stream({"bigquery": _rows_to_bigquery(schema, convert)}, form, location, flag, {})
+def _ledger_table(location: str, flag: str, form: TableForm) -> beam.PTransform:
+    kinds = {"bigquery": _rows_to_bigquery(form.schema, form.convert)}
+    return _stream(kinds, {"bigquery": SINKS["bigquery"]}, location, flag, {})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PBegin
 
 from streamveil.engine.messages import Output
 from streamveil.io.cells import sound_batch
-from streamveil.io.events import REJECTED_TAG, Events, emitted, outputs_of
+from streamveil.io.events import outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.cell_text import cell_text, shown_cell, wrong_cell
@@ -174,86 +169,32 @@ def _texts(name: str, cells: Iterable[Any], faults: dict[int, str]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-@dataclass(eq=False)
-class ReadTable(beam.PTransform):
-    """Reads the named columns of a table in memory, as ReadEvents those of files.
+def rows_of_events(
+    table: pa.Table, name: str, columns: Columns, faults: Mapping[int, str] | None = None
+) -> pa.Table:
+    """What is read of a table of events, with what is wrong with a row as `FAULT_COLUMN`.
 
-    `__row__` is the index of the row, from 0. The table does not travel with the pipeline: only
-    steps in this process can read it. Raises ConfigurationError at construction for a column that
-    is missing, there twice, or named `__row__`.
+    Args:
+        table: see :func:`event_table`, which gives `faults` as well.
+        name: what errors call it.
+        columns: the columns to read, in the order wanted.
+        faults: what is wrong with each row of which a cell could not be read.
+
+    Raises:
+        ConfigurationError: for a column that is missing, there twice, or named `__row__`.
     """
-
-    table: pa.Table
-    name: str
-    """What errors and dead letters call it."""
-    _: KW_ONLY
-    columns: Columns
-    """The columns to read, in the order wanted."""
-    silent: bool = False
-    """As of ReadEvents."""
-    faults: Mapping[int, str] = field(default_factory=dict)
-    """What is wrong with each row of which a cell could not be read."""
-
-    def __post_init__(self) -> None:
-        """Check the columns."""
-        super().__init__()
-        self.columns = distinct(self.columns)
-        require_columns(self.name, self.columns, self.table.column_names, what="the table")
-
-    def here(self) -> Iterator[Output]:
-        """Read in this process: batches, and dead letters (`REJECTED`)."""
-        return outputs_of(self.name, partial(_batches, self._own, self.name), self.silent)
-
-    @property
-    def _own(self) -> pa.Table:
-        """The columns to read, and what is wrong with rows."""
-        table = self.table.select(self.columns)
-        if self.faults:
-            told = pa.array(map(self.faults.get, range(table.num_rows)), pa.string())
-            table = table.append_column(FAULT_COLUMN, told)
-        return table
-
-    def expand(self, pbegin: PBegin) -> Events:
-        """Build the step."""
-        read = _ReadTableFn(self._own, self.name, self.silent)
-        return Events.of(
-            pbegin
-            | "Impulse" >> beam.Impulse()
-            | "Read" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
-        )
+    names = distinct(columns)
+    require_columns(name, names, table.column_names, what="the table")
+    chosen = table.select(names)
+    if faults:
+        told = pa.array(map(faults.get, range(table.num_rows)), pa.string())
+        chosen = chosen.append_column(FAULT_COLUMN, told)
+    return chosen
 
 
-class _Held:
-    """A table that is pickled by a number which this process knows."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self._number = next(_NUMBERS)
-        _HELD[self._number] = self
-
-    def __reduce__(self) -> Any:
-        return _held, (self._number,)
-
-
-def _held(number: int) -> _Held:
-    if number not in _HELD:
-        raise ConfigurationError("a table in memory is read in another process: write it to a file")
-    return _HELD[number]
-
-
-_NUMBERS = itertools.count()
-_HELD: weakref.WeakValueDictionary[int, _Held] = weakref.WeakValueDictionary()
-
-
-class _ReadTableFn(beam.DoFn):
-    def __init__(self, table: pa.Table, name: str, silent: bool) -> None:
-        self._held = _Held(table)
-        self._name = name
-        self._silent = silent
-
-    def process(self, element: bytes) -> Iterator[Any]:
-        read = partial(_batches, self._held.table, self._name)
-        yield from emitted(outputs_of(self._name, read, self._silent))
+def table_outputs(rows: pa.Table, name: str, silent: bool = False) -> Iterator[Output]:
+    """Batches and dead letters of :func:`rows_of_events`, as :func:`outputs_of` gives them."""
+    return outputs_of(name, partial(_batches, rows, name), silent)
 
 
 def _batches(table: pa.Table, name: str, reject: Reject) -> Iterator[pa.RecordBatch]:

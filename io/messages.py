@@ -19,12 +19,10 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.io.cells import record_json
+from streamveil.io.event_sources import REJECTED_TAG, Events, dead_letters
 from streamveil.io.events import (
     MAX_RECORD_BYTES,
-    REJECTED_TAG,
     UNPARSABLE,
-    Events,
-    dead_letters,
     rejected_batch,
     tell_read,
 )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.io.formats import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import WriteTable, read_table
+from streamveil.io.tables import TableForm, read_table
 from streamveil.mechanisms.core.records import PerRecordRow, parse_time
 
 PER_RECORD_SCHEMA = pa.schema(
@@ -30,7 +26,6 @@ PER_RECORD_SCHEMA = pa.schema(
         pa.field("dropped_bound", pa.float64()),
     ]
 )
-BATCH_ROWS = 10_000
 
 
 def per_record_batch(rows: Sequence[PerRecordRow]) -> pa.RecordBatch:
@@ -43,6 +38,11 @@ def per_record_batch(rows: Sequence[PerRecordRow]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=PER_RECORD_SCHEMA)
 
 
+PER_RECORD_FORM = TableForm(
+    PER_RECORD_SCHEMA, per_record_batch, ("start", "end", "key"), batch=10_000
+)
+
+
 def per_record_object(row: PerRecordRow) -> dict[str, Any]:
     """The JSON object of a row: the columns of WritePerRecord, with times as ISO 8601 text."""
     return next(json_rows(per_record_batch([row])))
@@ -51,40 +51,6 @@ def per_record_object(row: PerRecordRow) -> dict[str, Any]:
 def per_record_json(row: PerRecordRow) -> bytes:
     """The line that WritePerRecord would write to a .jsonl file, without its end."""
     return json_text(per_record_object(row)).encode()
-
-
-@dataclass(eq=False)
-class WritePerRecord(beam.PTransform):
-    """Writes rows to one file, sorted by window and key; gives its path. See WriteTable.
-
-    Input: rows, or a tuple of them and of their number, as of WriteTable.
-
-    Columns: key string or null, start and end timestamp[us, UTC] or null, statistic string,
-    mechanism string, estimate double, epsilon_tau double, stderr and dropped_bound double or null.
-    """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self,
-        inputs: PCollection[PerRecordRow] | tuple[PCollection[PerRecordRow], PCollection[int]],
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        rows, *number = inputs if isinstance(inputs, tuple) else (inputs,)
-        batches = (
-            rows
-            | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=BATCH_ROWS)
-            | "Convert" >> beam.Map(per_record_batch).with_output_types(pa.RecordBatch)
-        )
-        table = (batches, *number) if number else batches
-        return table | "Write" >> WriteTable(
-            self.path, PER_RECORD_SCHEMA, sort_by=("start", "end", "key")
-        )
 
 
 def read_per_record(path: str) -> list[PerRecordRow]:

@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.io.gcp.pubsub import ReadFromPubSub, WriteToPubSub
 from apache_beam.pvalue import PBegin, PCollection
 
-from streamveil.io.events import Events
+from streamveil.io.event_sources import Events
 from streamveil.io.files import Columns, distinct
 from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_google

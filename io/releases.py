@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import WriteTable, of_items, read_table
+from streamveil.io.tables import TableForm, read_table
 from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -30,9 +26,6 @@ from streamveil.mechanisms.core.records import (
 )
 
 BINS_METADATA = "streamveil.bins"
-Entry = LedgerEntry | DynamicLedgerEntry
-# Releases of 10,000 bins take 16 MB at this number.
-BATCH_SLOTS = 100
 
 
 # What is unknown, NaN in a Release, is null in a table: tools take NaN for a number.
@@ -80,7 +73,7 @@ DYNAMIC_LEDGER_SCHEMA = pa.schema(
         pa.field("infeasible", pa.bool_(), nullable=False),
     ]
 )
-_STATE_SCHEMA = pa.schema(
+STATE_SCHEMA = pa.schema(
     [
         pa.field("next_slot", pa.int64(), nullable=False),
         pa.field("state", pa.binary(), nullable=False),
@@ -191,57 +184,30 @@ def ledger_table(
     entries: Sequence[LedgerEntry] | Sequence[DynamicLedgerEntry], *, dynamic: bool = False
 ) -> pa.Table:
     """The table that WriteLedger writes, in its order."""
-    schema, convert = ledger_of(dynamic)
-    table = pa.Table.from_batches([convert(entries)] if entries else [], schema)
-    return table.sort_by([(key, "ascending") for key in _ledger_keys(schema)])
+    return ledger_form(dynamic).table(entries)
 
 
-def ledger_of(dynamic: bool) -> tuple[pa.Schema, Any]:
-    """Its columns, and what makes a batch of them."""
-    if dynamic:
-        return DYNAMIC_LEDGER_SCHEMA, dynamic_ledger_to_batch
-    return LEDGER_SCHEMA, ledger_to_batch
+def ledger_form(dynamic: bool) -> TableForm:
+    """How entries of a ledger become rows; `dynamic` where requirements change."""
+    schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
+    convert = dynamic_ledger_to_batch if dynamic else ledger_to_batch
+    return TableForm(schema, convert, ("slot", *schema.names[1 : schema.names.index("users")]))
 
 
-def _ledger_keys(schema: pa.Schema) -> tuple[str, ...]:
-    """What its rows are sorted by."""
-    return ("slot", *schema.names[1 : schema.names.index("users")])
+def release_form(
+    path: str, labels: Sequence[str] | None = None, *, shares: bool = False, layout: str = ROWS
+) -> TableForm:
+    """How releases become rows of a file: see :class:`streamveil.io.WriteReleases`.
 
-
-@dataclass(eq=False)
-class WriteItems(beam.PTransform):
-    """Writes items to one file, some of them in a batch; as WriteTable if it is told their number.
-
-    That is then the number of items, whatever rows they have.
+    Raises ConfigurationError for a path or layout that cannot be.
     """
-
-    path: str
-    schema: pa.Schema
-    convert: Callable[[Any], pa.RecordBatch]
-    sort_by: str | tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        """Be a PTransform."""
-        super().__init__()
-
-    def expand(
-        self, inputs: PCollection[Any] | tuple[PCollection[Any], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        items, *number = inputs if isinstance(inputs, tuple) else (inputs,)
-        batches = (
-            items
-            | "Batch" >> beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
-            | "Convert" >> beam.Map(_converted, self.convert).with_output_types(pa.RecordBatch)
-        )
-        table = (batches, *number) if number else batches
-        return table | "Write" >> WriteTable(self.path, self.schema, sort_by=self.sort_by)
-
-
-def _converted(
-    items: Sequence[Any], convert: Callable[[Sequence[Any]], pa.RecordBatch]
-) -> pa.RecordBatch:
-    return of_items(convert(items), len(items))
+    quoted = output_format_of(path) == CSV
+    check_layout(layout, labels)
+    if layout == TIDY:
+        convert = partial(tidy_batch, labels=labels or (), quoted=quoted)
+        return TableForm(TIDY_SCHEMA, convert, ("slot",))
+    schema = release_schema(labels, shares=shares)
+    return TableForm(schema, partial(releases_to_batch, schema=schema), ("slot",))
 
 
 def check_layout(layout: str, labels: Sequence[str] | None) -> None:
@@ -254,129 +220,11 @@ def check_layout(layout: str, labels: Sequence[str] | None) -> None:
         raise ConfigurationError("a tidy table names the bin of each row: give the labels")
 
 
-@dataclass(eq=False)
-class WriteReleases(beam.PTransform):
-    """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
-
-    Input: releases, or a tuple of them and of their number, which the outputs of the transforms
-    have as `done`: then what is not whole, because a step failed, is never written.
-
-    Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
-    published_slot int64 or null, epsilon double, stderr list<double or null>, mechanism string,
-    alarm bool, diagnostics map<string, double or null>; with `shares` also shares list<double>. In
-    the layout `tidy`, with a row for each bin: slot int64, start timestamp[us, UTC], bin string,
-    count double (not rounded), low and high double or null (see :func:`tidy_batch`), status string;
-    a CSV file has a quote before a bin that a spreadsheet would run as a formula.
-    """
-
-    path: str
-    _: KW_ONLY
-    labels: Sequence[str] | None = None
-    """Names of the bins, kept in the metadata of a Parquet or Avro file."""
-    shares: bool = False
-    """Whether releases have them: those of one budget forever."""
-    layout: str = ROWS
-    """`rows`, one for each release, or `tidy`, one for each release and bin."""
-
-    def __post_init__(self) -> None:
-        """Check the name and the layout."""
-        super().__init__()
-        self._quoted = output_format_of(self.path) == CSV
-        check_layout(self.layout, self.labels)
-
-    def expand(
-        self, inputs: PCollection[Release] | tuple[PCollection[Release], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        convert: Callable[[Sequence[Release]], pa.RecordBatch]
-        if self.layout == TIDY:
-            schema = TIDY_SCHEMA
-            convert = partial(tidy_batch, labels=self.labels or (), quoted=self._quoted)
-        else:
-            schema = release_schema(self.labels, shares=self.shares)
-            convert = partial(releases_to_batch, schema=schema)
-        return inputs | "Write" >> WriteItems(self.path, schema, convert, "slot")
-
-
-@dataclass(eq=False)
-class WriteLedger(beam.PTransform):
-    """Writes what every slot cost every class, sorted by slot and class; gives the path.
-
-    Input: entries, or a tuple of them and of their number, as of WriteReleases.
-
-    Columns: slot int64, window int64 (null: the whole stream), epsilon double, users int64 (public
-    size of the class; 0 for the whole stream, where it is not asked for), spent double (in the
-    slot), spent_in_window double (in the window that ends with it).
-
-    Where requirements change, `dynamic`, a row is a ledger: slot int64, window_backward int64,
-    epsilon_backward double, window_forward int64, epsilon_forward double, users int64, spent
-    double (in the slot), spent_backward double (in the window that ends with it), infeasible bool
-    (that is more than asked for, for earlier slots spent it).
-    """
-
-    path: str
-    dynamic: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self, inputs: PCollection[Entry] | tuple[PCollection[Entry], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        schema, convert = ledger_of(self.dynamic)
-        return inputs | "Write" >> WriteItems(self.path, schema, convert, _ledger_keys(schema))
-
-
-@dataclass(eq=False)
-class WriteRejected(beam.PTransform):
-    """Writes rejected events, batches of REJECTED_COLUMNS, as they come; gives the path.
-
-    They are raw data: on a local filesystem the file is for its owner alone.
-    """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
-        """Build the step: write."""
-        return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA, private=True)
-
-
-@dataclass(eq=False)
-class WriteState(beam.PTransform):
-    """Writes (next slot, state of the release stream) to one file; gives the path.
-
-    The file is private, on a local filesystem for its owner alone: the state holds a digest of
-    the true counts. See :func:`read_state`.
-    """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(self, states: PCollection[tuple[int, bytes]]) -> PCollection[str]:
-        """Build the steps: convert, write."""
-        return (
-            states
-            | "Convert" >> beam.Map(_state_to_batch).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, _STATE_SCHEMA, sort_by="next_slot", private=True)
-        )
-
-
-def _state_to_batch(state: tuple[int, bytes]) -> pa.RecordBatch:
+def state_batch(state: tuple[int, bytes]) -> pa.RecordBatch:
+    """The one row of `STATE_SCHEMA`."""
     next_slot, data = state
     return pa.RecordBatch.from_pydict(
-        {"next_slot": [next_slot], "state": [data]}, schema=_STATE_SCHEMA
+        {"next_slot": [next_slot], "state": [data]}, schema=STATE_SCHEMA
     )
 
 

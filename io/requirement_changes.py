@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import apache_beam as beam
-
 from streamveil.io.events import columns_of
 from streamveil.io.files import Patterns, input_files, require_columns
-from streamveil.io.locations import source_of
-from streamveil.io.places import is_endless
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, ConfigurationError
 
 _WHEN = ("slot", "time")
@@ -32,14 +28,3 @@ def change_columns(pattern: Patterns) -> tuple[str, ...]:
             f"{' and '.join(_WHEN)}: write all changes alike"
         )
     return next(iter(found))
-
-
-def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
-    """The transform that reads changes there, with :class:`Events` as outputs.
-
-    `location` is one that `source_of` knows. The batches have the columns `user`, `slot` or `time`
-    or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
-    ConfigurationError as `source_of` and :func:`change_columns` do.
-    """
-    columns = CHANGE_COLUMNS if is_endless(location) else change_columns(location)
-    return source_of(location, columns, flag)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.releases import (
-    WriteItems,
     check_layout,
     figure_lists,
     json_values,
     labelled,
     release_schema,
 )
-from streamveil.io.tables import read_table
+from streamveil.io.tables import TableForm, read_table
 from streamveil.io.tidy import ROWS, TIDY, TIDY_REVISION_SCHEMA, tidy_revision_batch
 from streamveil.mechanisms.core.records import Revision, parse_time
 
@@ -60,44 +56,20 @@ def revision_json(revision: Revision) -> bytes:
     return json_text(revision_row(revision)).encode()
 
 
-@dataclass(eq=False)
-class WriteRevisions(beam.PTransform):
-    """Writes revisions to one file, sorted by slot; gives its path. See WriteTable.
+def revision_form(
+    path: str, labels: Sequence[str] | None = None, *, layout: str = ROWS
+) -> TableForm:
+    """How revisions become rows of a file: see :class:`streamveil.io.WriteRevisions`.
 
-    Input: revisions, or a tuple of them and of their number, as of WriteReleases.
-
-    Columns: slot int64, start and end timestamp[us, UTC], revised_slot int64 (the last slot whose
-    release is in it) and revised_at timestamp[us, UTC] (when that one ended), counts list<int64>,
-    stderr list<double or null>, mechanism string. In the layout `tidy` those of releases, with
-    revised_at in place of status.
+    Raises ConfigurationError for a path or layout that cannot be.
     """
-
-    path: str
-    _: KW_ONLY
-    labels: Sequence[str] | None = None
-    """Names of the bins, kept in the metadata of a Parquet or Avro file."""
-    layout: str = ROWS
-    """As of WriteReleases."""
-
-    def __post_init__(self) -> None:
-        """Check the name and the layout."""
-        super().__init__()
-        self._quoted = output_format_of(self.path) == CSV
-        check_layout(self.layout, self.labels)
-
-    def expand(
-        self, inputs: PCollection[Revision] | tuple[PCollection[Revision], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        convert: Callable[[Sequence[Revision]], pa.RecordBatch]
-        if self.layout == TIDY:
-            schema = TIDY_REVISION_SCHEMA
-            labels = self.labels or ()
-            convert = partial(tidy_revision_batch, labels=labels, quoted=self._quoted)
-        else:
-            schema = revision_schema(self.labels)
-            convert = partial(revisions_to_batch, schema=schema)
-        return inputs | "Write" >> WriteItems(self.path, schema, convert, "slot")
+    quoted = output_format_of(path) == CSV
+    check_layout(layout, labels)
+    if layout == TIDY:
+        convert = partial(tidy_revision_batch, labels=labels or (), quoted=quoted)
+        return TableForm(TIDY_REVISION_SCHEMA, convert, ("slot",))
+    schema = revision_schema(labels)
+    return TableForm(schema, partial(revisions_to_batch, schema=schema), ("slot",))
 
 
 def read_revisions(path: str) -> list[Revision]:

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from apache_beam.io.filesystems import FileSystems
-
-from streamveil.io.files import require_filesystem
+from streamveil.io.filesystems import open_to_read, require_filesystem
 from streamveil.io.optional import require_registry_client
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 
@@ -236,7 +234,7 @@ def _credentials(place: str) -> str:
     else:
         require_filesystem(name)
         try:
-            with FileSystems.open(name) as file:
+            with open_to_read(name) as file:
                 found = file.read().decode()
         except Exception as error:
             raise ConfigurationError(

@@ -7,40 +7,48 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple
 
-import apache_beam as beam
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 
+from streamveil.io import filesystems
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
-from streamveil.io.files import is_there, open_file, reading, require_filesystem, storing
+from streamveil.io.files import is_there, open_file, reading, storing
+from streamveil.io.filesystems import is_local, require_filesystem
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
 from streamveil.io.places import may_hold_files
-from streamveil.io.renames import give_name, is_local
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
-# In the metadata of a batch on its way to a table: how many items the table is of; and how many the
-# batch is of, if not of its rows.
-_NUMBER, _ITEMS = b"streamveil.number", b"streamveil.items"
-_ANY_NUMBER = -1
 _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
 _WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}
+
+
+class TableForm(NamedTuple):
+    """How results of a kind become the rows of a table."""
+
+    schema: pa.Schema
+    convert: Callable[[Sequence[Any]], pa.RecordBatch]
+    """Makes a batch of that schema."""
+    sort_by: tuple[str, ...]
+    """Columns that say the order of the rows."""
+    batch: int = 100
+    """Results that are converted together: releases of 10,000 bins take 16 MB at this number."""
+
+    def table(self, items: Sequence[Any]) -> pa.Table:
+        """All of some results, in the order of a file of them."""
+        table = pa.Table.from_batches([self.convert(items)] if items else [], self.schema)
+        return _sorted(table, self.sort_by)
 
 
 def check_output(path: str) -> None:
@@ -84,9 +92,16 @@ def check_place(path: str) -> None:
 
 
 def write_table(
-    path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, private: bool = False
+    path: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    sort_by: Sequence[str] = (),
+    private: bool = False,
 ) -> None:
     """Write batches of `schema` to one file, in the format of its name, as they come.
+
+    With `sort_by` the rows are gathered in memory and sorted by these columns.
 
     The file is written under a temporary name beside it and then renamed: under its own name it
     is never seen half-written. An existing file is replaced. If `private`, nobody but its owner
@@ -95,8 +110,14 @@ def write_table(
     TypeError for a batch of another schema.
     """
     write = _WRITERS.get(output_format_of(path), write_json)
+    if sort_by:
+        batches = _sorted(pa.Table.from_batches(batches, schema), sort_by).to_batches()
     with _whole(path, private) as handle:
         write(handle, schema, _grouped(schema, batches))
+
+
+def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in columns])
 
 
 def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
@@ -120,18 +141,18 @@ def write_text(path: str, text: str, private: bool = False) -> None:
 def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that gets its name when the block has ended well."""
     require_filesystem(path)
-    folder, name = FileSystems.split(path)
-    temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+    folder, name = filesystems.split(path)
+    temporary = filesystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
         with storing(path):
             handle = _created(temporary, private)
             with naming(path), contextlib.closing(handle):
-                yield cast(BinaryIO, handle)
+                yield handle
                 _send_empty(handle, temporary)
-            give_name(temporary, path)
+            filesystems.give_name(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):
-            FileSystems.delete([temporary])
+            filesystems.delete(temporary)
         raise
 
 
@@ -159,10 +180,10 @@ def remove_unfinished(path: str) -> int:
     return removed
 
 
-def _created(path: str, private: bool) -> Any:
+def _created(path: str, private: bool) -> BinaryIO:
     if private and is_local(path):
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return filesystems.create(path)
 
 
 def _grouped(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,125 +206,8 @@ def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordB
     return table.combine_chunks().to_batches() if table.num_rows else []
 
 
-@dataclass(eq=False)
-class WriteTable(beam.PTransform):
-    """Writes record batches to one file under exactly that name; gives its path when it is there.
-
-    Input: the batches, or a tuple of them and of one number: how many rows there must be. When a
-    step has failed, a runner may go on for a while without what that step was given; with the
-    number such a table is never written.
-
-    The format goes by the name: .parquet, .avro, .csv, or .jsonl, .json and .ndjson. One worker
-    writes it all, so it is for results, not for events. Without any batch the table is empty.
-    Raises ConfigurationError at construction for an unknown format, and ValueError when applied
-    to an unbounded or a windowed PCollection, which would never be one table; when the pipeline
-    runs, RuntimeError where the number of rows is another.
-    """
-
-    path: str
-    schema: pa.Schema
-    """Schema of every batch; Parquet and Avro files keep its metadata."""
-    _: KW_ONLY
-    sort_by: str | tuple[str, ...] | None = None
-    """Columns to sort the rows by, which gathers them in memory; None writes them as they come."""
-    private: bool = False
-    """Whether the file is for its owner alone, as :func:`write_table` makes it."""
-
-    def __post_init__(self) -> None:
-        """Check the name and the columns."""
-        super().__init__()
-        output_format_of(self.path)
-        keys = (self.sort_by,) if isinstance(self.sort_by, str) else self.sort_by or ()
-        for key in keys:
-            if key not in self.schema.names:
-                raise ConfigurationError(
-                    f"{self.path}: the table has no column {key!r} to sort by; its columns are "
-                    f"{', '.join(self.schema.names)}"
-                )
-        self._keys = tuple(keys)
-
-    def expand(
-        self,
-        inputs: PCollection[pa.RecordBatch] | tuple[PCollection[pa.RecordBatch], PCollection[int]],
-    ) -> PCollection[str]:
-        """Build the steps: bring all batches to one worker and write."""
-        batches, number = inputs if isinstance(inputs, tuple) else (inputs, None)
-        if not batches.is_bounded:
-            raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
-        if not isinstance(batches.windowing.windowfn, GlobalWindows):
-            raise ValueError(
-                f"{self.path}: a windowed PCollection cannot be written as one file: put it into "
-                "GlobalWindows first"
-            )
-        keyed = tuple[int, pa.RecordBatch]
-        if number is None:
-            number = batches.pipeline | "AnyNumber" >> beam.Create([_ANY_NUMBER], reshuffle=False)
-        # Nothing would be written without an element: one empty batch is always there.
-        empty = number | "Seed" >> beam.Map(_empty, self.schema).with_output_types(keyed)
-        return (
-            (batches | "Key" >> beam.Map(_keyed).with_output_types(keyed), empty)
-            | "Join" >> beam.Flatten()
-            | "Gather" >> beam.GroupByKey()
-            | "Write"
-            >> beam.ParDo(
-                _WriteFn(self.path, self.schema, self._keys, self.private)
-            ).with_output_types(str)
-        )
-
-
-def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    return 0, batch
-
-
-def _empty(number: int, schema: pa.Schema) -> tuple[int, pa.RecordBatch]:
-    """A batch that says how many items there must be of the table."""
-    batch = pa.RecordBatch.from_pylist([], schema)
-    return _keyed(batch.replace_schema_metadata({_NUMBER: str(number)}))
-
-
-def of_items(batch: pa.RecordBatch, items: int) -> pa.RecordBatch:
-    """The batch, saying that it counts as so many where WriteTable is told how many there are."""
-    return batch.replace_schema_metadata({_ITEMS: str(items)})
-
-
-def _whole_table(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; raises RuntimeError at their end where some are missing."""
-    number, came = None, 0
-    for batch in batches:
-        metadata = batch.schema.metadata or {}
-        if _NUMBER in metadata:
-            number = int(metadata[_NUMBER])
-        came += int(metadata.get(_ITEMS, batch.num_rows))
-        yield batch
-    if number not in (_ANY_NUMBER, came):
-        should = "nobody says how many" if number is None else number
-        raise RuntimeError(
-            f"{path}: {came} results came to be written, and {should} should: a step before this "
-            "failed or was lost, and the runner went on, so the file is not written. See the first "
-            "error in the runner's log, and run again"
-        )
-
-
-class _WriteFn(beam.DoFn):
-    """Writes all batches of the one key."""
-
-    def __init__(self, path: str, schema: pa.Schema, keys: tuple[str, ...], private: bool) -> None:
-        self._path = path
-        self._schema = schema
-        self._keys = keys
-        self._private = private
-
-    def process(self, element: tuple[int, Iterable[pa.RecordBatch]]) -> Iterator[str]:
-        batches: Iterable[pa.RecordBatch] = _whole_table(self._path, element[1])
-        if self._keys:
-            table = pa.Table.from_batches(batches, self._schema)
-            batches = table.sort_by([(key, "ascending") for key in self._keys]).to_batches()
-        write_table(self._path, self._schema, batches, private=self._private)
-        yield self._path
-
-
 def read_table(path: str) -> pa.Table:
-    """Read back one whole file of any format that WriteTable writes, of moderate size.
+    """Read back one whole file of any format that :func:`write_table` writes, of moderate size.
 
     Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
     timestamp[us, UTC] again, JSON lists in the cells of a CSV file become lists, and objects of

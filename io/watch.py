@@ -15,7 +15,7 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from streamveil.io.events import REJECTED_TAG, Events, ReadFileFn
+from streamveil.io.event_sources import REJECTED_TAG, Events, ReadFileFn
 from streamveil.io.files import Columns, distinct
 from streamveil.io.formats import CsvDialect
 from streamveil.mechanisms.core.records import ConfigurationError

@@ -21,7 +21,8 @@ from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.engine.encode.times import to_micros
 from streamveil.engine.stream.release_slots import refuse_gap
 from streamveil.io import CsvDialect, is_endless, read_events
-from streamveil.io.events import places_of, read_outputs, split_file
+from streamveil.io.event_sources import read_outputs
+from streamveil.io.events import places_of, split_file
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from apache_beam.io.filesystem import FileMetadata
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.engine import metrics
@@ -38,6 +37,7 @@ from streamveil.io import (
     refuse_witness,
     witness_of,
 )
+from streamveil.io.filesystems import FoundFile
 from streamveil.io.places import may_hold_files
 from streamveil.io.snapshot import INBOX, OUTBOX
 from streamveil.io.tables import remove_unfinished
@@ -889,7 +889,7 @@ class Follow:
             return None
         return self.following.close_by.waits_for(self.transform.slots, snapshot.next_slot, over)
 
-    def _warn_of_silence(self, job: PassJob, found: Mapping[str, FileMetadata]) -> None:
+    def _warn_of_silence(self, job: PassJob, found: Mapping[str, FoundFile]) -> None:
         """Name the slots that the clock alone closes, without a file that can be of them."""
         if self.following.close_by.rule != CLOCK or job.again or job.broken or self.inbox:
             return
@@ -1095,7 +1095,7 @@ def _described(slots: Slots) -> dict[str, str]:
     }
 
 
-def _changed(file: FileMetadata) -> int:
+def _changed(file: FoundFile) -> int:
     """When a file was last written, in microseconds; far ahead where nobody knows."""
     seconds = file.last_updated_in_seconds
     return int(seconds * 1e6) if seconds else np.iinfo(np.int64).max

@@ -14,10 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from apache_beam.io.filesystem import FileMetadata
-
 from streamveil.io import InputFile, Snapshot, Stamp, ends_of, list_files
 from streamveil.io.faults import blaming
+from streamveil.io.filesystems import FoundFile
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -42,16 +41,16 @@ class InputMissing(ConfigurationError):  # noqa: N818
 class Found:
     """The files that are there."""
 
-    events: Mapping[str, FileMetadata]
+    events: Mapping[str, FoundFile]
     """By path."""
-    changes: Mapping[str, FileMetadata]
+    changes: Mapping[str, FoundFile]
     """The same with changes of requirements."""
     known: Mapping[str, InputFile]
     """Those of both that an earlier pass has read, unchanged."""
     mounts: tuple[str, ...]
     """Where their filesystems are mounted."""
 
-    def fresh(self, files: Mapping[str, FileMetadata]) -> list[str]:
+    def fresh(self, files: Mapping[str, FoundFile]) -> list[str]:
         """Paths of those that no pass has read."""
         return [path for path in files if path not in self.known]
 
@@ -112,7 +111,7 @@ class Incoming:
                 )
             Stamp.of(before[path]).refuse_other(path, Stamp.of(now[path]), "go on with --resume")
 
-    def _there(self) -> tuple[dict[str, FileMetadata], dict[str, FileMetadata]]:
+    def _there(self) -> tuple[dict[str, FoundFile], dict[str, FoundFile]]:
         """Files of events and of changes, by path."""
         return _listed(self.events), _listed(self.changes) if self.changes else {}
 
@@ -122,7 +121,7 @@ class Incoming:
         return [_folder_of(each) for each in (self.events, self.changes) if each and _local(each)]
 
     def _problems(
-        self, events: Mapping[str, FileMetadata], snapshot: Snapshot, slots: Slots
+        self, events: Mapping[str, FoundFile], snapshot: Snapshot, slots: Slots
     ) -> Iterable[str]:
         """What is missing, the likeliest cause first."""
         for mount in snapshot.mounts:
@@ -170,14 +169,14 @@ def _folder_of(pattern: str) -> str:
     return os.path.abspath(os.path.dirname(pattern[: wildcard.start()] if wildcard else pattern))
 
 
-def _listed(pattern: str) -> dict[str, FileMetadata]:
+def _listed(pattern: str) -> dict[str, FoundFile]:
     return {
         os.path.abspath(file.path) if _local(file.path) else file.path: file
         for file in list_files(pattern)
     }
 
 
-def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
+def _same(path: str, known: InputFile, file: FoundFile) -> InputFile:
     """The file as it was read, unless it is another one now. Raises ConfigurationError."""
     remedy = (
         "bring it back as it was, and put new events into files of their own, renamed into place "
@@ -203,7 +202,7 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
     return dataclasses.replace(known, modified=modified)
 
 
-def _ends(file: FileMetadata) -> str | None:
+def _ends(file: FoundFile) -> str | None:
     # A fault must not let it be taken for another file; all else is reported by what reads it.
     with contextlib.suppress(OSError), blaming(f"{file.path} could not be read"):
         return ends_of(file.path, file.size_in_bytes)

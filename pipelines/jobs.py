@@ -33,7 +33,8 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
-from streamveil.io.files import is_there, require_filesystem
+from streamveil.io.files import is_there
+from streamveil.io.filesystems import require_filesystem
 from streamveil.io.places import is_bigquery
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded

@@ -9,11 +9,9 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apache_beam.io.filesystems import FileSystems
-
 from streamveil.engine.stream.noise_keys import GivenKey, RotatedKey
 from streamveil.io.faults import blaming
-from streamveil.io.files import require_filesystem
+from streamveil.io.filesystems import open_to_read, require_filesystem
 from streamveil.io.optional import require_google
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
@@ -51,7 +49,7 @@ class KeyFile:
         try:
             with (
                 blaming(f"noise key file {self.path} could not be read", self.path),
-                FileSystems.open(self.path) as file,
+                open_to_read(self.path) as file,
             ):
                 content = file.read()
         except MachineFault:

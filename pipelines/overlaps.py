@@ -7,9 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from apache_beam.io.filesystem import FileSystem
-
 from streamveil.io import is_in_folder
+from streamveil.io.filesystems import translated
 from streamveil.io.formats import EXTENSIONS
 from streamveil.io.places import is_bigquery
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -81,7 +80,7 @@ def _takes_in(pattern: str, path: str) -> bool:
     if wildcard is None:
         return False
     above = os.path.dirname(pattern[: wildcard.start()])
-    rest = FileSystem.translate_pattern(pattern.removeprefix(above).lstrip("/"))
+    rest = translated(pattern.removeprefix(above).lstrip("/"))
     top = os.path.join(os.path.realpath(above), "")
     if path.startswith(top) and re.match(rest, path.removeprefix(top)):
         return True

@@ -13,9 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.io.filesystems import FileSystems
 
-from streamveil.io import read_table
+from streamveil.io import filesystems, read_table
 from streamveil.io.files import list_files
 from streamveil.io.formats import EXTENSIONS
 from streamveil.io.tables import read_json_files
@@ -96,7 +95,7 @@ def _results(card: Record, kind: str, folder: str) -> list[str]:
         name = f"{glob.escape(kind.removeprefix(ANSWERS))}.*-*"
     elif card["promise"]["guarantee"] == PER_RECORD:
         name = "row-*"
-    pattern = str(FileSystems.join(folder, f"{name}.json"))
+    pattern = filesystems.join(folder, f"{name}.json")
     found = sorted(file.path for file in list_files(pattern))
     if not found:
         raise Fault(

@@ -15,8 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
-
+from streamveil.io import filesystems
 from streamveil.io.files import open_file, reading
 from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -42,7 +41,7 @@ def card_beside(output: str) -> str:
 
 def card_in(folder: str) -> str:
     """Where the card of a folder of answers is."""
-    return str(FileSystems.join(folder, IN_FOLDER))
+    return filesystems.join(folder, IN_FOLDER)
 
 
 def digest_of(path: str) -> str:
@@ -63,7 +62,7 @@ def chained(before: str | None, digest: str) -> str:
 
 def name_of(path: str) -> str:
     """The name of a file without its folder, which is nobody's business."""
-    return str(FileSystems.split(path)[1])
+    return filesystems.split(path)[1]
 
 
 def file_of(path: str) -> dict[str, str]:

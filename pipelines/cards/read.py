@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
 
-from streamveil.io import read_table
+from streamveil.io import filesystems, read_table
 from streamveil.io.files import is_there
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Units
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
@@ -46,7 +45,7 @@ class Places:
         folder, name = self._place(kind, name)
         first, last = run.get("passes", (None, None))
         names = [name] if first is None else [numbered(name, n) for n in range(first, last + 1)]
-        found = [str(FileSystems.join(folder, one)) if folder else one for one in names]
+        found = [filesystems.join(folder, one) if folder else one for one in names]
         if kind == "ledger" and self.ledger is None and any(map(_is_answers, run["files"])):
             up = os.path.dirname(folder) if folder not in ("", os.curdir) else os.pardir
             above = [os.path.join(up, one) for one in names]

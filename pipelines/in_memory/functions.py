@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -26,8 +27,6 @@ from streamveil.engine.run import (
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
-    ReadEvents,
-    ReadTable,
     change_columns,
     check_events,
     event_table,
@@ -36,6 +35,8 @@ from streamveil.io import (
     table_of,
 )
 from streamveil.io.answers import portfolio_ledger_table
+from streamveil.io.events import file_outputs
+from streamveil.io.memory import rows_of_events, table_outputs
 from streamveil.io.releases import ledger_table
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
@@ -65,6 +66,8 @@ from streamveil.transforms import CollectHistograms, PrivateHistograms
 _LOGGER = logging.getLogger("streamveil")
 
 _DATA = "a path, a glob, a table of pandas, Polars, Arrow or DuckDB, or a list of record batches"
+Source = Callable[[], Iterator[Output]]
+"""Reads events: batches, and dead letters (`REJECTED`)."""
 # Arguments that need not be text.
 _KEPT = ("questions", "domain", "requirements", "requirement_changes", "noise_key")
 
@@ -205,7 +208,7 @@ def answers(
     columns: Any = None,
     max_rejected: float = MAX_REJECTED,
 ) -> Answers:
-    """Answer many questions about the same events from one budget, in one pass.
+    """Answer many questions about the same events from one budget.
 
     It is what `streamveil release --questions` does, in this process: with the same events,
     questions and noise key the answers are identical. The guarantee and its bounds are those of
@@ -406,7 +409,7 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
 def _releases(
     function: Callable[..., Releases],
     transform: PrivateHistograms | CollectHistograms,
-    sources: list[ReadEvents | ReadTable],
+    sources: list[Source],
     *,
     dynamic: bool = False,
     changes: bool = False,
@@ -463,11 +466,9 @@ def _kept(outputs: Iterable[Output]) -> tuple[dict[str | None, list[Any]], Summa
     return kept, Summary.of_metrics(counts.counters, () if use is None else (use,))
 
 
-def _read(
-    source: ReadEvents | ReadTable, rejected: list[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _read(source: Source, rejected: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches of events; what could not be parsed goes to `rejected`."""
-    for output in source.here():
+    for output in source():
         if output.tag is None:
             yield output.value
             continue
@@ -492,7 +493,7 @@ def _events(
     dialect: CsvDialect | None = None,
     *,
     silent: bool = False,
-) -> ReadEvents | ReadTable:
+) -> Source:
     """What reads the data, wherever it is. Raises ConfigurationError and TypeError."""
     names = tuple(columns)
     if is_table(data):
@@ -502,21 +503,21 @@ def _events(
                 "out"
             )
         table, faults = event_table(data, name, names)
-        return ReadTable(table, name, columns=names, silent=silent, faults=faults)
+        return partial(table_outputs, rows_of_events(table, name, names, faults), name, silent)
     path = _path(data, name)
     check_events(path, names, silent=silent, dialect=dialect)
-    return ReadEvents(path, columns=names, silent=silent, dialect=dialect)
+    return partial(file_outputs, path, names, silent, dialect)
 
 
-def _changes(data: Any) -> ReadEvents | ReadTable:
+def _changes(data: Any) -> Source:
     name = "requirement_changes"
     if not is_table(data):
         path = _path(data, name)
-        return ReadEvents(path, columns=change_columns(path))
+        return partial(file_outputs, path, change_columns(path))
     table = table_of(data, name)
     when = [one for one in ("slot", "time") if one in table.column_names] or ["slot"]
     columns = [one for one in CHANGE_COLUMNS if one not in ("slot", "time") or one in when]
-    return ReadTable(table, name, columns=columns)
+    return partial(table_outputs, rows_of_events(table, name, columns), name)
 
 
 def _path(data: Any, name: str) -> str:

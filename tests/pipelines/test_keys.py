@@ -14,12 +14,12 @@ from pathlib import Path
 import apache_beam as beam
 import grpc
 import pytest
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
+from streamveil.pipelines import keys
 from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
 from streamveil.pipelines.release import ReleaseJob
 
@@ -184,7 +184,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_missing_key(job, monkeypatch):
     def fail(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    monkeypatch.setattr(FileSystems, "open", fail)
+    monkeypatch.setattr(keys, "open_to_read", fail)
     with pytest.raises(MachineFault, match="could not be read: Input/output error: look after"):
         noise_key(place)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamveil.io import files, read_table
+from streamveil.io import filesystems, read_table
 from streamveil.io.faults import fault_in_reading, is_memory_short
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.core.records import MachineFault
@@ -106,16 +106,16 @@ def failing_open(number, times, name="2.csv"):
     """In a run: opening a file fails so many times."""
 
     def before():
-        opened = files.FileSystems.open
+        opened = filesystems.open_to_read
 
-        def fail(path, **how):
+        def fail(path):
             nonlocal times
             if path.endswith(name) and times:
                 times -= 1
                 raise OSError(number, os.strerror(number), path)
-            return opened(path, **how)
+            return opened(path)
 
-        files.FileSystems.open = fail
+        filesystems.open_to_read = fail
 
     return before
 

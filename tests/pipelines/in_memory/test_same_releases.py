@@ -7,7 +7,7 @@ import pyarrow.csv
 import pytest
 
 import streamveil as sv
-from streamveil.io import read_table, write_table
+from streamveil.io import events, read_table, write_table
 
 CHANGES = """user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward
 u1,19724,2,0.5,2,0.5
@@ -99,3 +99,29 @@ def test_a_day_of_events_can_come_in_any_number_of_batches(job, asked):
     parts = sv.release(table.to_batches(max_chunksize=7), **asked)
     assert parts.to_arrow().equals(whole.to_arrow())
     assert parts.rejected.sort_by("row").equals(whole.rejected.sort_by("row"))
+
+
+def test_a_file_that_changes_while_another_is_read_is_refused(tmp_path, monkeypatch):
+    def write(name, users):
+        lines = [f"u{i},a,2024-01-01 00:00:00" for i in range(users)]
+        (tmp_path / name).write_text("\n".join(["user,value,time", *lines]))
+
+    def read(part, *given):
+        yield from read_part(part, *given)
+        if part.path.endswith("a.csv"):
+            write("b.csv", 5)
+
+    write("a.csv", 30)
+    write("b.csv", 30)
+    read_part = events.read_part
+    monkeypatch.setattr(events, "read_part", read)
+    with pytest.raises(sv.ConfigurationError, match=r"b\.csv was written to while it was read"):
+        sv.release(
+            f"{tmp_path}/*.csv",
+            user="user",
+            value="value",
+            time="time",
+            slot="1d",
+            domain=["a", "b"],
+            requirements={f"u{i}": (1, 5.0) for i in range(30)},
+        )

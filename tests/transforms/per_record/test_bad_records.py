@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.io.events import drop_silently, read_outputs
+from streamveil.io.event_sources import read_outputs
+from streamveil.io.events import drop_silently
 from streamveil.io.json_objects import read_objects
 from streamveil.io.parquet import Part
 from streamveil.mechanisms.per_record import Inverse
