@@ -7,7 +7,6 @@ python benchmarks/portfolio_pass.py --runner=FnApiRunner
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +164,8 @@ def run(
 
     from streamveil.engine.run import release_queries
     from streamveil.engine.stream.query_plan import columns_for
-    from streamveil.io.events import ReadEvents
+    from streamveil.io.event_sources import ReadEvents
+    from streamveil.io.events import file_outputs
     from streamveil.mechanisms import Registry
     from streamveil.mechanisms.portfolio.reading import portfolio_of
     from streamveil.transforms.portfolio.answers import PrivateAnswers
@@ -197,11 +197,9 @@ def run(
         with beam.Pipeline(runner=runner) as pipeline:
             _ = (pipeline | source).batches | transform
     else:
-
-        def read() -> Iterator[Any]:
-            return (output.value for output in source.here() if output.tag is None)
-
-        for _ in release_queries(transform, read):
+        outputs = file_outputs(path, columns.names)
+        events = (output.value for output in outputs if output.tag is None)
+        for _ in release_queries(transform, events):
             pass
     return {"cpu": time.process_time() - before}
 

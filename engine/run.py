@@ -6,8 +6,8 @@ state are the same.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ from streamveil.engine.per_record.mapper import PaneKey
 from streamveil.engine.per_record.plan import Plan, added
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
-from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, all_told
+from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
 from streamveil.engine.stream.release_slots import ReleaseConfig, release_at_end
 from streamveil.mechanisms.core.event_tallies import EventTally, sum_bytes
@@ -66,7 +66,8 @@ def release_histograms(
         and the state (`STATE`).
 
     Raises:
-        ConfigurationError: for what cannot be done; nothing is spent.
+        ConfigurationError: for what cannot be done; nothing is spent. Like all errors it is raised
+            when the first output is asked for, or later.
         InputLost: if no event is counted, or too many are lost; nothing is spent.
         BudgetExceeded: rather than spend more than anybody's budget.
     """
@@ -83,25 +84,27 @@ def release_histograms(
             yield from run.gather(map_changes(mapper, layout, batch))
     yield from run.count()
     if by_shard:
-        logic = plan.shard_logic(layout, clock, changes=with_changes, keeps=plan.keeps)
+        keeps = plan.keeps_state(changes=with_changes)
+        logic = plan.shard_logic(layout, clock, changes=with_changes, keeps=keeps)
         choice = plan.limit_choice(logic)
         if choice is not None:
             run.choose_limits(choice)
         for message in plan.kept:
             run.sent[layout.key(message.shard)].append(message)
-        run.took(-len(plan.kept))
+        run.count_messages(len(plan.kept))
         yield from run.close_shards(logic)
     config = plan.release_config(layout, clock, changes=with_changes)
     yield from run.release(config, plan.first_slot, plan.last_slot)
 
 
-def release_queries(plan: QueryPlan, read: Callable[[], Batches]) -> Iterator[Output]:
+def release_queries(plan: QueryPlan, events: Batches) -> Iterator[Output]:
     """Answer all questions of a bounded input.
 
     Args:
         plan: what is asked, and of whom. The guarantee is that of
             :class:`streamveil.transforms.PrivateAnswers`.
-        read: gives batches with the columns of the plan; called twice where bounds are chosen.
+        events: batches with the columns of the plan; read once. Where bounds are chosen they are
+            kept in memory until that is done.
 
     Yields:
         As :func:`release_histograms`: a `SlotAnswer` (no tag) and a `PortfolioEntry` (`LEDGER`) of
@@ -117,12 +120,14 @@ def release_queries(plan: QueryPlan, read: Callable[[], Batches]) -> Iterator[Ou
     run = _Run(plan, plan.counter(bounded=True), QUERIES)
     choice, bounds = plan.bounds_choice(plan), None
     if choice is not None:
-        bounds = run.choose_bounds(choice, _slices(read()))
-    yield from run.map_events(plan.event_mapper(bounds), _slices(read()))
+        held = deque(events)
+        bounds = run.choose_bounds(choice, _slices(held))
+        events = _drained(held)
+    yield from run.map_events(plan.event_mapper(bounds), _slices(events))
     kept = plan.kept(bounded=True)
     for block, message in kept:
         run.blocks[block].append(message)
-    run.took(-len(kept))
+    run.count_messages(len(kept))
     yield from run.count()
     yield from run.release(plan.release_config(layout, clock), plan.first_slot, plan.end)
 
@@ -136,7 +141,7 @@ def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
         events: as of :func:`release_histograms`.
 
     Yields:
-        As :func:`release_histograms`, with the state of the devices.
+        As :func:`release_histograms`; the state is that of the devices.
 
     Raises:
         ConfigurationError, InputLost, BudgetExceeded: as :func:`release_histograms`.
@@ -146,15 +151,17 @@ def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
     yield from run.map_events(plan.event_mapper(), events)
     yield from run.count()
     crossing: list[Message] = []
+    states: list[Output] = []
     for output in run.release(plan.edge_config(layout, clock), plan.first_slot, plan.last_slot):
         if output.tag is None:
             crossing.append(output.value[1])
         elif output.tag == DONE:
-            crossing.append(all_told(output.value)[1])
+            crossing.append(slots_sent(output.value)[1])
         elif output.tag == STATE:
-            yield output
+            states.append(output)
     config = plan.server_config(clock)
     yield from release_at_end(config, config.drivers()(LOCAL), crossing)
+    yield from states
 
 
 def release_records(plan: Plan, records: Batches) -> Iterator[Output]:
@@ -186,6 +193,12 @@ def release_records(plan: Plan, records: Batches) -> Iterator[Output]:
         for output in release_at_end(config, driver_of(position), messages):
             if output.tag is None:
                 yield output
+
+
+def _drained(held: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches one by one, each of which is let go."""
+    while held:
+        yield held.popleft()
 
 
 def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -236,9 +249,9 @@ class _Run:
             else:
                 yield output
 
-    def took(self, messages: int) -> None:
-        """Note that so many messages were taken that nobody had sent."""
-        self._tallies.append(EventTally(messages=-messages).to_bytes())
+    def count_messages(self, messages: int) -> None:
+        """Count messages that come from a saved state, and not from a step before."""
+        self._tallies.append(EventTally(messages=messages).to_bytes())
 
     def choose_limits(self, choice: LimitChoice) -> None:
         """Choose participation limits by a private look at the visits of all shards.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -114,6 +114,7 @@ class PrivateHistograms(HistogramPlan, beam.PTransform):
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
+    _: KW_ONLY
     allowed_lateness: int | str = 0
     """How long a slot of an unbounded input stays open for late events: microseconds, or text
     such as `10m`."""
@@ -192,7 +193,7 @@ class PrivateHistograms(HistogramPlan, beam.PTransform):
     ) -> Counted:
         """(shard, Visits) become (stream, counts), slot by slot: see :class:`CountShards`."""
         bounded = counted.bounded
-        keeps = self.keeps and bounded and (changes is None or self._dynamic)
+        keeps = bounded and self.keeps_state(changes=changes is not None)
         logic = on_workers.shard_logic(
             counted.layout, counted.clock, changes=changes is not None, keeps=keeps
         )

@@ -137,8 +137,7 @@ class HistogramPlan:
     its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
     then, as with a `Lifetime`."""
     keeps: bool = True
-    """Whether the state of a bounded input is told: where nothing goes on from it, it is work in
-    vain."""
+    """Whether a bounded input gives its state at the end, for a run that goes on from there."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -385,7 +384,7 @@ class HistogramPlan:
         return {LIMIT: encoded(self.limits)}
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
-        """What maps batches of events as this transform does; `dynamic` if requirements change."""
+        """What maps batches of events; `dynamic` if requirements change."""
         return EventMapper(
             self.columns,
             self.slots,
@@ -500,6 +499,10 @@ class HistogramPlan:
                 "(--max_slots), so the last slot must be known: give --end"
             )
 
+    def keeps_state(self, *, changes: bool) -> bool:
+        """Whether a bounded input gives its state; one without the users' cohorts would be none."""
+        return self.keeps and (not changes or self._dynamic)
+
     def counter(self, layout: Layout, *, by_user: bool) -> Counter:
         """What counts events; `by_user` if that depends on the slots before."""
         return Counter(self._known, layout, self.bounding, HISTOGRAMS, by_user, self.max_rejected)
@@ -522,8 +525,7 @@ class HistogramPlan:
             self.first_slot,
             self.last_slot,
             self.resume,
-            # A state without who is in which cohort would be none.
-            keeps=self.keeps and (not changes or self._dynamic),
+            keeps=self.keeps_state(changes=changes),
             emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )

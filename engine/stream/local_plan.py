@@ -47,8 +47,8 @@ LOCAL = "local histogram"
 """Name of the stream."""
 
 
-def all_told(slots: int) -> tuple[str, Message]:
-    """The word of the edge that the server was told of so many slots, which are all."""
+def slots_sent(slots: int) -> tuple[str, Message]:
+    """Tells the server how many slots the devices sent, so that it notices a missing one."""
     return LOCAL, Message(Kind.WHOLE, payload=b"%d" % slots)
 
 
@@ -174,7 +174,7 @@ class LocalPlan:
         return Bounding(1, self.keep, self._key.derived("bounding"))
 
     def event_mapper(self) -> EventMapper:
-        """What maps batches of events as this transform does."""
+        """What maps batches of events."""
         return EventMapper(
             self.columns,
             self.slots,

@@ -20,16 +20,16 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 
 
-def take_public(transform: Any) -> None:
-    """Bring what a transform of histograms was given of what is public to its own types.
+def take_public(plan: Any) -> None:
+    """Bring the public arguments of a plan of histograms to their own types.
 
     Raises ConfigurationError for what cannot be taken.
     """
-    transform.registry = registry_of(transform.registry)
-    transform.domain = domain_of(transform.domain)
-    take_options(transform)
-    transform.slots = slots_of(transform.slots)
-    text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
+    plan.registry = registry_of(plan.registry)
+    plan.domain = domain_of(plan.domain)
+    take_options(plan)
+    plan.slots = slots_of(plan.slots)
+    text_of(plan.mechanism, "mechanism", "give the name of a mechanism")
 
 
 def check_limit(limit: Any, forever: bool) -> None:
@@ -53,14 +53,14 @@ def refuse_limits(registry: Registry) -> None:
         )
 
 
-def take_options(transform: Any) -> None:
-    """The same of what all transforms of streams have."""
+def take_options(plan: Any) -> None:
+    """The same for the arguments that all plans of streams have."""
     for name in ("first_slot", "last_slot"):
-        setattr(transform, name, slot_number(getattr(transform, name), name))
+        setattr(plan, name, slot_number(getattr(plan, name), name))
     for name in ("may_be_empty", "changing", "keeps"):
-        if hasattr(transform, name):
-            setattr(transform, name, is_true(getattr(transform, name), name))
-    if not isinstance(resume := getattr(transform, "resume", None), (bytes, type(None))):
+        if hasattr(plan, name):
+            setattr(plan, name, is_true(getattr(plan, name), name))
+    if not isinstance(resume := getattr(plan, "resume", None), (bytes, type(None))):
         raise ConfigurationError(  # which shows no state: it is private
             f"resume is of type {type(resume).__name__}: give the bytes of a state, the second of "
             "what io.read_state gives"

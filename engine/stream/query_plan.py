@@ -177,7 +177,7 @@ class QueryPlan:
         )
 
     def event_mapper(self, bounds: bytes | None = None) -> QuestionsMapper:
-        """What maps batches of events as this transform does, under bounds that were chosen."""
+        """What maps batches of events, under bounds that were chosen."""
         asked = self.portfolio
         if bounds is not None:
             asked = with_bounds(asked, bounds_from(bounds))

@@ -250,7 +250,7 @@ def answers(
         transform = asking.transform_of(options)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
         rejected: list[pa.RecordBatch] = []
-        kept, counted = _kept(release_queries(transform, lambda: _read(source, rejected)))
+        kept, counted = _kept(release_queries(transform, _read(source, rejected)))
         summary = QuestionsSummary(counted, transform.portfolio)
         for line in (*summary.warnings(), counted.users_text()):
             if line:

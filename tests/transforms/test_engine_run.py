@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine import metrics
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REJECTED, REVISIONS, STATE
 from streamveil.engine.run import release_histograms, release_local, release_queries
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
@@ -95,11 +96,23 @@ def assert_equal(mine, theirs):
         np.testing.assert_equal(mine, theirs)
 
 
+class Here(defaultdict):
+    """All outputs by tag, and what was counted."""
+
+    def __init__(self, outputs):
+        super().__init__(list)
+        with metrics.counting() as counts:
+            for output in outputs:
+                self[output.tag].append(output.value)
+        self.counters = counts.counters
+
+
 def here(transform, batches, changes=None):
-    found = defaultdict(list)
-    for output in release_histograms(transform, batches, changes):
-        found[output.tag].append(output.value)
-    return found
+    return Here(release_histograms(transform, batches, changes))
+
+
+def assert_same_counters(mine, theirs):
+    assert mine.counters == {name: number for name, number in theirs.counters.items() if number}
 
 
 def letters(batches):
@@ -123,6 +136,7 @@ def test_it_gives_what_a_pipeline_gives(run, kit, name):
     assert mine[DONE] == [len(theirs.releases)]
     assert mine[STATE] == theirs.state
     assert letters(mine[REJECTED]) == letters(theirs.rejected)
+    assert_same_counters(mine, theirs)
     assert mine[None]
 
 
@@ -165,9 +179,7 @@ def test_it_answers_what_a_pipeline_answers(run, questions, last):
     batches = [speeds(rows[i::3]) for i in range(3)]
     given = {"first_slot": first, "last_slot": last}
     theirs = run(answers(*questions, **given), batches)
-    mine = defaultdict(list)
-    for output in release_queries(answers(*questions, **given), lambda: batches):
-        mine[output.tag].append(output.value)
+    mine = Here(release_queries(answers(*questions, **given), batches))
     assert_equal(mine[None], theirs.answers)
     assert_equal(mine[LEDGER], theirs.ledger)
     assert mine[STATE] == theirs.state
@@ -180,12 +192,9 @@ def test_a_query_set_goes_on_from_a_state_within_a_slot(run):
     rows = speed_rows(9)
     early, late = ([speeds([r for r in rows if (r[2] <= 4) is sooner])] for sooner in (True, False))
     first = answers(SPEED, VISITS, CARS, first_slot=0, last_slot=4, ends=False)
-    mine = defaultdict(list)
-    for output in release_queries(first, lambda: early):
-        mine[output.tag].append(output.value)
-    ((_, state),) = mine[STATE]
+    ((_, state),) = Here(release_queries(first, early))[STATE]
     rest = answers(SPEED, VISITS, CARS, first_slot=5, last_slot=8, resume=state)
-    found = [one.value for one in release_queries(rest, lambda: late) if one.tag is None]
+    found = [one.value for one in release_queries(rest, late) if one.tag is None]
     assert_equal(found, run(rest, late).answers)
     assert {one.question for one in found} == {"speed", "visits", "cars"}
 
@@ -209,11 +218,11 @@ def test_it_collects_what_a_pipeline_collects(run, kit, mechanism):
         )
 
     theirs = run(made(), batches)
-    mine = defaultdict(list)
-    for output in release_local(made(), batches):
-        mine[output.tag].append(output.value)
+    mine = Here(release_local(made(), batches))
+    assert list(mine)[-1] == STATE  # nobody goes on from it before all is released
     assert_equal(mine[None], theirs.releases)
     assert_equal(mine[LEDGER], theirs.ledger)
     assert_equal(mine[REVISIONS], theirs.revisions)
     assert mine[STATE] == theirs.state
     assert letters(mine[REJECTED]) == letters(theirs.rejected)
+    assert_same_counters(mine, theirs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -13,7 +13,7 @@ from apache_beam.typehints import KV
 from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, all_told
+from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
 from streamveil.mechanisms.core.parameter_checks import (
     lateness,
 )
@@ -82,6 +82,7 @@ class CollectHistograms(LocalPlan, beam.PTransform):
         ValueError: when applied to a windowed or triggered input.
     """
 
+    _: KW_ONLY
     allowed_lateness: int | str = 0
     """How long a slot of an unbounded input stays open: microseconds, or text such as `10m`."""
     heartbeat: beam.PTransform | None = None
@@ -121,7 +122,9 @@ class CollectHistograms(LocalPlan, beam.PTransform):
             answered.tallies.element_type = _BY_STREAM
             state = answered[STATE]
             answered[DONE].element_type = answered[REVISED].element_type = int
-            word = answered[DONE] | "TellServer" >> beam.Map(all_told).with_output_types(_BY_STREAM)
+            word = answered[DONE] | "TellServer" >> beam.Map(slots_sent).with_output_types(
+                _BY_STREAM
+            )
             crossing = (
                 (answered.tallies, word)
                 | "AddWord" >> beam.Flatten()

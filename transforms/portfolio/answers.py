@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -76,6 +76,7 @@ class PrivateAnswers(QueryPlan, beam.PTransform):
         InputLost, ValueError: as there.
     """
 
+    _: KW_ONLY
     allowed_lateness: int | str = 0
     """See :class:`PrivateHistograms`."""
     heartbeat: beam.PTransform | None = None

@@ -87,3 +87,21 @@ def test_what_is_in_a_group_adds_up_to_it(job, same):
         assert (a + b, c, east + west) == (east, west, everything)
         assert min(a, b, c) >= 0
     assert found.to_arrow().num_rows == 6 * len(found)
+
+
+def test_a_bad_line_is_told_once_where_bounds_are_chosen(tmp_path):
+    """The bounds are chosen by a look at all events, before they are counted."""
+    lines = [f"u{i},2024-01-0{1 + i % 4},{60 + i % 40}" for i in range(800)]
+    text = "\n".join(["user,time,speed", *lines, "one,line,of,too,many", "another,of,such,lines"])
+    (tmp_path / "events.csv").write_text(text)
+    speed = {"name": "speed", "statistic": "mean", "column": "speed", "bounds": "auto"}
+    found = sv.answers(
+        tmp_path / "events.csv",
+        questions={"base_slot": "1d", "questions": [speed]},
+        user="user",
+        time="time",
+        requirements={f"u{i}": (2, 20.0) for i in range(800)},
+        noise_key=bytes(range(32)),
+    )
+    assert found.rejected.num_rows == 2
+    assert (found.summary["read"], found.summary["rejected"]) == (802, {"unparsable": 2})
