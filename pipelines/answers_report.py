@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement, Slots, format_duration
 from streamveil.mechanisms.portfolio.bounds import set_aside
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.windows import sensitivity_of
 from streamveil.pipelines.report import day_edges
-from streamveil.transforms import PrivateAnswers
 
 Floats = npt.NDArray[np.float64]
 
@@ -245,10 +245,10 @@ class AnswersReport:
         return {one: float(cost / one.epsilon) for one, cost in zip(asked, paid, strict=True)}
 
 
-def shares_of(transform: PrivateAnswers) -> dict[str, float]:
+def shares_of(plan: QueryPlan) -> dict[str, float]:
     """Share of everybody's budget, by question."""
-    parts = (transform.units / transform.registry.classes.budgets).min(axis=1)
-    names = (question.name for question in transform.portfolio)
+    parts = (plan.units / plan.registry.classes.budgets).min(axis=1)
+    names = (question.name for question in plan.portfolio)
     return dict(zip(names, parts.tolist(), strict=True))
 
 

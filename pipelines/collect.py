@@ -9,10 +9,8 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.foreign import LOCAL_SAYING, NOT_LOCAL, NOT_LOCAL_RELEASE
-from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
@@ -21,10 +19,9 @@ from streamveil.pipelines.jobs import (
     given_by,
     in_time,
     refuse_options,
-    required_registry,
     run_and_tell,
 )
-from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.plans import local_plan_of
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.pipelines.values import check_required, check_revisions, dialect_of
 from streamveil.transforms import CollectHistograms
@@ -81,20 +78,8 @@ def _given(options: PipelineOptions) -> Any:
 
 
 def transform_of(given: Any, own: Any) -> CollectHistograms:
-    """The transform that these options ask for, whatever is read and written.
-
-    Raises ConfigurationError.
-    """
-    registry, inputs = required_registry("collect", given), Inputs.of(given)
-    return inputs.local_transform(
-        registry,
-        LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key, inputs.slots),
-        given.shards,
-        given.allowed_lateness,
-        given.max_rejected,
-        own.revise or 0,
-    )
+    """The transform that these options ask for. Raises ConfigurationError."""
+    return local_plan_of(given, own, CollectHistograms, allowed_lateness=given.allowed_lateness)
 
 
 def main(options: PipelineOptions, dry: str = "false") -> int:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.noise_keys import NoiseKey
 from streamveil.io import read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_bins
-from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.choice import Auto
+from streamveil.pipelines.options import REQUIRED
 from streamveil.pipelines.values import (
+    check_required,
     computed_of,
     default_requirement_of,
+    needs_table,
     range_of,
     requirement_columns_of,
 )
-from streamveil.transforms import Columns, PrivateHistograms
 
-if TYPE_CHECKING:
-    from streamveil.transforms import CollectHistograms
+H = TypeVar("H", bound=HistogramPlan)
+L = TypeVar("L", bound=LocalPlan)
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,20 @@ class Inputs:
             last_slot,
         )
 
-    def local_transform(
+    def local_plan(
         self,
         registry: Registry,
         mechanism: str,
         noise_key: NoiseKey | None = None,
-        shards: int = 1,
-        allowed_lateness: int | str = 0,
-        max_rejected: float = MAX_REJECTED,
-        revise: int = 0,
-    ) -> CollectHistograms:
-        """The transform that plays the local setting. Raises ConfigurationError."""
-        from streamveil.transforms import CollectHistograms
+        *,
+        kind: Callable[..., L],
+        **more: Any,
+    ) -> L:
+        """The plan of the local setting: a `kind` of `LocalPlan`, given `more` of its arguments.
 
-        return CollectHistograms(
+        Raises ConfigurationError.
+        """
+        return kind(
             registry=registry,
             domain=self.domain,
             slots=self.slots,
@@ -90,30 +93,21 @@ class Inputs:
             noise_key=noise_key,
             first_slot=self.first_slot,
             last_slot=self.last_slot,
-            shards=shards,
-            allowed_lateness=allowed_lateness,
             keep=self.keep,
-            max_rejected=max_rejected,
-            revise=revise,
+            **more,
         )
 
-    def transform(
+    def plan(
         self,
         registry: Registry,
         mechanism: str,
         noise_key: NoiseKey | None = None,
-        shards: int = 1,
-        longest_window: int | None = None,
-        allowed_lateness: int | str = 0,
-        max_rejected: float = MAX_REJECTED,
-        revise: int = 0,
-        limit: Limit | Auto | None = None,
         *,
-        changing: bool = False,
-        keeps: bool = True,
-    ) -> PrivateHistograms:
-        """The transform that counts and releases these events. Raises ConfigurationError."""
-        return PrivateHistograms(
+        kind: Callable[..., H],
+        **more: Any,
+    ) -> H:
+        """The same of what counts and releases these events: a `kind` of `HistogramPlan`."""
+        return kind(
             registry=registry,
             domain=self.domain,
             slots=self.slots,
@@ -124,15 +118,8 @@ class Inputs:
             noise_key=noise_key,
             first_slot=self.first_slot,
             last_slot=self.last_slot,
-            shards=shards,
-            longest_window=longest_window,
-            allowed_lateness=allowed_lateness,
             keep=self.keep,
-            max_rejected=max_rejected,
-            revise=revise,
-            limit=limit,
-            changing=changing,
-            keeps=keeps,
+            **more,
         )
 
 
@@ -173,3 +160,14 @@ def registry_of(given: Any) -> Registry | None:
             "--requirements as one, or Registry.of(..., default=...)"
         )
     return as_registry(table, "requirements")
+
+
+def required_registry(command: str, given: Any, required: Sequence[str] = REQUIRED) -> Registry:
+    """The table of requirements, when all options are there that are required.
+
+    Raises ConfigurationError.
+    """
+    check_required(command, given, (*required, *needs_table(given)))
+    registry = registry_of(given)
+    assert registry is not None
+    return registry

@@ -40,25 +40,21 @@ from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost, MachineFault
-from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.claims import claimed, drop_claims
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
-from streamveil.pipelines.inputs import registry_of
 from streamveil.pipelines.job_servers import BATCH_ONLY
 from streamveil.pipelines.launch import FlinkOptions, run
 from streamveil.pipelines.logs import tell
-from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
+from streamveil.pipelines.options import add_job_options, add_shared_options
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import (
     check_going_on,
-    check_required,
     check_summary,
-    needs_table,
     take_query,
 )
 
@@ -128,17 +124,6 @@ def refuse_options(
     for kind, reasons in refused.items():
         usual = PipelineOptions([]).view_as(kind)
         refuse_foreign(options.view_as(kind), usual, reasons, saying)
-
-
-def required_registry(command: str, given: Any, required: Sequence[str] = REQUIRED) -> Registry:
-    """The table of requirements, when all options are there that are required.
-
-    Raises ConfigurationError.
-    """
-    check_required(command, given, (*required, *needs_table(given)))
-    registry = registry_of(given)
-    assert registry is not None
-    return registry
 
 
 def following_of(given: Any, own: Any) -> Following | None:

@@ -18,13 +18,9 @@ from streamveil.io import (
     is_endless,
     is_stream,
     per_record_sink_of,
-    read_domain,
     source_of,
 )
-from streamveil.mechanisms.core.domains import Categories
-from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.budgets import budget_of, lookup_of
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.dry_run import preview_per_record
@@ -45,30 +41,27 @@ from streamveil.pipelines.jobs import (
     run_with_card,
     telling_of_tables,
 )
-from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import (
     COUNT,
     RUNNING_COUNT,
-    TABLE,
     add_per_record_options,
 )
 from streamveil.pipelines.overlaps import refuse_in_input
+from streamveil.pipelines.plan_texts import about_records
+from streamveil.pipelines.plans import columns_of, records_plan_of
 from streamveil.pipelines.release import ReleaseOptions
-from streamveil.pipelines.statistics import WITHOUT_VALUE, WITHOUT_WINDOW, check_statistic
-from streamveil.pipelines.values import check_required, dialect_of, range_of
+from streamveil.pipelines.values import check_required, dialect_of
 from streamveil.transforms.per_record import (
-    Budget,
-    CategoryBudget,
     PerRecordCount,
     PerRecordDistinctCount,
     PerRecordMax,
     PerRecordRunningTotal,
     PerRecordSum,
-    ValueBudget,
 )
+from streamveil.transforms.per_record.statistics import PerRecord
 
-STATISTICS: Mapping[str, Callable[..., beam.PTransform]] = {
+STATISTICS: Mapping[str, Callable[..., PerRecord]] = {
     COUNT: PerRecordCount,
     "sum": PerRecordSum,
     "max": PerRecordMax,
@@ -157,7 +150,7 @@ class PerRecordJob:
         if summary.handed_over:
             return HANDED_OVER
         written = [f"wrote {path}" for path in (self.output, self.card.path) if path]
-        return "\n".join([summary_of(self.transform), *written])
+        return "\n".join([about_records(self.transform), *written])
 
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
@@ -172,89 +165,9 @@ def job_of(options: PipelineOptions) -> PerRecordJob:
     return in_time(job, options)
 
 
-def summary_of(made: Any) -> str:
-    """What a transform releases: public, whatever the records are."""
-    slots = "one window of all times"
-    keys = number_of(len(made.keys), "key") if made.keys else ""
-    if made.slots is not None and None not in (made.first_slot, made.last_slot):
-        number = made.last_slot - made.first_slot + 2 - getattr(made, "sliding", 1)
-        slots = number_of(number, "window")
-    elif made.slots is not None:
-        slots = "a window with every slot"
-    shared = made.max_records_per_user
-    share = "" if shared == 1 else f", divided by {shared} records of one person"
-    return (
-        f"released: {' for each of '.join(filter(None, (slots, keys)))}\n"
-        f"budget:   each record paid its own at most, once{share}"
-    )
-
-
-def columns_of(given: Any) -> tuple[str, ...]:
-    """The columns that are read, each once."""
-    columns = (given.value_column, given.budget_column, given.key_column, given.time_column)
-    return tuple(dict.fromkeys(column for column in columns if column))
-
-
-def transform_of(given: Any) -> beam.PTransform:
-    """The transform that these options ask for, whatever is read and written.
-
-    Raises ConfigurationError.
-    """
-    check_statistic(given)
-    kind = given.statistic
-    times = _times(given)
-    arguments: dict[str, Any] = {
-        "mechanism": given.mechanism,
-        "beta": given.beta,
-        "max_records_per_user": given.max_records_per_user,
-        "noise_key": noise_key(given.noise_key, times.get("slots")),
-        "allowed_lateness": given.allowed_lateness,
-        **times,
-        **_keys(given),
-    }
-    if kind not in WITHOUT_VALUE:
-        arguments |= {"value": given.value_column, "value_max": given.value_max}
-    if kind not in WITHOUT_WINDOW:
-        arguments["sliding"] = given.window
-    return STATISTICS[kind](_budget_of(given), **arguments)
-
-
-def _budget_of(given: Any) -> Budget:
-    if given.budget.startswith(TABLE):
-        path = given.budget.removeprefix(TABLE)
-        lookup = lookup_of(path, given.epsilon_min, given.epsilon_max)
-        return CategoryBudget(given.budget_column, lookup)
-    column = given.budget_column or given.value_column
-    return ValueBudget(column, budget_of(given.budget, given.value_max, given.epsilon_max))
-
-
-def _times(given: Any) -> dict[str, Any]:
-    """Arguments that say how time is cut."""
-    if not given.slot:
-        return {}
-    slots, first, last = range_of(given)
-    return {
-        "time": given.time_column,
-        "time_zone": "UTC" if given.time_zone is None else given.time_zone,
-        "time_unit": given.time_unit,
-        "time_format": given.time_format,
-        "slots": slots,
-        "first_slot": first,
-        "last_slot": last,
-    }
-
-
-def _keys(given: Any) -> dict[str, Any]:
-    """Arguments that say which keys there are. Raises ConfigurationError."""
-    if not given.keys:
-        return {}
-    try:
-        found = read_domain(given.keys, given.key_column)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--keys={given.keys}: {error}") from None
-    if not isinstance(found, Categories):
-        raise ConfigurationError(f"--keys={given.keys}: give a list A,B,C or a file of keys")
-    return {"key": given.key_column, "keys": found.values}
+def transform_of(given: Any) -> PerRecord:
+    """The transform that these options ask for. Raises ConfigurationError."""
+    return records_plan_of(given, STATISTICS, allowed_lateness=given.allowed_lateness)
 
 
 def main(options: PipelineOptions, dry: str = "false") -> int:

@@ -18,11 +18,9 @@ from streamveil.io import (
     is_stream,
     make_folder,
     portfolio_ledger_sink_of,
-    questions_of,
-    read_questions,
     read_table,
 )
-from streamveil.mechanisms.core.records import ConfigurationError, format_duration
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.pipelines.answers_report import AnswersReport, Floats, shares_of
 from streamveil.pipelines.cards.files import card_in
@@ -32,19 +30,19 @@ from streamveil.pipelines.follow import Following
 from streamveil.pipelines.jobs import (
     Job,
     in_time,
-    required_registry,
     run_and_tell,
     telling_what_is_whole,
 )
-from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import answers_kind
+from streamveil.pipelines.plan_texts import about_shares
+from streamveil.pipelines.plans import query_plan_of
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
-from streamveil.pipelines.values import base_range_of, computed_of, dialect_of
-from streamveil.transforms import PrivateAnswers, columns_for
+from streamveil.pipelines.values import dialect_of
+from streamveil.transforms import PrivateAnswers
 
 
 @dataclass(frozen=True)
@@ -190,59 +188,8 @@ def _refuse_stream(output: str) -> None:
 
 
 def transform_of(given: Any) -> PrivateAnswers:
-    """The transform that these options ask for, whatever is read and written.
-
-    Raises ConfigurationError.
-    """
-    portfolio = portfolio_of(given.questions)
-    registry = required_registry("release", given, ("user_column", "time_column"))
-    base, first_slot, last_slot = base_range_of(given, portfolio.base)
-    portfolio = replace(portfolio, base=base)
-    columns = columns_for(
-        portfolio,
-        given.user_column,
-        given.time_column,
-        time_zone="UTC" if given.time_zone is None else given.time_zone,
-        time_unit=given.time_unit,
-        time_format=given.time_format,
-        computed=computed_of(given),
-    )
-    return PrivateAnswers(
-        portfolio,
-        registry,
-        columns,
-        adjacency=given.adjacency,
-        noise_key=noise_key(given.noise_key, base),
-        first_slot=first_slot,
-        last_slot=last_slot,
-        shards=given.shards,
-        allowed_lateness=given.allowed_lateness,
-        max_rejected=given.max_rejected,
-    )
-
-
-def portfolio_of(questions: Any) -> Portfolio:
-    """The portfolio of a file, or of Python or a pipeline in YAML, a mapping.
-
-    Raises ConfigurationError.
-    """
-    if isinstance(questions, Portfolio):
-        return questions
-    if not isinstance(questions, str):
-        return questions_of(questions)
-    try:
-        return read_questions(questions)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--questions: {error}") from None
-
-
-def about_shares(transform: PrivateAnswers) -> str:
-    """How everybody's budget is divided, which is public."""
-    listed = ", ".join(f"{name} {part:.1%}" for name, part in shares_of(transform).items())
-    base = format_duration(transform.portfolio.base.length)
-    open_ones = sum(question.share is None for question in transform.portfolio)
-    later = "; planned again from answers" if transform.shares is None and open_ones > 1 else ""
-    return f"shares of everybody's budget, whose windows are in slots of {base}: {listed}{later}"
+    """The transform that these options ask for. Raises ConfigurationError."""
+    return query_plan_of(given, PrivateAnswers, allowed_lateness=given.allowed_lateness)
 
 
 def main(given: Any, options: PipelineOptions, dry: str, following: Following | None) -> int:

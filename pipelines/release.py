@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +10,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_endless, is_stream, requirement_changes_of
-from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.choice import Auto
-from streamveil.mechanisms.presence.limits import block_length
-from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
-from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
@@ -29,19 +19,16 @@ from streamveil.pipelines.jobs import (
     following_of,
     given_by,
     in_time,
-    required_registry,
     run_and_tell,
 )
-from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
-from streamveil.pipelines.options import REQUIRED, add_release_options
+from streamveil.pipelines.options import add_release_options
+from streamveil.pipelines.plan_texts import about_least_total, about_limits
+from streamveil.pipelines.plans import histogram_plan_of, is_dynamic
 from streamveil.pipelines.values import (
-    budget_for_ever,
     check_required,
     check_revisions,
     dialect_of,
-    life_limit_of,
-    limit_of,
 )
 from streamveil.transforms import PrivateHistograms
 
@@ -134,117 +121,8 @@ class ReleaseJob(Job[PrivateHistograms]):
 
 
 def transform_of(given: Any, own: Any) -> PrivateHistograms:
-    """The transform that these options ask for, whatever is read and written.
-
-    Raises ConfigurationError.
-    """
-    promise = promise_of(own)
-    if promise == WINDOWS:
-        registry, default = required_registry("release", given), DEFAULT
-    else:
-        registry = _one_class(given, own)
-        default = DEFAULT if promise == USER else INFINITE_DEFAULT
-    if own.longest_window is not None and own.requirement_changes is None and not own.state:
-        raise ConfigurationError(
-            f"--longest_window={own.longest_window} is about changes: give "
-            "--requirement_changes or --state as well, or leave it out"
-        )
-    inputs = Inputs.of(given)
-    limit: Limit | Auto | None = None
-    if promise == USER:
-        limit = life_limit_of(own.max_slots)
-    elif own.max_slots is not None:
-        limit = limit_of(own.max_slots)
-        if promise == INFINITE:
-            raise ConfigurationError(
-                f"--max_slots={own.max_slots} is about windows: leave it out with "
-                f"--guarantee={INFINITE}, or choose --guarantee={USER}"
-            )
-    return inputs.transform(
-        registry,
-        default if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key, inputs.slots),
-        given.shards,
-        own.longest_window,
-        given.allowed_lateness,
-        given.max_rejected,
-        own.revise or 0,
-        limit,
-        changing=limit is not None and own.requirement_changes is not None,
-        keeps=bool(own.state),
-    )
-
-
-def _one_class(given: Any, own: Any) -> Registry:
-    """Everybody, with one budget forever."""
-    check_required("release", given, REQUIRED)
-    return Registry.of(default=(budget_for_ever(given, own), 0))
-
-
-def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
-    """Of how many events a slot must be to be worth measuring, and how grave that is.
-
-    It follows from what is public. Where a public total is smaller, all is in vain. None where
-    every slot is worth it.
-    """
-    if not transform.population.requirements.forever:
-        return None
-    from streamveil.mechanisms.infinite.gated import Gated
-
-    gated = mechanism(transform.mechanism, transform.population)
-    if not isinstance(gated, Gated):
-        return None
-    least, total = gated.least_total, gated.public_total
-    told = f"slots need about {least:,} events or more for anything to be measured"
-    if not total or total >= least:
-        return told, logging.INFO
-    return (
-        f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
-        "give longer slots, fewer bins or a larger --epsilon, or choose --guarantee=w-event",
-        logging.WARNING,
-    )
-
-
-def about_limits(transform: PrivateHistograms) -> str | None:
-    """For whom a limit on presence is left out, because it does not pay for them.
-
-    With a public rate, what was chosen by it. None where there is nothing to say before the run.
-    """
-    limit, registry = transform.limit, transform.registry
-    if isinstance(limit, Auto):
-        return _about_choice(transform, limit)
-    if not isinstance(limit, Limit) or transform.limits is None:
-        return None
-    left = [k for k, one in enumerate(transform.limits) if one.is_none]
-    if not left:
-        return None
-    users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
-    return (
-        f"max_slots={limit.max_slots} does not pay over windows of {number_of(longest, 'slot')}"
-        f" or less: {users:,} of {number_of(registry.sizes.sum(), 'user')} count in every slot"
-    )
-
-
-def _about_choice(transform: PrivateHistograms, auto: Auto) -> str | None:
-    registry, limits = transform.registry, transform.limits
-    asked = "max_slots=auto" if auto.rate is None else f"max_slots=auto:{auto.rate:g}"
-    if limits is None:
-        longest = number_of(registry.classes.longest, "slot")
-        return (
-            f"{asked}: over windows of {longest} or less, in {number_of(auto.blocks, 'block')}, no "
-            "limit is worth it, so users count in every slot"
-        )
-    if auto.rate is None:  # a run tells what it chose
-        return None
-    users: Counter[str] = Counter()
-    own = registry.max_slots or (None,) * len(limits)
-    for k, (limit, said) in enumerate(zip(limits, own, strict=True)):
-        if said is None:
-            length = block_length(registry.classes[k].window, limit.blocks)
-            some = f"the first {limit.max_slots} of {length} slots"
-            users["every slot" if limit.is_none else some] += int(registry.sizes[k])
-    found = ", ".join(f"{number_of(n, 'user')} in {where}" for where, n in users.items())
-    return f"{asked}: users count as chosen, {found}" if found else None
+    """The transform that these options ask for. Raises ConfigurationError."""
+    return histogram_plan_of(given, own, PrivateHistograms, allowed_lateness=given.allowed_lateness)
 
 
 def tell_before(transform: PrivateHistograms) -> None:
@@ -260,12 +138,6 @@ def tell_limits(transform: PrivateHistograms) -> None:
     told = about_limits(transform)
     if told is not None:
         tell(told)
-
-
-def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
-    """Whether rows of the ledger are about requirements that change."""
-    by_ledger = changes is not None and transform.limits is None
-    return by_ledger or only_dynamic(transform.mechanism)
 
 
 # What only some runs need is imported by them: a run begins sooner.

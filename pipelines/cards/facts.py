@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamveil import __version__
+from streamveil.engine.per_record.records_plan import RecordsPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.domains import Domain, Edges, Grid, parts_of
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.records import Slots, format_duration, format_time
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.randomness.noise import NoiseKeys, derived_key
-from streamveil.pipelines.cards.promises import Chosen, Record, Transform, promise_of
+from streamveil.pipelines.cards.promises import Chosen, Plan, Record, promise_of
 from streamveil.pipelines.cards.registry_form import deployment_of
-from streamveil.transforms import CollectHistograms, PrivateAnswers
-from streamveil.transforms.per_record.statistics import PerRecord
 
 FORMAT = "streamveil card 1"
 GIVEN, DRAWN = "given", "drawn"
@@ -32,7 +33,7 @@ _FINGERPRINT_BYTES = 8
 
 def card_of(
     command: str,
-    transform: Transform,
+    plan: Plan,
     runs: Sequence[Mapping[str, Any]],
     *,
     drawn: bool | None = None,
@@ -42,37 +43,37 @@ def card_of(
     changes: bool = False,
     chosen: Chosen | None = None,
 ) -> Record:
-    """The card of what a transform has released.
+    """The card of what a plan has released.
 
     Args:
         command: that was run.
-        transform: with its public tables read, as it was applied.
+        plan: with its public tables read, as it was applied.
         runs: of it, as :func:`run_of` makes them; one at least.
         drawn: whether its key was drawn by the run; where nobody gave one, when None.
-        decided_by: what decides which slots there are; by the options of the transform, when None.
+        decided_by: what decides which slots there are; by the options of the plan, when None.
         in_force: classes that the ledger has beside those of the table.
         grants: see :func:`promise_of`.
         changes: the same.
         chosen: the same.
     """
-    promise = promise_of(transform, changes=changes, grants=grants, chosen=chosen)
+    promise = promise_of(plan, changes=changes, grants=grants, chosen=chosen)
     if in_force:
         promise["in_force"] = list(in_force)
-    asked = drawn if drawn is not None else transform.noise_key is None
+    asked = drawn if drawn is not None else plan.noise_key is None
     made: Record = {
         "format": FORMAT,
         "command": command,
         "promise": promise,
-        "data": _data_of(transform, decided_by or _range_of(transform)),
-        "mechanism": _mechanism_of(transform),
-        "noise_key": {"source": DRAWN if asked else GIVEN, "keys": _keys_of(transform)},
+        "data": _data_of(plan, decided_by or _range_of(plan)),
+        "mechanism": _mechanism_of(plan),
+        "noise_key": {"source": DRAWN if asked else GIVEN, "keys": _keys_of(plan)},
         "runs": list(runs),
     }
     return {**made, "deployment": deployment_of(made)}
 
 
 def run_of(
-    transform: Transform,
+    plan: Plan,
     first_slot: int | None,
     last_slot: int | None,
     files: Mapping[str, Mapping[str, str]],
@@ -81,13 +82,13 @@ def run_of(
     """What one run released.
 
     Args:
-        transform: that did.
+        plan: that did.
         first_slot: of it; base slots of questions; None where time is not cut, or nobody knows.
         last_slot: the same.
         files: by what is in them, name and digest: see `files.py`.
         more: facts of this kind of run.
     """
-    slots = transform.slots
+    slots = plan.slots
     times: Record = {}
     if slots is not None and first_slot is not None:
         times |= {"first_slot": first_slot, "start": format_time(slots.start(first_slot))}
@@ -101,56 +102,57 @@ def fingerprint(key: bytes) -> str:
     return derived_key(key, "card")[:_FINGERPRINT_BYTES].hex()
 
 
-def _keys_of(transform: Transform) -> list[Record]:
+def _keys_of(plan: Plan) -> list[Record]:
     """The fingerprint of each key, and the slot from which on it is used."""
-    keys = NoiseKeys.of(transform._key())
+    keys = NoiseKeys.of(plan._key())
     pairs = [(None, keys.first), *keys.later]
     return [{"from_slot": slot, "fingerprint": fingerprint(key)} for slot, key in pairs]
 
 
-def _mechanism_of(transform: Transform) -> str | None:
+def _mechanism_of(plan: Plan) -> str | None:
     """Its name with its options; None of questions, each of which has its own."""
-    if isinstance(transform, PrivateAnswers):
+    if isinstance(plan, QueryPlan):
         return None
-    if isinstance(transform, PerRecord):
-        return transform.plan().mechanism
-    return transform.mechanism
+    if isinstance(plan, RecordsPlan):
+        return plan.plan().mechanism
+    return plan.mechanism
 
 
-def _data_of(transform: Transform, decided_by: str) -> Record:
+def _data_of(plan: Plan, decided_by: str) -> Record:
     """What the figures mean: all of it is public."""
-    if isinstance(transform, PerRecord):
-        return _data_of_records(transform)
-    columns = transform.columns
+    if isinstance(plan, RecordsPlan):
+        return _data_of_records(plan)
+    columns = plan.columns
     stated: Record = {
         "columns": {"user": columns.user, "value": list(columns.value), "time": columns.time},
-        **slots_stated(transform.slots),
+        **slots_stated(plan.slots),
         "range": decided_by,
     }
-    if isinstance(transform, PrivateAnswers):
-        return {**stated, "questions": _questions(transform.portfolio)}
-    stated |= {"domain": domain_stated(transform.domain), "keep": transform.keep}
-    if isinstance(transform, CollectHistograms):
+    if isinstance(plan, QueryPlan):
+        return {**stated, "questions": _questions(plan.portfolio)}
+    stated |= {"domain": domain_stated(plan.domain), "keep": plan.keep}
+    if isinstance(plan, LocalPlan):
         return {**stated, "max_contributions": 1}
-    return {**stated, "max_contributions": transform.max_contributions}
+    return {**stated, "max_contributions": plan.max_contributions}
 
 
-def _range_of(transform: Transform) -> str:
+def _range_of(plan: Plan) -> str:
     """What decides which slots there are."""
-    return EVENTS if None in (transform.first_slot, transform.last_slot) else OPTIONS
+    return EVENTS if None in (plan.first_slot, plan.last_slot) else OPTIONS
 
 
-def _data_of_records(transform: PerRecord) -> Record:
-    plan = transform.plan()
-    columns = {"value": transform.value, "key": transform.key, "time": transform.time}
+def _data_of_records(plan: RecordsPlan) -> Record:
+    on_workers = plan.plan()
+    kind = on_workers.kind
+    columns = {"value": plan.value, "key": plan.key, "time": plan.time}
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
-        **({} if transform.slots is None else slots_stated(transform.slots)),
-        "keys": list(transform.keys),
-        "statistic": f"running_{plan.kind}" if transform.running else plan.kind,
-        "value_max": plan.bounds.value_max,
-        "window": transform.sliding,
-        "running": transform.running,
+        **({} if plan.slots is None else slots_stated(plan.slots)),
+        "keys": list(plan.keys),
+        "statistic": f"running_{kind}" if plan.running else kind,
+        "value_max": on_workers.bounds.value_max,
+        "window": plan.sliding,
+        "running": plan.running,
     }
 
 

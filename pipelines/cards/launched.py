@@ -14,7 +14,7 @@ from streamveil.io import is_stream
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import card_of, run_of
 from streamveil.pipelines.cards.files import card_text, name_of
-from streamveil.pipelines.cards.promises import Record, Transform, possible_limits
+from streamveil.pipelines.cards.promises import Plan, Record, possible_limits
 from streamveil.pipelines.cards.registry_form import deployment_of
 
 _STATED = ("format", "command", "data", "mechanism")
@@ -24,7 +24,7 @@ _LEARNT = ("in_force", "classes")
 
 def card_at_launch(
     command: str,
-    transform: Transform,
+    plan: Plan,
     places: Mapping[str, str],
     *,
     decided_by: str | None = None,
@@ -35,7 +35,7 @@ def card_at_launch(
 
     Args:
         command: that is run.
-        transform: that it applies.
+        plan: that it applies.
         places: where what may be published goes, files and streams, by what it is.
         decided_by: see :func:`card_of`.
         drawn: the same.
@@ -44,21 +44,21 @@ def card_at_launch(
     files = {kind: {"name": name_of(path)} for kind, path in files_of(places).items()}
     streams = streams_of(places)
     run = run_of(
-        transform,
-        transform.first_slot,
-        transform.last_slot,
+        plan,
+        plan.first_slot,
+        plan.last_slot,
         files,
         **({"streams": streams} if streams else {}),
         open=True,
     )
     return card_of(
         command,
-        transform,
+        plan,
         [run],
         drawn=drawn,
         decided_by=decided_by,
         changes=changes,
-        chosen=possible_limits(transform),
+        chosen=possible_limits(plan),
     )
 
 

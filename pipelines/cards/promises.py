@@ -11,6 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamveil.engine.metrics import LIMITED_PREFIX
+from streamveil.engine.per_record.budgets import CategoryBudget, ValueBudget
+from streamveil.engine.per_record.records_plan import RecordsPlan
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
@@ -19,9 +24,6 @@ from streamveil.mechanisms.portfolio.bounds import set_aside
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.per_record import CategoryBudget, ValueBudget
-from streamveil.transforms.per_record.statistics import PerRecord
 
 LOCAL, PER_RECORD = "local w-event", "per-record"
 GUARANTEES = (WINDOWS, INFINITE, USER, LOCAL, PER_RECORD)
@@ -32,7 +34,7 @@ ANY = "any"
 Record = dict[str, Any]
 Chosen = Mapping[int, list[int | None]]
 """Limits on presence that a run may have chosen for a class, by the length of a block."""
-Transform = PrivateHistograms | CollectHistograms | PrivateAnswers | PerRecord
+Plan = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
 
 UNITS: Mapping[str, str] = {
     WINDOWS: "all events of one user in any `window` consecutive slots",
@@ -49,26 +51,26 @@ def setting_of(guarantee: str) -> str:
 
 
 def promise_of(
-    transform: Transform, *, changes: bool = False, grants: int = 0, chosen: Chosen | None = None
+    plan: Plan, *, changes: bool = False, grants: int = 0, chosen: Chosen | None = None
 ) -> Record:
-    """What a transform promises, as the card states it.
+    """What a plan promises, as the card states it.
 
     Args:
-        transform: with its public tables read.
+        plan: with its public tables read.
         chosen: limits that the run chose: see :func:`chosen_limits`.
         changes: whether requirements change, or have changed.
         grants: how often one budget forever was granted again.
     """
-    if isinstance(transform, PerRecord):
-        return _of_records(transform)
-    registry, guarantee = transform.registry, guarantee_of(transform)
+    if isinstance(plan, RecordsPlan):
+        return _of_records(plan)
+    registry, guarantee = plan.registry, guarantee_of(plan)
     stated: Record = {
         "guarantee": guarantee,
         "setting": setting_of(guarantee),
         "unit": UNITS[guarantee],
-        "adjacency": ANY if guarantee == LOCAL else transform.adjacency,
+        "adjacency": ANY if isinstance(plan, LocalPlan) else plan.adjacency,
         "delta": 0,
-        "classes": _classes(transform, registry, chosen or {}),
+        "classes": _classes(plan, registry, chosen or {}),
     }
     if guarantee == INFINITE:
         stated["granted_again"] = grants
@@ -77,24 +79,24 @@ def promise_of(
     return stated
 
 
-def guarantee_of(transform: Transform) -> str:
-    """Which of `GUARANTEES` a transform gives."""
-    if isinstance(transform, PerRecord):
+def guarantee_of(plan: Plan) -> str:
+    """Which of `GUARANTEES` a plan gives."""
+    if isinstance(plan, RecordsPlan):
         return PER_RECORD
-    if isinstance(transform, CollectHistograms):
+    if isinstance(plan, LocalPlan):
         return LOCAL
-    if not transform.registry.classes.forever:
+    if not plan.registry.classes.forever:
         return WINDOWS
-    limits = getattr(transform, "limits", None)
+    limits = getattr(plan, "limits", None)
     return INFINITE if limits is None else USER
 
 
-def _classes(transform: Transform, registry: Registry, chosen: Chosen) -> list[Record]:
+def _classes(plan: Plan, registry: Registry, chosen: Chosen) -> list[Record]:
     """One for each class of the table, as the ledger has them: by window and epsilon."""
-    limits = getattr(transform, "limits", None)
-    if limits is not None:
-        registry, limits = transform.known, _stated(transform, limits, chosen)
-    looks = _looks(transform, registry)
+    limits = None
+    if isinstance(plan, HistogramPlan) and plan.limits is not None:
+        registry, limits = plan.known, _stated(plan, plan.limits, chosen)
+    looks = _looks(plan, registry)
     listed = [
         {
             "window": None if isinstance(one, Lifetime) else one.window,
@@ -114,9 +116,9 @@ def class_key(stated: Mapping[str, Any]) -> tuple[float, float]:
     return (float("inf") if window is None else window, stated["epsilon"])
 
 
-def _stated(transform: PrivateHistograms, limits: Sequence[Limit], chosen: Chosen) -> list[Record]:
+def _stated(plan: HistogramPlan, limits: Sequence[Limit], chosen: Chosen) -> list[Record]:
     """In how many slots the users of each class count."""
-    looks = transform.looks or [None] * len(limits)
+    looks = plan.looks or [None] * len(limits)
     return [
         {
             "max_slots": _slots_of(limit) if look is None else _any_of(one, limit, chosen),
@@ -124,7 +126,7 @@ def _stated(transform: PrivateHistograms, limits: Sequence[Limit], chosen: Chose
             "in_life": limit.in_life,
             "chosen": limit.chosen,
         }
-        for one, limit, look in zip(transform.known.classes, limits, looks, strict=True)
+        for one, limit, look in zip(plan.known.classes, limits, looks, strict=True)
     ]
 
 
@@ -152,23 +154,23 @@ def chosen_limits(counters: Mapping[str, int]) -> dict[int, list[int | None]]:
     return found
 
 
-def possible_limits(transform: Transform) -> dict[int, list[int | None]]:
+def possible_limits(plan: Plan) -> dict[int, list[int | None]]:
     """The limits that a run may choose, before it has: as of :func:`chosen_limits`."""
-    looks = [look for look in getattr(transform, "looks", ()) if look is not None]
+    looks = [look for look in getattr(plan, "looks", ()) if look is not None]
     found: dict[int, list[int | None]] = {look.every: look.limits.tolist() for look in looks}
     return {**found, 1: [None]} if looks else {}
 
 
-def _looks(transform: Transform, registry: Registry) -> list[float]:
+def _looks(plan: Plan, registry: Registry) -> list[float]:
     """What a look at numbers, for bounds, cost each class of a portfolio."""
-    if not isinstance(transform, PrivateAnswers):
+    if not isinstance(plan, QueryPlan):
         return []
-    units = set_aside(transform.portfolio, registry.classes, registry.sizes)
+    units = set_aside(plan.portfolio, registry.classes, registry.sizes)
     return to_epsilon(units).tolist() if units.any() else []
 
 
-def _of_records(transform: PerRecord) -> Record:
-    bounds = transform.budget.bounds
+def _of_records(plan: RecordsPlan) -> Record:
+    bounds = plan.budget.bounds
     return {
         "guarantee": PER_RECORD,
         "setting": setting_of(PER_RECORD),
@@ -177,8 +179,8 @@ def _of_records(transform: PerRecord) -> Record:
         "delta": 0,
         "epsilon_max": bounds.epsilon_max,
         "epsilon_min": bounds.epsilon_min,
-        "budget": _budget(transform.budget),
-        "max_records_per_user": transform.max_records_per_user,
+        "budget": _budget(plan.budget),
+        "max_records_per_user": plan.max_records_per_user,
     }
 
 

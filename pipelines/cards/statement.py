@@ -13,7 +13,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import STREAM
 from streamveil.pipelines.cards.files import EDITED, card_beside, read_card, write_card
 from streamveil.pipelines.cards.launched import card_at_launch, files_of, gone_on, streams_of
-from streamveil.pipelines.cards.promises import Record, Transform
+from streamveil.pipelines.cards.promises import Plan, Record
 from streamveil.pipelines.cards.writing import card_of_run
 
 
@@ -26,7 +26,7 @@ class Statement:
     """
 
     command: str
-    transform: Transform
+    transform: Plan
     output: str
     """Where releases go: a file, a folder of answers, or a stream."""
     places: Mapping[str, str]

@@ -10,6 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.per_record.records_plan import RecordsPlan
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import format_duration
 from streamveil.mechanisms.portfolio.questions import Portfolio
@@ -17,9 +21,7 @@ from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.cards.facts import CLOCK, card_of, run_of
 from streamveil.pipelines.cards.files import chained, digest_of, file_of, is_public, name_of
 from streamveil.pipelines.cards.launched import streams_of
-from streamveil.pipelines.cards.promises import Record, Transform, chosen_limits
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.per_record.statistics import PerRecord
+from streamveil.pipelines.cards.promises import Plan, Record, chosen_limits
 
 ANSWERS = "answers-"
 """What the answers to a question are called among files, before the question's name."""
@@ -33,7 +35,7 @@ Files = Mapping[str, str]
 
 def card_of_run(
     command: str,
-    transform: Transform,
+    plan: Plan,
     files: Files,
     counters: Mapping[str, int],
     *,
@@ -45,7 +47,7 @@ def card_of_run(
 
     Args:
         command: that was run.
-        transform: that it applied.
+        plan: that it applied.
         files: that it wrote, whole by now.
         counters: of the run.
         streams: of what did not go to files the kind of the place, by what it is.
@@ -55,17 +57,17 @@ def card_of_run(
     Raises:
         ConfigurationError: for a file that cannot be read back.
     """
-    tables = {kind: read_slots(path) for kind, path in _with_slots(transform, files).items()}
+    tables = {kind: read_slots(path) for kind, path in _with_slots(plan, files).items()}
     public = {kind: file_of(path) for kind, path in files.items() if is_public(kind)}
-    read = "ledger" in files and _may_differ(transform, changes)
+    read = "ledger" in files and _may_differ(plan, changes)
     ledger = read_table(files["ledger"]) if read else None
-    run = _run_of(transform, tables, public, **({"streams": dict(streams)} if streams else {}))
+    run = _run_of(plan, tables, public, **({"streams": dict(streams)} if streams else {}))
     return card_of(
         command,
-        transform,
+        plan,
         [run],
         decided_by=decided_by,
-        in_force=in_force(ledger, transform),
+        in_force=in_force(ledger, plan),
         changes=changes,
         chosen=chosen_limits(counters),
     )
@@ -73,38 +75,38 @@ def card_of_run(
 
 def card_in_memory(
     command: str,
-    transform: Transform,
+    plan: Plan,
     tables: Mapping[str, pa.Table],
     counters: Mapping[str, int],
     *,
     changes: bool = False,
 ) -> Record:
     """The same of a run in memory: `tables` in place of files."""
-    slots = _with_slots(transform, tables)
+    slots = _with_slots(plan, tables)
     return card_of(
         command,
-        transform,
-        [_run_of(transform, slots, {})],
-        in_force=in_force(tables.get("ledger"), transform),
+        plan,
+        [_run_of(plan, slots, {})],
+        in_force=in_force(tables.get("ledger"), plan),
         changes=changes,
         chosen=chosen_limits(counters),
     )
 
 
-def _may_differ(transform: Transform, changes: bool) -> bool:
+def _may_differ(plan: Plan, changes: bool) -> bool:
     """Whether the ledger may be of other classes than the table: else it need not be read."""
-    if isinstance(transform, PrivateHistograms):
-        return changes or only_dynamic(transform.mechanism)
-    return isinstance(transform, CollectHistograms) and changes
+    if isinstance(plan, HistogramPlan):
+        return changes or only_dynamic(plan.mechanism)
+    return isinstance(plan, LocalPlan) and changes
 
 
-def _with_slots(transform: Transform, files: Mapping[str, Any]) -> dict[str, Any]:
+def _with_slots(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
     """Those that say which slots were released, where options do not."""
-    if isinstance(transform, PerRecord):
+    if isinstance(plan, RecordsPlan):
         return {}
-    if isinstance(transform, PrivateAnswers):
+    if isinstance(plan, QueryPlan):
         return {kind: one for kind, one in files.items() if kind.startswith(ANSWERS)}
-    known = None not in (transform.first_slot, transform.last_slot)
+    known = None not in (plan.first_slot, plan.last_slot)
     told = [kind for kind in ("releases", "ledger") if kind in files]
     return {} if known or not told else {"slots": files[told[0]]}
 
@@ -116,19 +118,19 @@ def read_slots(path: str) -> pa.Table:
 
 
 def _run_of(
-    transform: Transform,
+    plan: Plan,
     tables: Mapping[str, pa.Table],
     files: Mapping[str, Mapping[str, str]],
     **more: Any,
 ) -> Record:
-    first, last = transform.first_slot, transform.last_slot
-    if isinstance(transform, PrivateAnswers) and tables:
-        told = answered(transform.portfolio, tables)
-        first, last = _base_range(transform, told)
-        return run_of(transform, first, last, files, answered=told, **more)
+    first, last = plan.first_slot, plan.last_slot
+    if isinstance(plan, QueryPlan) and tables:
+        told = answered(plan.portfolio, tables)
+        first, last = _base_range(plan, told)
+        return run_of(plan, first, last, files, answered=told, **more)
     if tables:
         first, last = _ends(tables["slots"].column("slot"))
-    return run_of(transform, first, last, files, **more)
+    return run_of(plan, first, last, files, **more)
 
 
 def _ends(slots: Any) -> tuple[int, int]:
@@ -150,29 +152,29 @@ def answered(portfolio: Portfolio, tables: Mapping[str, pa.Table]) -> dict[str, 
     return found
 
 
-def _base_range(transform: PrivateAnswers, told: Mapping[str, list[int]]) -> tuple[int, int]:
+def _base_range(plan: QueryPlan, told: Mapping[str, list[int]]) -> tuple[int, int]:
     """Base slots that answers are about."""
     spans = [
         (told[one.name][0] * one.slots, (told[one.name][1] + 1) * one.slots - 1)
-        for one in transform.portfolio
+        for one in plan.portfolio
         if one.name in told
     ]
-    first, last = transform.first_slot, transform.last_slot
+    first, last = plan.first_slot, plan.last_slot
     return (
         min(a for a, _ in spans) if first is None else first,
         max(b for _, b in spans) if last is None else last,
     )
 
 
-def in_force(ledger: pa.Table | None, transform: Transform) -> list[Record]:
+def in_force(ledger: pa.Table | None, plan: Plan) -> list[Record]:
     """What the ledger has that the table did not ask for when the run began: each once, sorted."""
-    if ledger is None or not ledger.num_rows or isinstance(transform, PerRecord | PrivateAnswers):
+    if ledger is None or not ledger.num_rows or isinstance(plan, RecordsPlan | QueryPlan):
         return []
     names = FIGURES if FIGURES[0] in ledger.column_names else _CLASS
-    known = {(one.window, one.epsilon) for one in transform.registry.classes}
+    known = {(one.window, one.epsilon) for one in plan.registry.classes}
     rows = {tuple(row.values()) for row in ledger.select(names).to_pylist()}
     if names is _CLASS:
-        limits = getattr(transform, "limits", None)
+        limits = getattr(plan, "limits", None)
         rows = set() if limits is not None else {row for row in rows if row not in known}
         rows = {row for row in rows if row[0] not in (None, "")}
     return [dict(zip(names, row, strict=True)) for row in sorted(rows)]
@@ -180,7 +182,7 @@ def in_force(ledger: pa.Table | None, transform: Transform) -> list[Record]:
 
 def card_of_pass(
     command: str,
-    transform: Transform,
+    plan: Plan,
     before: Mapping[str, Any] | None,
     due: tuple[int, int],
     number: int,
@@ -195,7 +197,7 @@ def card_of_pass(
 
     Args:
         command: that was run.
-        transform: of the whole stream, with all that is known after the pass.
+        plan: of the whole stream, with all that is known after the pass.
         before: the card after the pass before; None where there is none.
         due: first and last slot of the pass.
         number: of the pass.
@@ -215,21 +217,21 @@ def card_of_pass(
         if kind not in streams
     }
     more: Record = {"passes": [number, number], **({"streams": streams} if streams else {})}
-    if isinstance(transform, PrivateAnswers):
+    if isinstance(plan, QueryPlan):
         answers = {kind: read_slots(str(path)) for kind, (_, path) in public.items()}
         told = {kind: one for kind, one in answers.items() if kind.startswith(ANSWERS)}
-        more["answered"] = answered(transform.portfolio, told)
+        more["answered"] = answered(plan.portfolio, told)
     if grants:
         more["granted_again"] = grants
-    run = run_of(transform, *due, files, **more)
-    read = "ledger" in public and _may_differ(transform, changes)
+    run = run_of(plan, *due, files, **more)
+    read = "ledger" in public and _may_differ(plan, changes)
     ledger = read_table(str(public["ledger"][1])) if read else None
     known = () if before is None else before["promise"].get("in_force", ())
-    asked = [*known, *in_force(ledger, transform)]
+    asked = [*known, *in_force(ledger, plan)]
     return card_of(
         command,
-        transform,
-        _joined([*_runs_before(transform, before, begun, due, number), run]),
+        plan,
+        _joined([*_runs_before(plan, before, begun, due, number), run]),
         drawn=drawn,
         decided_by=CLOCK,
         in_force=[one for i, one in enumerate(asked) if one not in asked[:i]],
@@ -239,7 +241,7 @@ def card_of_pass(
 
 
 def _runs_before(
-    transform: Transform,
+    plan: Plan,
     before: Mapping[str, Any] | None,
     begun: int,
     due: tuple[int, int],
@@ -250,7 +252,7 @@ def _runs_before(
         return list(before["runs"])
     if number == 1:
         return []
-    unknown = run_of(transform, begun, due[0] - 1, {}, passes=[1, number - 1])
+    unknown = run_of(plan, begun, due[0] - 1, {}, passes=[1, number - 1])
     return [{**unknown, "streamveil": None}]
 
 
@@ -285,8 +287,8 @@ def _answered_together(before: Mapping[str, Any], last: Mapping[str, Any]) -> di
     }
 
 
-def after_choice(transform: Any, next_slot: int, state: bytes) -> Any:
-    """The transform with the limits that its first pass chose, if that had to."""
-    if not getattr(transform, "looks", ()) or not any(transform.looks):
-        return transform
-    return dataclasses.replace(transform, first_slot=next_slot, last_slot=None, resume=state)
+def after_choice(plan: Any, next_slot: int, state: bytes) -> Any:
+    """The plan with the limits that its first pass chose, if that had to."""
+    if not getattr(plan, "looks", ()) or not any(plan.looks):
+        return plan
+    return dataclasses.replace(plan, first_slot=next_slot, last_slot=None, resume=state)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.stream.unprotected_queries import exact_answers
 from streamveil.io import CsvDialect, check_events, read_events
 from streamveil.io.places import name_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
@@ -22,10 +24,8 @@ from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.evaluation.data import Letters
 from streamveil.pipelines.evaluation.portfolio import AskedEvents
-from streamveil.pipelines.questions import transform_of
+from streamveil.pipelines.plans import query_plan_of
 from streamveil.pipelines.values import dialect_of
-from streamveil.transforms import PrivateAnswers
-from streamveil.transforms.portfolio.unprotected import exact_answers
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AskedData:
     """What they are called in tables."""
     files: str
     """A path or glob."""
-    transform: PrivateAnswers
+    transform: QueryPlan
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
 
@@ -45,7 +45,9 @@ class AskedData:
         """As the options say, called so or as its files. Raises ConfigurationError."""
         usual = vars(COMMANDS["release"].strict().parse_args([]))
         same_draws = bytes(KEY_BYTES).hex().encode()
-        transform = transform_of(Namespace(**{**usual, **vars(given), "noise_key": same_draws}))
+        transform = query_plan_of(
+            Namespace(**{**usual, **vars(given), "noise_key": same_draws}), QueryPlan
+        )
         if not are_known(transform.portfolio):
             raise ConfigurationError(
                 "bounds: auto chooses other bounds in every run: write lower and upper to score or "

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.engine.count.unprotected import Beyond, exact
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
@@ -25,7 +27,13 @@ from streamveil.io import (
     write_table,
 )
 from streamveil.mechanisms.core.domains import Categories
-from streamveil.mechanisms.core.records import UNIFORM, ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    UNIFORM,
+    ConfigurationError,
+    Slots,
+    parse_time,
+)
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import DEFAULT
@@ -35,7 +43,6 @@ from streamveil.pipelines.evaluation.visitors import Visitors
 from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, write_demo_input
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
-from streamveil.transforms import ADD_REMOVE, Columns, PrivateHistograms
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9
@@ -104,7 +111,12 @@ class Data:
         if registry is None:
             with progress(f"streamveil {self.command}, looking for users"):
                 registry = spread(self._users())
-        transform = self.inputs.transform(registry, DEFAULT, bytes(KEY_BYTES))  # the same draws
+        transform = self.inputs.plan(
+            registry,
+            DEFAULT,
+            bytes(KEY_BYTES),
+            kind=HistogramPlan,  # the same draws
+        )
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()
         visitors = Visitors(registry.classes_with_other) if self.by_user else None
@@ -157,7 +169,7 @@ class Data:
 
     def _write(
         self,
-        transform: PrivateHistograms,
+        transform: HistogramPlan,
         path: Path,
         events_path: Path,
         letters: Letters,

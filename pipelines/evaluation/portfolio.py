@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.engine.stream.unprotected_queries import ExactQuestion
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.records import format_duration
 from streamveil.mechanisms.portfolio.answers import Answer
@@ -35,7 +36,6 @@ from streamveil.pipelines.evaluation.comparison import (
     Task,
     noise_key,
 )
-from streamveil.transforms.portfolio.unprotected import ExactQuestion
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

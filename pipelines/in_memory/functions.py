@@ -24,6 +24,9 @@ from streamveil.engine.run import (
     release_queries,
     release_records,
 )
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
@@ -48,20 +51,25 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
-from streamveil.pipelines import collect as collecting
-from streamveil.pipelines import per_record as recording
-from streamveil.pipelines import questions as asking
-from streamveil.pipelines import release as releasing
 from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
 from streamveil.pipelines.evaluate import compared
 from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
 from streamveil.pipelines.options import KEY_PLACES
+from streamveil.pipelines.plan_texts import about_least_total, about_limits, about_records
+from streamveil.pipelines.plans import (
+    RECORD_PLANS,
+    columns_of,
+    histogram_plan_of,
+    is_dynamic,
+    local_plan_of,
+    query_plan_of,
+    records_plan_of,
+)
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
-from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -172,19 +180,19 @@ def release(
     given = _without(locals(), ["data"])
     with words_of(release):
         options = _options("release", given)
-        transform = releasing.transform_of(options, options)
-        told = releasing.about_least_total(transform)
+        plan = histogram_plan_of(options, options, HistogramPlan)
+        told = about_least_total(plan)
         if told is not None:
             _LOGGER.log(told[1], in_words_of(release, told[0]))
-        limits = releasing.about_limits(transform)
+        limits = about_limits(plan)
         if limits is not None:
             _LOGGER.info(limits)
-        sources = [_events(data, "data", transform.columns.names, dialect_of(options))]
+        sources = [_events(data, "data", plan.columns.names, dialect_of(options))]
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))
-        dynamic = releasing.is_dynamic(transform, requirement_changes)
+        dynamic = is_dynamic(plan, requirement_changes)
         changes = requirement_changes is not None
-        return _releases(release, transform, sources, dynamic=dynamic, changes=changes)
+        return _releases(release, plan, sources, dynamic=dynamic, changes=changes)
 
 
 def answers(
@@ -247,24 +255,24 @@ def answers(
     given = _without(locals(), ["data"])
     with words_of(answers):
         options = _options("release", given)
-        transform = asking.transform_of(options)
-        source = _events(data, "data", transform.columns.names, dialect_of(options))
+        plan = query_plan_of(options, QueryPlan)
+        source = _events(data, "data", plan.columns.names, dialect_of(options))
         rejected: list[pa.RecordBatch] = []
-        kept, counted = _kept(release_queries(transform, _read(source, rejected)))
-        summary = QuestionsSummary(counted, transform.portfolio)
+        kept, counted = _kept(release_queries(plan, _read(source, rejected)))
+        summary = QuestionsSummary(counted, plan.portfolio)
         for line in (*summary.warnings(), counted.users_text()):
             if line:
                 _LOGGER.warning("%s", in_words_of(answers, line))
         ledger = portfolio_ledger_table(kept[LEDGER])
-        tables = {"ledger": ledger, **_slots_of(transform.portfolio, kept[None])}
+        tables = {"ledger": ledger, **_slots_of(plan.portfolio, kept[None])}
         return Answers(
-            transform.portfolio,
+            plan.portfolio,
             tuple(kept[None]),
             ledger,
             pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
             summary.figures(),
             in_words_of(answers, summary.text(dead_letters=".rejected")),
-            card_in_memory("release", transform, tables, counted.counters),
+            card_in_memory("release", plan, tables, counted.counters),
         )
 
 
@@ -303,9 +311,9 @@ def collect(
     given = _without(locals(), ["data"])
     with words_of(collect):
         options = _options("collect", given)
-        transform = collecting.transform_of(options, options)
-        source = _events(data, "data", transform.columns.names, dialect_of(options))
-        return _releases(collect, transform, [source])
+        plan = local_plan_of(options, options, LocalPlan)
+        source = _events(data, "data", plan.columns.names, dialect_of(options))
+        return _releases(collect, plan, [source])
 
 
 def per_record(
@@ -347,13 +355,13 @@ def per_record(
     with words_of(per_record):
         options = _options("per-record", given)
         options.input = "data"  # it has an end
-        transform = recording.transform_of(options)
-        names = recording.columns_of(options)
+        plan = records_plan_of(options, RECORD_PLANS)
+        names = columns_of(options)
         source = _events(data, "data", names, dialect_of(options), silent=True)
 
-        kept, _ = _kept(release_records(transform.plan(), _read(source, [])))
-        card = card_in_memory("per-record", transform, {}, {})
-        return Statistics(tuple(kept[None]), recording.summary_of(transform), card)
+        kept, _ = _kept(release_records(plan.plan(), _read(source, [])))
+        card = card_in_memory("per-record", plan, {}, {})
+        return Statistics(tuple(kept[None]), about_records(plan), card)
 
 
 def evaluate(data: Any = None, **options: Any) -> Comparison:
@@ -408,19 +416,19 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
 
 def _releases(
     function: Callable[..., Releases],
-    transform: PrivateHistograms | CollectHistograms,
+    plan: HistogramPlan | LocalPlan,
     sources: list[Source],
     *,
     dynamic: bool = False,
     changes: bool = False,
 ) -> Releases:
-    """Take events, and perhaps changes, through a transform."""
+    """Take events, and perhaps changes, through a plan."""
     rejected: list[pa.RecordBatch] = []
     batches = [_read(source, rejected) for source in sources]
-    if isinstance(transform, CollectHistograms):
-        outputs = release_local(transform, *batches)
+    if isinstance(plan, LocalPlan):
+        outputs = release_local(plan, *batches)
     else:
-        outputs = release_histograms(transform, *batches)
+        outputs = release_histograms(plan, *batches)
     kept, summary = _kept(outputs)
     text = in_words_of(function, summary.text(dead_letters=".rejected"))
     told = (summary.warning(), summary.users_text())
@@ -429,10 +437,10 @@ def _releases(
     released = {"slot": [release.slot for release in kept[None]]}
     tables = {"releases": pa.table(released), "ledger": ledger}
     name = function.__name__
-    card = card_in_memory(name, transform, tables, summary.counters, changes=changes)
+    card = card_in_memory(name, plan, tables, summary.counters, changes=changes)
     return Releases(
         tuple(kept[None]),
-        transform.domain.labels,
+        plan.domain.labels,
         ledger,
         pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
         summary.figures(),

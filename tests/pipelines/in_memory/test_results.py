@@ -1,5 +1,6 @@
 """What results know, and how they show themselves."""
 
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -128,3 +129,32 @@ def test_a_comparison_of_nothing_is_refused():
         sv.evaluate()
     with pytest.raises(sv.ConfigurationError, match=r"option streem=sin: did you mean streams\?"):
         sv.evaluate(streem="sin")
+
+
+@pytest.mark.parametrize("call", ["release", "collect", "answers", "per_record"])
+def test_a_call_imports_no_beam(call):
+    """Beam's import takes as long as all the rest of a small call."""
+    program = f"""
+import sys
+import pyarrow as pa
+import streamveil as sv
+
+times = ["2024-01-01", "2024-01-02"]
+rows = {{"user": ["ann", "bob"], "place": ["A", "B"], "delay": [1.0, 2.0], "time": times}}
+table, users = pa.table(rows), {{"ann": (2, 1.0), "bob": (3, 2.0)}}
+columns = {{"user": "user", "time": "time", "requirements": users}}
+counted = {{"value": "place", "slot": "1d", "domain": ["A", "B"]}}
+calls = {{
+    "release": lambda: sv.release(table, **columns, **counted),
+    "collect": lambda: sv.collect(table, **columns, **counted),
+    "answers": lambda: sv.answers(
+        table, **columns, questions={{"base_slot": "1d", "questions": [{{"name": "visits"}}]}}
+    ),
+    "per_record": lambda: sv.per_record(
+        table, statistic="sum", budget="sqrt:1", value="delay", value_max=9, epsilon_max=1
+    ),
+}}
+calls["{call}"]()
+assert "apache_beam" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.engine.stream.query_plan import columns_for
+from streamveil.engine.stream.unprotected_queries import exact_answers
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.portfolio.conditions import Condition
@@ -23,7 +24,6 @@ from streamveil.mechanisms.portfolio.statistics import (
 )
 from streamveil.mechanisms.portfolio.trees import Tree
 from streamveil.transforms.portfolio.answers import PrivateAnswers
-from streamveil.transforms.portfolio.unprotected import exact_answers
 
 HOUR = 3_600_000_000
 USERS = [f"u{i}" for i in range(20)]

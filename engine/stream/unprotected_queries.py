@@ -18,10 +18,10 @@ from streamveil.engine.count.counter import BlockKey
 from streamveil.engine.count.query_counter import pack_questions
 from streamveil.engine.encode.query_mapper import Located, slices_of
 from streamveil.engine.messages import Kind, Message
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.mechanisms.portfolio.statistics import Quantiles
-from streamveil.transforms.portfolio.answers import PrivateAnswers
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -43,14 +43,14 @@ class ExactQuestion(NamedTuple):
 
 
 def exact_answers(
-    transform: PrivateAnswers,
+    plan: QueryPlan,
     batches: Iterable[pa.RecordBatch],
     rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
 ) -> tuple[int, list[ExactQuestion]]:
     """Count events for all questions without any protection.
 
     Args:
-        transform: says what is asked. Without a range it is that of the events that count.
+        plan: says what is asked. Without a range it is that of the events that count.
         batches: events.
         rejected: called with the dead letters of a batch, of `io.REJECTED_SCHEMA`, if any.
 
@@ -60,8 +60,8 @@ def exact_answers(
     Raises:
         InputLost: for events none of which counts, without a range.
     """
-    counter, mapper = transform.counter(bounded=True), transform.event_mapper()
-    portfolio, layout = transform.portfolio, counter.layout
+    counter, mapper = plan.counter(bounded=True), plan.event_mapper()
+    portfolio, layout = plan.portfolio, counter.layout
     parts: dict[BlockKey, list[Message]] = defaultdict(list)
     located: list[list[Located]] = []
     for batch in (part for whole in batches for part in slices_of(whole)):
@@ -80,7 +80,7 @@ def exact_answers(
         for slot in np.flatnonzero(found.any(axis=(1, 2))).tolist():
             at = visits.block * layout.questions[number].block + slot
             tables[number][at] = tables[number].get(at, 0) + found[slot]
-    first, last = _range(transform, tables)
+    first, last = _range(plan, tables)
     end = max((last // one.slots + 1) * one.slots for one in portfolio)
     exact = []
     for number, (question, some) in enumerate(zip(portfolio, tables, strict=True)):
@@ -101,10 +101,10 @@ def exact_answers(
     return first, exact
 
 
-def _range(transform: PrivateAnswers, tables: Sequence[dict[int, Integers]]) -> tuple[int, int]:
+def _range(plan: QueryPlan, tables: Sequence[dict[int, Integers]]) -> tuple[int, int]:
     """The first and the last base slot: as was asked, or those in which a slot with events ends."""
-    first, last = transform.first_slot, transform.last_slot
-    questions = zip(transform.portfolio, tables, strict=True)
+    first, last = plan.first_slot, plan.last_slot
+    questions = zip(plan.portfolio, tables, strict=True)
     ends = [(slot + 1) * one.slots - 1 for one, some in questions for slot in some]
     if not ends and None in (first, last):
         raise InputLost("no event counts for any question")
