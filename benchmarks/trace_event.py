@@ -21,7 +21,7 @@ KEY = "0123456789" * 4
 # Whatever a step of a pipeline does, FnApiRunner has done by this function.
 STEPS = ("apache_beam.runners.worker.sdk_worker", "do_instruction")
 # The way of an event ends with its release: what writes that and what logs is behind it.
-BEHIND = ("streamveil.io.tables", "streamveil.io.releases", "logging")
+BEHIND = ("streamveil.io.file_sinks", "streamveil.io.tables", "streamveil.io.releases", "logging")
 
 
 def main() -> None:
