@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.io import filesystems
-from streamveil.io.avro import UTC_MICROSECONDS
+from streamveil.io.formats import UTC_MICROSECONDS
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import TableForm, write_tables
 from streamveil.mechanisms.core.records import ConfigurationError

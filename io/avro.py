@@ -27,7 +27,6 @@ BATCH_ROWS = 1 << 16
 # Unpacked bytes of the blocks that are read side by side: hundreds, as most writers make them.
 GROUP_BYTES = 1 << 24
 _ONE_READ = 1 << 24  # bytes
-UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 PRIMITIVES = {
     "null": pa.null(),

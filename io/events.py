@@ -10,7 +10,6 @@ from functools import partial
 import pyarrow as pa
 
 from streamveil.engine.messages import REJECTED, Output
-from streamveil.io.avro import avro_columns, read_avro
 from streamveil.io.bigquery_tables import (
     check_table,
     label_of_table,
@@ -61,10 +60,6 @@ MAX_RECORD_BYTES = 1 << 16
 _AGAIN = "run again"
 _NAMED = ", or compute it: EXPRESSION AS NAME"
 
-_COLUMNS = {
-    PARQUET: parquet_columns,
-    AVRO: avro_columns,
-}
 # Published data sets, whose files do not say by their names what they are.
 DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
     "tdrive": read_tdrive,
@@ -201,7 +196,13 @@ def _own_columns(path: str, wanted: Columns, dialect: CsvDialect | None) -> list
     kind = format_of(path, dialect)
     if kind == CSV:
         return csv_columns(path, dialect)
-    return json_columns(path, wanted) if kind == JSON_LINES else _COLUMNS[kind](path)
+    if kind == JSON_LINES:
+        return json_columns(path, wanted)
+    if kind == PARQUET:
+        return parquet_columns(path)
+    from streamveil.io.avro import avro_columns  # whose library takes long to import
+
+    return avro_columns(path)
 
 
 def _said(
@@ -270,6 +271,8 @@ def _read(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBat
     if kind == PARQUET:
         return read_parquet(part, columns, reject)
     if kind == AVRO:
+        from streamveil.io.avro import read_avro
+
         return read_avro(part.path, columns, reject)
     if kind == CSV:
         return read_csv(part.path, columns, reject, part.dialect)

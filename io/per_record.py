@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io.avro import UTC_MICROSECONDS
+from streamveil.io.formats import UTC_MICROSECONDS
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import TableForm, read_table
 from streamveil.mechanisms.core.records import PerRecordRow, parse_time

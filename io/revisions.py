@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.io.formats import CSV, output_format_of
+from streamveil.io.formats import CSV, UTC_MICROSECONDS, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.releases import (
     check_layout,

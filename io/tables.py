@@ -17,11 +17,18 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from streamveil.io import filesystems
-from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
 from streamveil.io.files import is_there, open_file, reading, storing
 from streamveil.io.filesystems import is_local, require_filesystem
-from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
+from streamveil.io.formats import (
+    AVRO,
+    CSV,
+    JSON_LINES,
+    PARQUET,
+    UTC_MICROSECONDS,
+    format_of,
+    output_format_of,
+)
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
@@ -31,7 +38,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
 _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
-_WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}
+_WRITERS = {PARQUET: write_parquet, CSV: write_csv, JSON_LINES: write_json}
 
 
 class TableForm(NamedTuple):
@@ -109,7 +116,7 @@ def write_table(
     Raises ConfigurationError for an unknown format or a type that the format cannot hold, and
     TypeError for a batch of another schema.
     """
-    write = _WRITERS.get(output_format_of(path), write_json)
+    write = _writer(path)
     if sort_by:
         batches = _sorted(pa.Table.from_batches(batches, schema), sort_by).to_batches()
     with _whole(path, private) as handle:
@@ -120,6 +127,15 @@ def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in columns])
 
 
+def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch]], None]:
+    kind = output_format_of(path)
+    if kind != AVRO:
+        return _WRITERS[kind]
+    from streamveil.io.avro import write_avro  # whose library takes long to import
+
+    return write_avro
+
+
 def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
     """Write a batch to each of some files, as :func:`write_table` does: all are whole, or none.
 
@@ -127,7 +143,7 @@ def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
     """
     with contextlib.ExitStack() as stack:
         for path, batch in tables.items():
-            write = _WRITERS.get(output_format_of(path), write_json)
+            write = _writer(path)
             write(stack.enter_context(_whole(path)), batch.schema, [batch])
 
 
@@ -217,6 +233,8 @@ def read_table(path: str) -> pa.Table:
     """
     kind = format_of(path)
     if kind == AVRO:
+        from streamveil.io.avro import avro_columns, avro_metadata, read_avro
+
         names = avro_columns(path)
         return (
             pa.Table.from_batches(read_avro(path, names, refusing(path)))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,8 +52,6 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
-from streamveil.pipelines.evaluate import compared
-from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
 from streamveil.pipelines.options import KEY_PLACES
@@ -70,6 +68,9 @@ from streamveil.pipelines.plans import (
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.evaluation.comparison import Comparison
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -378,6 +379,8 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
     Raises:
         ConfigurationError: a ValueError, for what cannot be done or is no option.
     """
+    from streamveil.pipelines.evaluate import compared  # half of the modules of all functions
+
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of(evaluate):
         given = options_of("evaluate", options)
         for name, instead in {"output": "write", "page": "write_page"}.items():
