@@ -22,12 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from streamveil.io.files import (
-    Columns,
-    event_batch,
-    plain_values,
-    require_columns,
-)
+from streamveil.io.files import Columns, event_batch, plain_values, require_columns
 from streamveil.io.formats import CsvDialect
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines

@@ -154,7 +154,7 @@ def _split(
 def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
     """What :func:`outputs_of` gives of a part; if `counted`, the last says how many there are."""
     sent = 0
-    for output in emitted(outputs_of(part.path, partial(read_part, part, columns), silent)):
+    for output in sent_by_tag(outputs_of(part.path, partial(read_part, part, columns), silent)):
         if counted and not isinstance(output, TaggedOutput):
             sent += 1
             output = _counted(output, -1)
@@ -213,10 +213,10 @@ def read_outputs(
 
     If they are read `again`, there are no dead letters either.
     """
-    return emitted(outputs_of(part.path, partial(read_part, part, columns), silent or again))
+    return sent_by_tag(outputs_of(part.path, partial(read_part, part, columns), silent or again))
 
 
-def emitted(outputs: Iterable[Output]) -> Iterator[Any]:
+def sent_by_tag(outputs: Iterable[Output]) -> Iterator[Any]:
     """The same as a DoFn yields it; dead letters are counted."""
     for output in outputs:
         yield output.value if output.tag is None else dead_letters(output.value)
@@ -294,4 +294,4 @@ class _ReadTableFn(beam.DoFn):
         self._silent = silent
 
     def process(self, element: bytes) -> Iterator[Any]:
-        yield from emitted(table_outputs(self._held.table, self._name, self._silent))
+        yield from sent_by_tag(table_outputs(self._held.table, self._name, self._silent))

@@ -32,13 +32,7 @@ from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, fo
 from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
-from streamveil.io.parquet import (
-    Part,
-    parquet_columns,
-    parquet_schema,
-    read_parquet,
-    split_parquet,
-)
+from streamveil.io.parquet import Part, parquet_columns, parquet_schema, read_parquet, split_parquet
 from streamveil.io.partitions import partitions_of, with_partitions
 from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in

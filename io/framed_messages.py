@@ -17,12 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.avro import Cells, stored_schema
-from streamveil.io.avro_containers import (
-    MAX_SCHEMA_BYTES,
-    column_array,
-    least_size,
-    spelt_out,
-)
+from streamveil.io.avro_containers import MAX_SCHEMA_BYTES, column_array, least_size, spelt_out
 from streamveil.io.cells import Faults
 from streamveil.io.files import Columns
 from streamveil.io.protobuf_schemas import protobuf_reader, split_indexes

@@ -12,12 +12,7 @@ from urllib.parse import parse_qsl
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.io.answers import (
-    ANSWERS_SCHEMA,
-    PORTFOLIO_LEDGER_FORM,
-    answer_json,
-    answers_batch,
-)
+from streamveil.io.answers import ANSWERS_SCHEMA, PORTFOLIO_LEDGER_FORM, answer_json, answers_batch
 from streamveil.io.bigquery import (
     TABLE_SETTINGS,
     WriteItemsToBigQuery,
@@ -36,12 +31,7 @@ from streamveil.io.file_sinks import (
     WriteRevisions,
 )
 from streamveil.io.files import Columns
-from streamveil.io.folder import (
-    WriteReleasesToFolder,
-    answer_file,
-    per_record_file,
-    revision_file,
-)
+from streamveil.io.folder import WriteReleasesToFolder, answer_file, per_record_file, revision_file
 from streamveil.io.formats import CsvDialect
 from streamveil.io.kafka import (
     ReadKafkaEvents,

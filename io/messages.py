@@ -20,12 +20,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.io.cells import record_json
 from streamveil.io.event_sources import REJECTED_TAG, Events, dead_letters
-from streamveil.io.events import (
-    MAX_RECORD_BYTES,
-    UNPARSABLE,
-    rejected_batch,
-    tell_read,
-)
+from streamveil.io.events import MAX_RECORD_BYTES, UNPARSABLE, rejected_batch, tell_read
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.framed_messages import FRAMED_KINDS, PROTOBUF
 from streamveil.io.message_formats import FORMATS, Parsed, read_framed_messages

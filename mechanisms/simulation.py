@@ -25,13 +25,7 @@ from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.protocol import (
-    Ask,
-    LocalMechanism,
-    LocalRelease,
-    Users,
-    rest_of,
-)
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users, rest_of
 from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.registry import (

@@ -13,15 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
 from streamveil.pipelines.answers_report import QuestionFigures
-from streamveil.pipelines.charts import (
-    MINUS,
-    PALETTE,
-    held,
-    middles,
-    over_time,
-    plain_axes,
-    step,
-)
+from streamveil.pipelines.charts import MINUS, PALETTE, held, middles, over_time, plain_axes, step
 
 LINES = ("released", "error", "revised")
 """Names of colours of the figures of a question, such as p50 and p90, over and over."""

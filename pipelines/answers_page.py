@@ -17,11 +17,7 @@ import numpy as np
 from streamveil.mechanisms.core.records import MICROSECONDS, Slots, format_duration
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_charts import LINES, STACK, draw_answer, draw_budget
-from streamveil.pipelines.answers_report import (
-    AnswersReport,
-    QuestionFigures,
-    meets_parts,
-)
+from streamveil.pipelines.answers_report import AnswersReport, QuestionFigures, meets_parts
 from streamveil.pipelines.charts import PALETTE, STYLE, chart, shorten
 from streamveil.pipelines.html import decimal, template
 from streamveil.pipelines.page import CLASS_ROWS, READABLE_SLOTS, budget_row

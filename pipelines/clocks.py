@@ -7,11 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from streamveil.io.faults import blaming
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-    format_time,
-    parse_time,
-)
+from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
 from streamveil.transforms.slots.clock import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.

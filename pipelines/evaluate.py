@@ -21,12 +21,7 @@ from streamveil.io.places import name_of
 from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.mechanisms.registry import (
-    PER_RECORD_MECHANISMS,
-    can_revise,
-    check_revise,
-    parse,
-)
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, can_revise, check_revise, parse
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.evaluation import per_record
 from streamveil.pipelines.evaluation.bounds import bound_advice
@@ -52,11 +47,7 @@ from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
 from streamveil.pipelines.flags import numbers
-from streamveil.pipelines.foreign import (
-    NOT_QUESTIONS_COMPARED,
-    QUESTIONS_SAYING,
-    refuse_foreign,
-)
+from streamveil.pipelines.foreign import NOT_QUESTIONS_COMPARED, QUESTIONS_SAYING, refuse_foreign
 from streamveil.pipelines.guarantees import INFINITE, USER, epsilons_of, promise_of
 from streamveil.pipelines.options import (
     REQUIRED,

@@ -18,11 +18,7 @@ from streamveil.io import InputFile, Snapshot, Stamp, ends_of, list_files
 from streamveil.io.faults import blaming
 from streamveil.io.filesystems import FoundFile
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-    Slots,
-    format_time,
-)
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
 
 STOP = "stop"
 WAIT = "wait"

@@ -52,11 +52,7 @@ from streamveil.pipelines.options import add_job_options, add_shared_options
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import (
-    check_going_on,
-    check_summary,
-    take_query,
-)
+from streamveil.pipelines.values import check_going_on, check_summary, take_query
 
 if TYPE_CHECKING:
     from streamveil.pipelines.follow import Following

@@ -25,11 +25,7 @@ from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.dry_run import preview_per_record
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.foreign import (
-    NOT_PER_RECORD,
-    NOT_PER_RECORD_RELEASE,
-    PER_RECORD_SAYING,
-)
+from streamveil.pipelines.foreign import NOT_PER_RECORD, NOT_PER_RECORD_RELEASE, PER_RECORD_SAYING
 from streamveil.pipelines.jobs import (
     HANDED_OVER,
     EventOptions,
@@ -42,11 +38,7 @@ from streamveil.pipelines.jobs import (
     telling_of_tables,
 )
 from streamveil.pipelines.logs import tell
-from streamveil.pipelines.options import (
-    COUNT,
-    RUNNING_COUNT,
-    add_per_record_options,
-)
+from streamveil.pipelines.options import COUNT, RUNNING_COUNT, add_per_record_options
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.plan_texts import about_records
 from streamveil.pipelines.plans import columns_of, records_plan_of

@@ -27,12 +27,7 @@ from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.dry_run import preview_questions
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following
-from streamveil.pipelines.jobs import (
-    Job,
-    in_time,
-    run_and_tell,
-    telling_what_is_whole,
-)
+from streamveil.pipelines.jobs import Job, in_time, run_and_tell, telling_what_is_whole
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import answers_kind

@@ -16,12 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import (
-    Snapshot,
-    answer_files,
-    read_table,
-    witness_of,
-)
+from streamveil.io import Snapshot, answer_files, read_table, witness_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,

@@ -25,11 +25,7 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import add_release_options
 from streamveil.pipelines.plan_texts import about_least_total, about_limits
 from streamveil.pipelines.plans import histogram_plan_of, is_dynamic
-from streamveil.pipelines.values import (
-    check_required,
-    check_revisions,
-    dialect_of,
-)
+from streamveil.pipelines.values import check_required, check_revisions, dialect_of
 from streamveil.transforms import PrivateHistograms
 
 

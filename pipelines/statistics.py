@@ -9,13 +9,7 @@ from streamveil.io.places import is_endless
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
 from streamveil.pipelines.budgets import budget_of
-from streamveil.pipelines.options import (
-    COUNT,
-    RUNNING_COUNT,
-    STATISTICS,
-    TABLE,
-    add_shared_options,
-)
+from streamveil.pipelines.options import COUNT, RUNNING_COUNT, STATISTICS, TABLE, add_shared_options
 from streamveil.pipelines.values import check_required
 
 WITHOUT_VALUE = (COUNT, RUNNING_COUNT)

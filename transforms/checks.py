@@ -9,9 +9,7 @@ from apache_beam.options.pipeline_options import DebugOptions, PortableOptions
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
-from streamveil.mechanisms.core.arguments import (
-    refuse,
-)
+from streamveil.mechanisms.core.arguments import refuse
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
 

@@ -15,9 +15,7 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
-from streamveil.mechanisms.core.parameter_checks import (
-    lateness,
-)
+from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     ConfigurationError,

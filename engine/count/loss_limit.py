@@ -27,12 +27,7 @@ from streamveil.engine.encode.text import NULL_USER
 from streamveil.engine.encode.time_formats import guesses
 from streamveil.engine.encode.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.engine.messages import Kind, Message
-from streamveil.mechanisms.core.event_tallies import (
-    LATE,
-    EventTally,
-    Lost,
-    question_of,
-)
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, question_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import EXCEL, InputLost, Slots, format_time
 

@@ -10,13 +10,7 @@ from typing import Any, cast
 
 from streamveil.engine.messages import Output, array_from_bytes, array_to_bytes
 from streamveil.engine.per_record.budgets import Budget, ValueBudget, budget_of
-from streamveil.engine.per_record.drivers import (
-    KeyDriver,
-    Panes,
-    Running,
-    TotalsOfPanes,
-    Windows,
-)
+from streamveil.engine.per_record.drivers import KeyDriver, Panes, Running, TotalsOfPanes, Windows
 from streamveil.engine.per_record.mapper import Source
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import DriverOf

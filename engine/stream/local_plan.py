@@ -29,16 +29,8 @@ from streamveil.engine.stream.played_devices import (
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.parameter_checks import (
-    MAX_REJECTED,
-    check_range,
-    share,
-    whole,
-)
-from streamveil.mechanisms.core.records import (
-    UNIFORM,
-    Slots,
-)
+from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED, check_range, share, whole
+from streamveil.mechanisms.core.records import UNIFORM, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise

@@ -32,12 +32,7 @@ from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms.core.arguments import is_true, refuse, registry_of
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.parameter_checks import (
-    MAX_REJECTED,
-    check_range,
-    share,
-    whole,
-)
+from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED, check_range, share, whole
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
     UNIFORM,

@@ -35,12 +35,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
-from streamveil.mechanisms.adaptive.weighting import (
-    Choices,
-    Correlation,
-    Weighting,
-    guessed_bias,
-)
+from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting, guessed_bias
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Members, Setting

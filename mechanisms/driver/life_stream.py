@@ -17,12 +17,7 @@ from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.driver.present_stream import E, Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.presence.kept_share import Rates
-from streamveil.mechanisms.presence.life_share import (
-    LifeQuery,
-    LifeShare,
-    LivesLeftOut,
-    due,
-)
+from streamveil.mechanisms.presence.life_share import LifeQuery, LifeShare, LivesLeftOut, due
 from streamveil.mechanisms.presence.limits import Limit
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, laplace_variance

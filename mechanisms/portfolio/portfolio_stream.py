@@ -52,12 +52,7 @@ from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.replanning import Plan, Replanning
 from streamveil.mechanisms.portfolio.shares import RATES, Expected
-from streamveil.mechanisms.portfolio.times import (
-    TimeSum,
-    sums_after,
-    sums_at_start,
-    sums_of,
-)
+from streamveil.mechanisms.portfolio.times import TimeSum, sums_after, sums_at_start, sums_of
 from streamveil.mechanisms.portfolio.usual import Usual
 from streamveil.mechanisms.portfolio.windows import due, question_window, sensitivity_of
 from streamveil.mechanisms.protocol import Population, SlotRelease

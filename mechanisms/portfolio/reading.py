@@ -33,12 +33,7 @@ from streamveil.mechanisms.core.domains import (
     with_bins,
 )
 from streamveil.mechanisms.core.parameter_checks import finite_number, whole
-from streamveil.mechanisms.core.records import (
-    MONDAY,
-    ConfigurationError,
-    Slots,
-    format_duration,
-)
+from streamveil.mechanisms.core.records import MONDAY, ConfigurationError, Slots, format_duration
 from streamveil.mechanisms.portfolio import statistics
 from streamveil.mechanisms.portfolio.bounds import KINDS, AutoBounds
 from streamveil.mechanisms.portfolio.conditions import Condition

@@ -13,10 +13,7 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.pipelines.cards.histories import Histories, Row
 from streamveil.pipelines.cards.read import floats, numbers, units
-from streamveil.pipelines.cards.recount import (
-    ClassLedger,
-    wrong_local,
-)
+from streamveil.pipelines.cards.recount import ClassLedger, wrong_local
 from streamveil.pipelines.cards.writing import FIGURES
 
 Record = Mapping[str, Any]

@@ -8,9 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamveil.pipelines.cards.read import Read, numbers, units
-from streamveil.pipelines.cards.recount import (
-    shown,
-)
+from streamveil.pipelines.cards.recount import shown
 
 Record = Mapping[str, Any]
 Tables = Sequence[tuple[str, pa.Table]]

@@ -14,9 +14,7 @@ from streamveil.pipelines.cards.check_questions import question_faults
 from streamveil.pipelines.cards.check_windows import by_class, window_faults
 from streamveil.pipelines.cards.promises import LOCAL
 from streamveil.pipelines.cards.read import Fault, Read, kinds_of, numbers
-from streamveil.pipelines.cards.recount import (
-    ClassLedger,
-)
+from streamveil.pipelines.cards.recount import ClassLedger
 from streamveil.pipelines.cards.writing import FIGURES
 
 Record = Mapping[str, Any]

@@ -10,10 +10,7 @@ import pyarrow as pa
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.pipelines.cards.promises import class_key, requirement_of
 from streamveil.pipelines.cards.read import Fault, Read, column, floats, numbers, units
-from streamveil.pipelines.cards.recount import (
-    Answer,
-    wrong_portfolio,
-)
+from streamveil.pipelines.cards.recount import Answer, wrong_portfolio
 
 Record = Mapping[str, Any]
 Tables = Sequence[tuple[str, pa.Table]]

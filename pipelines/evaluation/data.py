@@ -19,13 +19,7 @@ import pyarrow as pa
 from streamveil.engine.count.unprotected import Beyond, exact
 from streamveil.engine.encode.event_mapper import Columns
 from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.io import (
-    REJECTED_SCHEMA,
-    CsvDialect,
-    read_events,
-    read_requirements,
-    write_table,
-)
+from streamveil.io import REJECTED_SCHEMA, CsvDialect, read_events, read_requirements, write_table
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,

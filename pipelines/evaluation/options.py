@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from streamveil.mechanisms.registry import (
-    INFINITE_MECHANISMS,
-    MECHANISMS,
-    PER_RECORD_MECHANISMS,
-)
+from streamveil.mechanisms.registry import INFINITE_MECHANISMS, MECHANISMS, PER_RECORD_MECHANISMS
 from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options

@@ -17,11 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamveil.mechanisms import (
-    NoiseSource,
-    Requirement,
-    Slots,
-)
+from streamveil.mechanisms import NoiseSource, Requirement, Slots
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter

@@ -13,12 +13,7 @@ from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.io import read_events
 from streamveil.io.cells import sound_batch
 from streamveil.mechanisms.core.domains import Categories
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-    QueryColumn,
-    Requirement,
-    Slots,
-)
+from streamveil.mechanisms.core.records import ConfigurationError, QueryColumn, Requirement, Slots
 from streamveil.mechanisms.core.user_table import Registry
 
 COLUMNS = ("user", "value", "time")

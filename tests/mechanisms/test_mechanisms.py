@@ -26,12 +26,7 @@ from streamveil.mechanisms.wevent import pwsm
 from streamveil.mechanisms.wevent.obs import keep_probability
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
 from streamveil.mechanisms.wevent.pwsm import PWSM
-from tests.mechanisms.streams import (
-    KEY,
-    SIGMAS,
-    assert_within_budget,
-    windows_and_epsilons,
-)
+from tests.mechanisms.streams import KEY, SIGMAS, assert_within_budget, windows_and_epsilons
 from tests.mechanisms.streams import people as population
 
 # Kurtosis of Laplace noise: the variance of n squared samples is (6 - 1) sigma**4 / n.

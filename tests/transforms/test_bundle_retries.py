@@ -19,10 +19,7 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
 from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn
 from streamveil.transforms.counting.map_changes import _MapChangesFn
-from streamveil.transforms.release.release_steps import (
-    _ReleaseAtEndFn,
-    _ReleaseInTimeFn,
-)
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 from streamveil.transforms.slots.passes import Pass, SplitByPass, _SplitByPassFn
 

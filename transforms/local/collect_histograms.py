@@ -14,14 +14,8 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
-from streamveil.mechanisms.core.parameter_checks import (
-    lateness,
-)
-from streamveil.mechanisms.core.records import (
-    LedgerEntry,
-    Release,
-    Revision,
-)
+from streamveil.mechanisms.core.parameter_checks import lateness
+from streamveil.mechanisms.core.records import LedgerEntry, Release, Revision
 from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss

@@ -14,9 +14,7 @@ from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
-from streamveil.mechanisms.core.parameter_checks import (
-    lateness,
-)
+from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.transforms.checks import check_heartbeat, settling

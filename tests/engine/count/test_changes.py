@@ -6,13 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.engine.count.changes import (
-    ChangeMapper,
-    Changes,
-    spread,
-    stranger_keys,
-    strictest,
-)
+from streamveil.engine.count.changes import ChangeMapper, Changes, spread, stranger_keys, strictest
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import to_units

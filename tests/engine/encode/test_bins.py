@@ -17,14 +17,7 @@ from streamveil.engine.encode.event_mapper import (
     REASON_OF_CODE,
     DomainMap,
 )
-from streamveil.mechanisms import (
-    Categories,
-    ConfigurationError,
-    Edges,
-    Grid,
-    WithNull,
-    WithOther,
-)
+from streamveil.mechanisms import Categories, ConfigurationError, Edges, Grid, WithNull, WithOther
 
 PROPERTY = settings(max_examples=120)
 NUMBERS = [pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(9, 3)]

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from streamveil.engine.encode.event_mapper import Columns
 from streamveil.engine.encode.time_formats import guesses
-from streamveil.engine.encode.times import (
-    AMBIGUOUS_TIME,
-    NULL_TIME,
-    UNPARSABLE_TIME,
-    to_micros,
-)
+from streamveil.engine.encode.times import AMBIGUOUS_TIME, NULL_TIME, UNPARSABLE_TIME, to_micros
 from streamveil.mechanisms.core.records import EPOCH, ConfigurationError
 
 FORMS = (

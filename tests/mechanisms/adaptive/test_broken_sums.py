@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import (
-    algorithm,
-    cycle,
-    gate,
-    outputs,
-    releases,
-    running_sum,
-)
+from streamveil.mechanisms.adaptive import algorithm, cycle, gate, outputs, releases, running_sum
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive

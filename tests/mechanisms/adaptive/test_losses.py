@@ -17,13 +17,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamveil.mechanisms import (
-    DynamicStream,
-    NoiseSource,
-    Population,
-    ReleaseStream,
-    Requirement,
-)
+from streamveil.mechanisms import DynamicStream, NoiseSource, Population, ReleaseStream, Requirement
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.core.budgets import asked_units

@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import (
-    NoiseSource,
-    Population,
-    ReleaseStream,
-    Requirement,
-    mechanism,
-)
+from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
 from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState, Mixed
 
 PROPERTY = settings(max_examples=50)

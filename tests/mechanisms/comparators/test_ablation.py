@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import (
-    ConfigurationError,
-    NoiseSource,
-    Requirement,
-    mechanism,
-)
+from streamveil.mechanisms import ConfigurationError, NoiseSource, Requirement, mechanism
 from streamveil.mechanisms.comparators.ablation import Ablation, Rescaled, Sampled, Weighted
 from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sliding
 from streamveil.pipelines.evaluation.comparison import compare, tasks

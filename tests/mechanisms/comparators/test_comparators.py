@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms import (
-    MECHANISMS,
-    SCHEDULES,
-    NoiseSource,
-    simulate,
-)
+from streamveil.mechanisms import MECHANISMS, SCHEDULES, NoiseSource, simulate
 from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
 from streamveil.mechanisms.comparators.spas import SPAS, booked, most_bookings
 from streamveil.mechanisms.randomness import noise

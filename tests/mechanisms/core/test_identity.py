@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from streamveil.engine.per_record.budgets import CategoryBudget, ColumnsBudget, ValueBudget
 from streamveil.engine.per_record.mapper import Source
-from streamveil.mechanisms import (
-    Categories,
-    Edges,
-    Grid,
-    Lifetime,
-    Registry,
-    Requirement,
-    Slots,
-)
+from streamveil.mechanisms import Categories, Edges, Grid, Lifetime, Registry, Requirement, Slots
 from streamveil.mechanisms.core.domains import WithNull, WithOther
 from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
 from streamveil.mechanisms.core.local_days import CalendarSlots

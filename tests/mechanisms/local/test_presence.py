@@ -16,12 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import (
-    BudgetExceeded,
-    ConfigurationError,
-    Requirement,
-    simulate_local,
-)
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement, simulate_local
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.local.accounting.one_event import OneEvent, telling_one_event
 from streamveil.mechanisms.local.algorithms.rotation import Rotation

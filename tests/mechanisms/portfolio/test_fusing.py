@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
-from streamveil.mechanisms.portfolio.fusing import (
-    agreed,
-    fuse_alike,
-    observed_parts,
-    whole_counts,
-)
+from streamveil.mechanisms.portfolio.fusing import agreed, fuse_alike, observed_parts, whole_counts
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.portfolio.trees import ROOT, Tree, parents_of

@@ -26,13 +26,7 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.portfolio.bounds import (
-    AutoBounds,
-    looks_at,
-    paying,
-    rate_of,
-    set_aside,
-)
+from streamveil.mechanisms.portfolio.bounds import AutoBounds, looks_at, paying, rate_of, set_aside
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Count

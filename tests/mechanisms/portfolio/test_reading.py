@@ -15,13 +15,7 @@ from streamveil.mechanisms.portfolio.bounds import AutoBounds
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import EVERYTHING, Portfolio, Question
 from streamveil.mechanisms.portfolio.reading import STATISTICS, portfolio_of
-from streamveil.mechanisms.portfolio.statistics import (
-    Count,
-    Mean,
-    Quantiles,
-    TopK,
-    log_edges,
-)
+from streamveil.mechanisms.portfolio.statistics import Count, Mean, Quantiles, TopK, log_edges
 from streamveil.mechanisms.portfolio.trees import Tree
 
 CONTRACT = """

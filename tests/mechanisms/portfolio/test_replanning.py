@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import (
-    BudgetExceeded,
-    NoiseSource,
-    Requirement,
-    Slots,
-    WindowFilter,
-)
+from streamveil.mechanisms import BudgetExceeded, NoiseSource, Requirement, Slots, WindowFilter
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.portfolio import replanning
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import Categories, ConfigurationError, Slots
 from streamveil.mechanisms.core.budgets import Requirements
-from streamveil.mechanisms.core.records import (
-    PREDICTED,
-    PUBLISHED,
-    SKIPPED,
-    STATUSES,
-    Requirement,
-)
+from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, STATUSES, Requirement
 from streamveil.mechanisms.portfolio.answers import UNKNOWN
 from streamveil.mechanisms.portfolio.fusing import parts_of
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream

@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms.presence.calendars import phases
-from streamveil.mechanisms.presence.changing import (
-    NOTHING_ASKED,
-    TOO_STRICT,
-    Asking,
-    Prices,
-)
+from streamveil.mechanisms.presence.changing import NOTHING_ASKED, TOO_STRICT, Asking, Prices
 from streamveil.mechanisms.presence.limits import block_length
 
 KEY = bytes(range(32))

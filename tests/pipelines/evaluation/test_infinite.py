@@ -13,12 +13,7 @@ from streamveil.pipelines.evaluation.comparison import Comparison, Run, tasks
 from streamveil.pipelines.evaluation.infinite import Infinite
 from streamveil.pipelines.evaluation.page import course_of
 from streamveil.pipelines.evaluation.sources import Drawn, SlotCounts
-from streamveil.pipelines.evaluation.streams import (
-    BINS,
-    INFINITE_STREAMS,
-    JUMP,
-    infinite_stream,
-)
+from streamveil.pipelines.evaluation.streams import BINS, INFINITE_STREAMS, JUMP, infinite_stream
 
 CHEAP = ("gated", "dpi:pool=20", "constant", "doubling", "horizon")
 

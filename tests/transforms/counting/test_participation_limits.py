@@ -14,13 +14,7 @@ from streamveil.engine.count.event_codes import MEMBERS, BlockCounts, Layout, Vi
 from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.messages import TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.mechanisms import (
-    BudgetExceeded,
-    ConfigurationError,
-    Registry,
-    Requirement,
-    Slots,
-)
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream

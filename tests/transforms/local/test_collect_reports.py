@@ -33,12 +33,7 @@ from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 from streamveil.transforms import CollectReports
 from streamveil.transforms.local.collect_reports import _AssignFn
-from streamveil.transforms.local.rounds import (
-    Answer,
-    _AskFn,
-    ask_parts,
-    tally_of,
-)
+from streamveil.transforms.local.rounds import Answer, _AskFn, ask_parts, tally_of
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Given
 

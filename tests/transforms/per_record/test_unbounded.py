@@ -3,12 +3,7 @@
 import pytest
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.transforms import (
-    PerRecordCount,
-    PerRecordMax,
-    PerRecordRunningTotal,
-    PerRecordSum,
-)
+from streamveil.transforms import PerRecordCount, PerRecordMax, PerRecordRunningTotal, PerRecordSum
 from streamveil.transforms.slots import arrivals
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
