@@ -7,7 +7,8 @@ state are the same.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from streamveil.engine.messages import (
 )
 from streamveil.engine.per_record.mapper import PaneKey
 from streamveil.engine.per_record.plan import Plan, added
+from streamveil.engine.side_by_side import side_by_side
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
@@ -206,6 +208,17 @@ def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from slices_of(batch)
 
 
+def _mapped(mapper: Maps, counter: Counter, batch: pa.RecordBatch) -> Iterator[Output]:
+    """What :func:`map_batch` gives, and before it what was lost of the batch as it was read."""
+    yield Output(tally_of(batch), TALLIES)
+    if batch.num_rows:  # of no rows a column may have any type
+        yield from map_batch(mapper, counter, batch)
+
+
+def _counted(counter: Counter, block: tuple[BlockKey, Sequence[Message]]) -> Iterator[Output]:
+    return count_block(counter, *block)
+
+
 class _Run:
     """What was gathered so far of one input."""
 
@@ -220,23 +233,19 @@ class _Run:
 
     def map_events(self, mapper: Maps, batches: Batches) -> Iterator[Output]:
         """Gather events by block; gives dead letters."""
-        for batch in batches:
-            self._tallies.append(tally_of(batch).to_bytes())
-            if not batch.num_rows:  # of no rows a column may have any type
-                continue
-            for output in map_batch(mapper, self._counter, batch):
-                if output.tag == REJECTED:
-                    yield output
-                elif output.tag == TALLIES:
-                    self._tallies.append(output.value.to_bytes())
-                else:
-                    block, message = output.value
-                    self.blocks[block].append(message)
+        for output in side_by_side(partial(_mapped, mapper, self._counter), batches):
+            if output.tag == REJECTED:
+                yield output
+            elif output.tag == TALLIES:
+                self._tallies.append(output.value.to_bytes())
+            else:
+                block, message = output.value
+                self.blocks[block].append(message)
 
     def count(self) -> Iterator[Output]:
         """Count block by block."""
-        for block in list(self.blocks):
-            yield from self.gather(count_block(self._counter, block, self.blocks.pop(block)))
+        blocks = ((block, self.blocks.pop(block)) for block in list(self.blocks))
+        yield from self.gather(side_by_side(partial(_counted, self._counter), blocks))
 
     def gather(self, outputs: Iterable[Output]) -> Iterator[Output]:
         """Put messages and tallies where they go; gives the rest."""
