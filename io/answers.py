@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.io import filesystems
-from streamveil.io.formats import UTC_MICROSECONDS
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import TableForm, write_tables
+from streamveil.io.tables import UTC_MICROSECONDS, TableForm, write_tables
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question

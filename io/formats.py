@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from streamveil.mechanisms.core.records import ConfigurationError
-
-UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
-"""The type of times in all tables that are written."""
 
 PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
 EXTENSIONS = {

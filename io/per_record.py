@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io.formats import UTC_MICROSECONDS
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import TableForm, read_table
+from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
 from streamveil.mechanisms.core.records import PerRecordRow, parse_time
 
 PER_RECORD_SCHEMA = pa.schema(

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.formats import CSV, UTC_MICROSECONDS, output_format_of
+from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import TableForm, read_table
+from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
 from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
 from streamveil.mechanisms.core.records import (
     ConfigurationError,

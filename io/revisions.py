@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.formats import CSV, UTC_MICROSECONDS, output_format_of
+from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.releases import check_layout, figure_lists, json_values, labelled, release_schema
-from streamveil.io.tables import TableForm, read_table
+from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
 from streamveil.io.tidy import ROWS, TIDY, TIDY_REVISION_SCHEMA, tidy_revision_batch
 from streamveil.mechanisms.core.records import Revision, parse_time
 

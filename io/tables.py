@@ -20,15 +20,7 @@ from streamveil.io import filesystems
 from streamveil.io.delimited import NULLS, write_csv
 from streamveil.io.files import is_there, open_file, reading, storing
 from streamveil.io.filesystems import is_local, require_filesystem
-from streamveil.io.formats import (
-    AVRO,
-    CSV,
-    JSON_LINES,
-    PARQUET,
-    UTC_MICROSECONDS,
-    format_of,
-    output_format_of,
-)
+from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
@@ -36,9 +28,11 @@ from streamveil.io.places import may_hold_files
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
+UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
+"""The type of times in all tables that are written."""
+
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
 _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
-_WRITERS = {PARQUET: write_parquet, CSV: write_csv, JSON_LINES: write_json}
 
 
 class TableForm(NamedTuple):
@@ -129,8 +123,12 @@ def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch]], None]:
     kind = output_format_of(path)
-    if kind != AVRO:
-        return _WRITERS[kind]
+    if kind == PARQUET:
+        return write_parquet
+    if kind == CSV:
+        return write_csv
+    if kind == JSON_LINES:
+        return write_json
     from streamveil.io.avro import write_avro  # whose library takes long to import
 
     return write_avro

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io.formats import UTC_MICROSECONDS
+from streamveil.io.tables import UTC_MICROSECONDS
 from streamveil.mechanisms.core.records import Release, Revision
 from streamveil.mechanisms.core.tidy import tidy_columns, tidy_revision_columns
 
