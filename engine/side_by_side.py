@@ -1,4 +1,4 @@
-"""The parts of an input side by side, in threads; what comes of them is in order."""
+"""Work on the parts of an input side by side, in threads, with the results in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, islice
 from typing import TypeVar
 
 from streamveil.engine import metrics
@@ -14,19 +13,23 @@ from streamveil.engine import metrics
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
+_MOST_THREADS = 4
+
 
 def side_by_side(
     work: Callable[[Part], Iterable[Result]], parts: Iterable[Part], threads: int | None = None
 ) -> Iterator[Result]:
     """What `work` gives of each part, in the order of the parts.
 
-    The work is done while the next parts are made by the thread that asks, such as by reading a
-    file, which pays where both spend their time in libraries that release the interpreter's lock.
+    While threads work on parts, the thread that asks makes the next one, such as by reading a file.
+    That pays where both spend their time in libraries that release the interpreter's lock. Whoever
+    interrupts it waits for the parts that are being worked on.
 
     Args:
         work: what is done with a part; it may count, and changes nothing that another part needs.
         parts: as many of them are held at a time as there are threads.
-        threads: how many work; None for one for each core.
+        threads: how many work; None for one for each core, up to four, as each takes memory for a
+            part of its own.
 
     Raises:
         Exception: what `work` or `parts` raises, after the results of all parts before.
@@ -34,31 +37,26 @@ def side_by_side(
     >>> list(side_by_side(lambda part: [part, -part], [1, 2]))
     [1, -1, 2, -2]
     """
-    parts = iter(parts)
-    first = list(islice(parts, 2))
-    if len(first) < 2:  # most inputs are one part, which needs no thread
-        for part in first:
-            yield from work(part)
-        return
-    threads = threads or _cores()
+    threads = threads or min(_cores(), _MOST_THREADS)
     waiting: deque[Future[tuple[list[Result], metrics.Counts]]] = deque()
-    parts, fault = chain(first, parts), None
+    parts, fault = iter(parts), None
     with ThreadPoolExecutor(threads) as pool:
-        while True:
+        while fault is None:
             try:
-                part = next(parts)
+                waiting.append(pool.submit(_counted, work, next(parts)))
             except StopIteration:
                 break
-            except Exception as error:  # told after what went wrong before
-                fault = error
-                break
-            waiting.append(pool.submit(_counted, work, part))
+            except Exception as error:
+                fault = error  # raised after what parts before may raise
             if len(waiting) >= threads:
-                yield from _told(waiting.popleft())
+                yield from _results(waiting.popleft())
         while waiting:
-            yield from _told(waiting.popleft())
+            yield from _results(waiting.popleft())
     if fault is not None:
-        raise fault
+        try:
+            raise fault
+        finally:
+            del fault  # or it would hold this frame, and that the fault
 
 
 def _counted(
@@ -68,7 +66,7 @@ def _counted(
         return list(work(part)), counts
 
 
-def _told(done: Future[tuple[list[Result], metrics.Counts]]) -> list[Result]:
+def _results(done: Future[tuple[list[Result], metrics.Counts]]) -> list[Result]:
     results, counts = done.result()
     for name, amount in counts.counters.items():
         metrics.count(name, amount)

@@ -253,6 +253,7 @@ class ReadTable(beam.PTransform):
     def __post_init__(self) -> None:
         """Check the columns."""
         super().__init__()
+        self.columns = distinct(self.columns)
         self._rows = rows_of_events(self.table, self.name, self.columns, self.faults)
 
     def expand(self, pbegin: PBegin) -> Events:

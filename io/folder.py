@@ -126,7 +126,7 @@ def write_once(path: str, data: bytes) -> bool:
                 delete(temporary)
     if is_local(path):  # also if another one gave it its name, and died then
         sync(Path(path).parent)
-    with reading(path), contextlib.closing(_open(path)) as handle:
+    with reading(path), contextlib.closing(open_to_read(path)) as handle:
         return bool(handle.read() == data)
 
 
@@ -135,7 +135,3 @@ def _write(path: str, data: bytes) -> None:
         handle.write(data)
     if is_local(path):  # a name that outlives the loss of power must not be of an empty file
         sync(Path(path))
-
-
-def _open(path: str) -> Any:
-    return open_to_read(path)

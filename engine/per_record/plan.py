@@ -30,20 +30,20 @@ _ALL_TIMES = SlotClock(Slots(1000))  # there is only pane 0, which no timer clos
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 
 
-def take_records(transform: Any) -> None:
-    """Refuse what a transform of records cannot take. Raises ConfigurationError."""
-    budget_of(transform.budget)
-    if hasattr(transform, "device"):
-        column_name(transform.device, "device")
+def take_records(plan: Any) -> None:
+    """Refuse what a plan of records cannot take. Raises ConfigurationError."""
+    budget_of(plan.budget)
+    if hasattr(plan, "device"):
+        column_name(plan.device, "device")
     for name in ("value", "key", "time"):
-        if getattr(transform, name, None) is not None:
-            column_name(getattr(transform, name), name)
+        if getattr(plan, name, None) is not None:
+            column_name(getattr(plan, name), name)
     for name in ("value_max", "beta"):
-        value = getattr(transform, name)
+        value = getattr(plan, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
             refuse(name, value, "give a number")
-    if transform.mechanism is not None:
-        text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
+    if plan.mechanism is not None:
+        text_of(plan.mechanism, "mechanism", "give the name of a mechanism")
 
 
 def function_of(budget: Budget, value: str | None) -> BudgetFunction | None:

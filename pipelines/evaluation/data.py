@@ -108,8 +108,8 @@ class Data:
         transform = self.inputs.plan(
             registry,
             DEFAULT,
-            bytes(KEY_BYTES),
-            kind=HistogramPlan,  # the same draws
+            bytes(KEY_BYTES),  # the same draws
+            kind=HistogramPlan,
         )
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()

@@ -1,6 +1,8 @@
 """Parts side by side give what they give one after another."""
 
 import threading
+import weakref
+from itertools import chain
 
 import pytest
 
@@ -35,18 +37,23 @@ def test_parts_are_worked_on_at_the_same_time():
     assert list(side_by_side(meet, range(4), threads=2)) == [0, 1, 2, 3]
 
 
+class Block:
+    """A part that can be seen to be let go."""
+
+
 def test_few_parts_are_held_at_a_time():
-    made = []
+    held = []
 
     def parts():
-        for part in range(20):
-            made.append(part)
+        for _ in range(20):
+            part = Block()
+            held.append(weakref.ref(part))
             yield part
+            del part
 
-    found = side_by_side(work, parts(), threads=2)
-    for part in range(20):
-        assert (next(found), next(found)) == (part, -part)
-        assert len(made) <= part + 2
+    for _ in side_by_side(lambda part: [0], parts(), threads=2):
+        assert sum(one() is not None for one in held) <= 3  # with the one that is being made
+    assert len(held) == 20
 
 
 def test_the_first_fault_is_told_after_all_results_before_it():
@@ -63,6 +70,9 @@ def test_the_first_fault_is_told_after_all_results_before_it():
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(ValueError, match="a part is wrong"):
         next(found)
+    one = side_by_side(fails, chain([2], (1 / 0 for _ in range(1))), threads=2)
+    with pytest.raises(ValueError, match="a part is wrong"):
+        next(one)
     read = side_by_side(work, parts(), threads=2)
     assert [next(read) for _ in range(6)] == [0, 0, 1, -1, 2, -2]
     with pytest.raises(OSError, match="the disk failed"):
