@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import StateFolder, read_table
-from streamveil.io import events as reading
+from streamveil.io import StateFolder, event_sources, events, read_table
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines.monitor import Monitor
 
@@ -471,7 +470,7 @@ def test_of_a_broken_file_what_was_read_counts_in_every_pass(stream, monkeypatch
 
 def refuse_to_read(name, batches, monkeypatch):
     """Let a disk refuse a file behind some batches."""
-    read_part = reading.read_part
+    read_part = events.read_part
 
     def read(part, *given):
         for number, batch in enumerate(read_part(part, *given)):
@@ -481,7 +480,8 @@ def refuse_to_read(name, batches, monkeypatch):
         if part.path.endswith(name):
             raise ConfigurationError(f"{part.path}: the disk is bad")
 
-    monkeypatch.setattr(reading, "read_part", read)
+    for module in (events, event_sources):
+        monkeypatch.setattr(module, "read_part", read)
 
 
 def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):
@@ -1021,13 +1021,13 @@ def test_of_equal_releases_public_figures_are_equal_whatever_the_events(fetched,
     more = [*rows, rows[0], rows[0], ("u1", "Z", day(2)), ("nobody", "A", day(2))]
     flags = {"follow": "1s", "end": "2024-01-04", "metrics_port": port}
     found = {}
-    for name, events in (("one", rows), ("other", more)):
+    for name, visited in (("one", rows), ("other", more)):
         (tmp_path / name).mkdir()
         made = toolbox.Job(tmp_path / name)
         made.lines()
         other = Stream(made)
         other.clock(day(9))
-        other.events("a.csv", events)
+        other.events("a.csv", visited)
         for group in ("public", "raw"):
             shutil.rmtree(other.folder / "state", ignore_errors=True)
             for path in (*other.folder.glob("*-0*"), *other.folder.glob(".*witness")):
