@@ -10,8 +10,6 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.mechanisms.core.arguments import refuse
-from streamveil.mechanisms.core.parameter_checks import lateness
-from streamveil.mechanisms.core.records import ConfigurationError
 
 TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 
@@ -24,19 +22,6 @@ def check_heartbeat(heartbeat: Any) -> None:
     """Refuse what tells no slots. Raises ConfigurationError."""
     if not isinstance(heartbeat, (beam.PTransform, type(None))):
         refuse("heartbeat", heartbeat, "give a PTransform that tells slots, or None")
-
-
-def settling(every: int | str | beam.PTransform | None) -> int | beam.PTransform | None:
-    """Microseconds between checkpoints; else as it was. Raises ConfigurationError."""
-    if every is None or isinstance(every, beam.PTransform):
-        return every
-    micros = lateness(every, "settle")
-    if not micros:
-        raise ConfigurationError(
-            f"settle is {every!r}: give the interval between the runner's checkpoints, such as "
-            "10s, or None on a runner that never goes back"
-        )
-    return micros
 
 
 def refuse_windows(batches: beam.PCollection[Any], what: str = "events") -> None:

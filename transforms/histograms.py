@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
-from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     ConfigurationError,
@@ -24,7 +23,6 @@ from streamveil.mechanisms.core.records import (
     Release,
     Revision,
 )
-from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
@@ -33,6 +31,7 @@ from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _Releas
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.stream_options import StreamOptions
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -61,7 +60,7 @@ class Outputs(WithRows, _Outputs):
 
 
 @dataclass(eq=False)
-class PrivateHistograms(HistogramPlan, beam.PTransform):
+class PrivateHistograms(StreamOptions, HistogramPlan, beam.PTransform):
     """Release a private histogram per slot, keeping every user's requirement.
 
     Input: a PCollection of events with at least the columns named in `columns`, bounded or not, in
@@ -111,29 +110,6 @@ class PrivateHistograms(HistogramPlan, beam.PTransform):
             is lost than `max_rejected`.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
-
-    _: KW_ONLY
-    allowed_lateness: int | str = 0
-    """How long a slot of an unbounded input stays open for late events: microseconds, or text
-    such as `10m`."""
-    heartbeat: beam.PTransform | None = None
-    """What opens the slots of an unbounded input: applied to the pipeline, it gives the number
-    of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
-    None; then events more than a day ahead of the worker's clock are rejected."""
-    settle: int | str | beam.PTransform | None = None
-    """For an unbounded input on a runner that goes back to checkpoints, such as Flink's: the
-    interval between them, in microseconds or as text such as `10s`. A slot is then released when
-    what it closed with is in a checkpoint, so a restart can never release it again of other events.
-    With a `heartbeat` of your own give a PTransform as well, with elements that say when to look.
-    None on a runner that never goes back."""
-
-    def __post_init__(self) -> None:
-        """Refuse at once what cannot work."""
-        beam.PTransform.__init__(self)
-        super().__post_init__()
-        check_heartbeat(self.heartbeat)
-        self.allowed_lateness = lateness(self.allowed_lateness)
-        self.settle = settling(self.settle)
 
     def expand(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,9 +14,7 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
-from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import LedgerEntry, Release, Revision
-from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
@@ -24,6 +22,7 @@ from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _Releas
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.stream_options import StreamOptions
 
 _BY_STREAM = KV[str, Message]
 
@@ -51,7 +50,7 @@ class Collected(WithRows, _Collected):
 
 
 @dataclass(eq=False)
-class CollectHistograms(LocalPlan, beam.PTransform):
+class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
     """Release a histogram per slot from reports of devices, all of which are played here.
 
     Input: as :class:`PrivateHistograms` takes events, bounded or not. Output: :class:`Collected`.
@@ -75,22 +74,6 @@ class CollectHistograms(LocalPlan, beam.PTransform):
             requirement for users outside it; when the pipeline runs as :class:`PrivateHistograms`.
         ValueError: when applied to a windowed or triggered input.
     """
-
-    _: KW_ONLY
-    allowed_lateness: int | str = 0
-    """How long a slot of an unbounded input stays open: microseconds, or text such as `10m`."""
-    heartbeat: beam.PTransform | None = None
-    """What opens the slots of an unbounded input, as in :class:`PrivateHistograms`."""
-    settle: int | str | beam.PTransform | None = None
-    """As in :class:`PrivateHistograms`."""
-
-    def __post_init__(self) -> None:
-        """Refuse at once what cannot work."""
-        beam.PTransform.__init__(self)
-        super().__post_init__()
-        check_heartbeat(self.heartbeat)
-        self.allowed_lateness = lateness(self.allowed_lateness)
-        self.settle = settling(self.settle)
 
     def expand(self, events: beam.PCollection[Any]) -> Collected:
         """Build the pipeline: events -> batches -> visits -> tallies -> releases."""

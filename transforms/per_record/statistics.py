@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -17,16 +17,15 @@ from streamveil.engine.per_record.records_plan import (
     SumPlan,
 )
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
-from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
 from streamveil.transforms.row_batches import as_batches
+from streamveil.transforms.stream_options import StreamOptions
 
 
 @beam.typehints.with_output_types(PerRecordRow)
 @dataclass(eq=False)
-class PerRecord(RecordsPlan, beam.PTransform):
+class PerRecord(StreamOptions, RecordsPlan, beam.PTransform):
     """What all have in common: a statistic of every window and public key, empty or not, each once.
 
     Input: a PCollection of records with the columns that are named here, bounded or not, in the
@@ -52,23 +51,6 @@ class PerRecord(RecordsPlan, beam.PTransform):
             of record batches.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
-
-    _: KW_ONLY
-    allowed_lateness: int | str = 0
-    """How long a pane of an unbounded input stays open for late records: microseconds, or text
-    such as `10m`."""
-    heartbeat: beam.PTransform | None = None
-    """What opens the panes of an unbounded input, as in `PrivateHistograms`."""
-    settle: int | str | beam.PTransform | None = None
-    """As in `PrivateHistograms`."""
-
-    def __post_init__(self) -> None:
-        """Refuse at once what cannot work."""
-        beam.PTransform.__init__(self)
-        super().__post_init__()
-        check_heartbeat(self.heartbeat)
-        self.allowed_lateness = lateness(self.allowed_lateness)
-        self.settle = settling(self.settle)
 
     def expand(self, records: beam.PCollection[Any]) -> beam.PCollection[PerRecordRow]:
         """Build the pipeline: records -> batches -> parts -> parts of panes -> rows."""

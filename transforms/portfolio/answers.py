@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,16 +14,15 @@ from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
-from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
-from streamveil.transforms.checks import check_heartbeat, settling
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.stream_options import StreamOptions
 
 
 class Answers(NamedTuple):
@@ -47,7 +46,7 @@ class Answers(NamedTuple):
 
 
 @dataclass(eq=False)
-class PrivateAnswers(QueryPlan, beam.PTransform):
+class PrivateAnswers(StreamOptions, QueryPlan, beam.PTransform):
     """Answer all questions of a portfolio from one pass over the events.
 
     Input: as of :class:`PrivateHistograms`, with the columns that :func:`columns_for` names.
@@ -73,22 +72,6 @@ class PrivateAnswers(QueryPlan, beam.PTransform):
             question; else as :class:`PrivateHistograms`.
         InputLost, ValueError: as there.
     """
-
-    _: KW_ONLY
-    allowed_lateness: int | str = 0
-    """See :class:`PrivateHistograms`."""
-    heartbeat: beam.PTransform | None = None
-    """What opens the base slots of an unbounded input: see :class:`PrivateHistograms`."""
-    settle: int | str | beam.PTransform | None = None
-    """See :class:`PrivateHistograms`."""
-
-    def __post_init__(self) -> None:
-        """Refuse at once what cannot work."""
-        beam.PTransform.__init__(self)
-        super().__post_init__()
-        check_heartbeat(self.heartbeat)
-        self.allowed_lateness = lateness(self.allowed_lateness)
-        self.settle = settling(self.settle)
 
     def expand(self, events: beam.PCollection[Any]) -> Answers:
         """Build the pipeline: events -> batches -> codes -> histograms -> answers."""
