@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from streamveil.engine.encode.event_mapper import Columns
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.noise_keys import NoiseKey
 from streamveil.io import read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
@@ -27,8 +25,7 @@ from streamveil.pipelines.values import (
     requirement_columns_of,
 )
 
-H = TypeVar("H", bound=HistogramPlan)
-L = TypeVar("L", bound=LocalPlan)
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,16 @@ class Inputs:
             last_slot,
         )
 
-    def local_plan(
+    def plan(
         self,
         registry: Registry,
         mechanism: str,
         noise_key: NoiseKey | None = None,
         *,
-        kind: Callable[..., L],
+        kind: Callable[..., P],
         **more: Any,
-    ) -> L:
-        """The plan of the local setting: a `kind` of `LocalPlan`, given `more` of its arguments.
+    ) -> P:
+        """What counts and releases these events, a `kind` of plan, given `more` of its arguments.
 
         Raises ConfigurationError.
         """
@@ -90,31 +87,6 @@ class Inputs:
             slots=self.slots,
             columns=self.columns,
             mechanism=mechanism,
-            noise_key=noise_key,
-            first_slot=self.first_slot,
-            last_slot=self.last_slot,
-            keep=self.keep,
-            **more,
-        )
-
-    def plan(
-        self,
-        registry: Registry,
-        mechanism: str,
-        noise_key: NoiseKey | None = None,
-        *,
-        kind: Callable[..., H],
-        **more: Any,
-    ) -> H:
-        """The same of what counts and releases these events: a `kind` of `HistogramPlan`."""
-        return kind(
-            registry=registry,
-            domain=self.domain,
-            slots=self.slots,
-            columns=self.columns,
-            mechanism=mechanism,
-            max_contributions=self.max_contributions,
-            adjacency=self.adjacency,
             noise_key=noise_key,
             first_slot=self.first_slot,
             last_slot=self.last_slot,

@@ -16,6 +16,7 @@ from streamveil.engine.per_record.records_plan import (
     SumPlan,
 )
 from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.io import questions_of, read_domain, read_questions
 from streamveil.mechanisms.core.domains import Categories
@@ -27,7 +28,7 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, LOCAL_DEFAULT, only_dynamic
 from streamveil.pipelines.budgets import budget_of, lookup_of
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
-from streamveil.pipelines.inputs import H, Inputs, L, required_registry
+from streamveil.pipelines.inputs import Inputs, P, required_registry
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.options import COUNT, REQUIRED, RUNNING_COUNT, TABLE
 from streamveil.pipelines.statistics import WITHOUT_VALUE, WITHOUT_WINDOW, check_statistic
@@ -41,6 +42,8 @@ from streamveil.pipelines.values import (
     range_of,
 )
 
+H = TypeVar("H", bound=HistogramPlan)
+L = TypeVar("L", bound=LocalPlan)
 Q = TypeVar("Q", bound=QueryPlan)
 R = TypeVar("R", bound=RecordsPlan)
 
@@ -88,18 +91,36 @@ def histogram_plan_of(given: Any, own: Any, kind: Callable[..., H], **more: Any)
                 f"--max_slots={own.max_slots} is about windows: leave it out with "
                 f"--guarantee={INFINITE}, or choose --guarantee={USER}"
             )
+    return _plan_of(
+        *(inputs, given, own, registry, default, kind),
+        max_contributions=inputs.max_contributions,
+        adjacency=inputs.adjacency,
+        longest_window=own.longest_window,
+        limit=limit,
+        changing=limit is not None and own.requirement_changes is not None,
+        keeps=bool(own.state),
+        **more,
+    )
+
+
+def _plan_of(
+    inputs: Inputs,
+    given: Any,
+    own: Any,
+    registry: Registry,
+    default: str,
+    kind: Callable[..., P],
+    **more: Any,
+) -> P:
+    """A plan of what was read, of the `default` mechanism unless another one is given."""
     return inputs.plan(
         registry,
         default if given.mechanism is None else given.mechanism,
         noise_key(given.noise_key, inputs.slots),
         kind=kind,
         shards=given.shards,
-        longest_window=own.longest_window,
         max_rejected=given.max_rejected,
         revise=own.revise or 0,
-        limit=limit,
-        changing=limit is not None and own.requirement_changes is not None,
-        keeps=bool(own.state),
         **more,
     )
 
@@ -119,16 +140,7 @@ def is_dynamic(plan: HistogramPlan, changes: object) -> bool:
 def local_plan_of(given: Any, own: Any, kind: Callable[..., L], **more: Any) -> L:
     """The same of `streamveil collect`."""
     registry, inputs = required_registry("collect", given), Inputs.of(given)
-    return inputs.local_plan(
-        registry,
-        LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key, inputs.slots),
-        kind=kind,
-        shards=given.shards,
-        max_rejected=given.max_rejected,
-        revise=own.revise or 0,
-        **more,
-    )
+    return _plan_of(inputs, given, own, registry, LOCAL_DEFAULT, kind, **more)
 
 
 def query_plan_of(given: Any, kind: Callable[..., Q], **more: Any) -> Q:

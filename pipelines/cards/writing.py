@@ -125,9 +125,9 @@ def _run_of(
 ) -> Record:
     first, last = plan.first_slot, plan.last_slot
     if isinstance(plan, QueryPlan) and tables:
-        told = answered(plan.portfolio, tables)
-        first, last = _base_range(plan, told)
-        return run_of(plan, first, last, files, answered=told, **more)
+        slots = answered(plan.portfolio, tables)
+        first, last = _base_range(plan, slots)
+        return run_of(plan, first, last, files, answered=slots, **more)
     if tables:
         first, last = _ends(tables["slots"].column("slot"))
     return run_of(plan, first, last, files, **more)
@@ -152,12 +152,12 @@ def answered(portfolio: Portfolio, tables: Mapping[str, pa.Table]) -> dict[str, 
     return found
 
 
-def _base_range(plan: QueryPlan, told: Mapping[str, list[int]]) -> tuple[int, int]:
+def _base_range(plan: QueryPlan, slots: Mapping[str, list[int]]) -> tuple[int, int]:
     """Base slots that answers are about."""
     spans = [
-        (told[one.name][0] * one.slots, (told[one.name][1] + 1) * one.slots - 1)
+        (slots[one.name][0] * one.slots, (slots[one.name][1] + 1) * one.slots - 1)
         for one in plan.portfolio
-        if one.name in told
+        if one.name in slots
     ]
     first, last = plan.first_slot, plan.last_slot
     return (

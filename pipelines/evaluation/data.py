@@ -110,6 +110,8 @@ class Data:
             DEFAULT,
             bytes(KEY_BYTES),  # the same draws
             kind=HistogramPlan,
+            max_contributions=self.inputs.max_contributions,
+            adjacency=self.inputs.adjacency,
         )
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()
