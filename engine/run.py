@@ -208,6 +208,15 @@ def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from slices_of(batch)
 
 
+def _without_tallies(outputs: Iterable[Output], tallies: list[bytes]) -> Iterator[Any]:
+    """Values of the outputs; tallies among them are added to `tallies`."""
+    for output in outputs:
+        if output.tag == TALLIES:
+            tallies.append(output.value)
+        else:
+            yield output.value
+
+
 def _mapped(mapper: Maps, counter: Counter, batch: pa.RecordBatch) -> Iterator[Output]:
     """What :func:`map_batch` gives, and before it what was lost of the batch as it was read."""
     yield Output(tally_of(batch), TALLIES)
@@ -270,11 +279,7 @@ class _Run:
         looks: list[Message] = []
         tallies = list(self._tallies)
         for key, messages in self.sent.items():
-            for output in choice.look(key, messages):
-                if output.tag == TALLIES:
-                    tallies.append(output.value)
-                else:
-                    looks.append(output.value[1])
+            looks += [look for _, look in _without_tallies(choice.look(key, messages), tallies)]
         looks.append(self._word(tallies))
         for output in self.gather(choice.choose(looks)):
             assert output.tag == FOR_STREAM
@@ -289,18 +294,11 @@ class _Run:
         blocks: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
         mapper, looks, tallies = choice.sample.mapper, list[Message](), list[bytes]()
         for batch in batches:
-            for output in choice.sample.map_batch(mapper, batch):
-                if output.tag == TALLIES:
-                    tallies.append(output.value)
-                else:
-                    key, message = output.value
-                    blocks[key].append(message)
+            for key, message in _without_tallies(choice.sample.map_batch(mapper, batch), tallies):
+                blocks[key].append(message)
         for key in list(blocks):
-            for output in choice.count(key, blocks.pop(key)):
-                if output.tag == TALLIES:
-                    tallies.append(output.value)
-                else:
-                    looks.append(output.value[1])
+            counted = choice.count(key, blocks.pop(key))
+            looks += [look for _, look in _without_tallies(counted, tallies)]
         looks.append(self._word(tallies))
         (chosen,) = self.gather(choice.choose(looks))
         assert chosen.tag == BOUNDS
