@@ -193,14 +193,14 @@ def write_answers(
 
     Raises ConfigurationError for a folder that cannot be made.
     """
-    told: dict[str, list[SlotAnswer]] = {question.name: [] for question in portfolio}
+    by_question: dict[str, list[SlotAnswer]] = {question.name: [] for question in portfolio}
     for answer in answers:
-        told[answer.question].append(answer)
+        by_question[answer.question].append(answer)
     make_folder(folder)
     files = answer_files(folder, portfolio, prefix)
     tables = {}
     for question in portfolio:
-        in_order = sorted(told.pop(question.name), key=lambda one: (one.end, -one.start))
+        in_order = sorted(by_question.pop(question.name), key=lambda one: (one.end, -one.start))
         tables[files[question.name]] = answers_batch(in_order, answer_schema(question))
     write_tables(tables)
     return list(files.values())

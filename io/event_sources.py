@@ -18,7 +18,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
-from streamveil.engine.messages import Output
+from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.events import (
     UNREADABLE,
     outputs_of,
@@ -41,7 +41,6 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
 )
 
-REJECTED_TAG = "rejected"
 _NUMBER_TAG = "number"
 _NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 
@@ -59,8 +58,8 @@ class Events(NamedTuple):
     def of(cls, read: DoOutputsTuple) -> Events:
         """Outputs of a DoFn that gives batches and, by :func:`dead_letters`, what it rejects."""
         main = read[read._main_tag]
-        main.element_type = read[REJECTED_TAG].element_type = pa.RecordBatch
-        return cls(main, read[REJECTED_TAG])
+        main.element_type = read[REJECTED].element_type = pa.RecordBatch
+        return cls(main, read[REJECTED])
 
 
 @dataclass(eq=False)
@@ -114,7 +113,7 @@ class ReadEvents(beam.PTransform):
                     tuple[str, int]
                 )
                 | "Spread" >> beam.Reshuffle()
-                | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
+                | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED, main="batches")
             )
         split = (
             pbegin
@@ -132,7 +131,7 @@ class ReadEvents(beam.PTransform):
             | "Read"
             >> beam.FlatMap(
                 _read_part, self.columns, self.silent or self.again, self.counted
-            ).with_outputs(REJECTED_TAG, main="batches")
+            ).with_outputs(REJECTED, main="batches")
         )
         if not self.counted:
             return events
@@ -227,7 +226,7 @@ def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
     reason = rejected.column("reason")[0].as_py()
     for name in (EVENTS_READ, REJECTED_PREFIX + reason):
         Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
-    return TaggedOutput(REJECTED_TAG, rejected)
+    return TaggedOutput(REJECTED, rejected)
 
 
 @dataclass(eq=False)
@@ -262,7 +261,7 @@ class ReadTable(beam.PTransform):
         return Events.of(
             pbegin
             | "Impulse" >> beam.Impulse()
-            | "Read" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
+            | "Read" >> beam.ParDo(read).with_outputs(REJECTED, main="batches")
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -22,13 +23,7 @@ from streamveil.io.tables import TableForm, write_table
 from streamveil.io.tidy import ROWS
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
-    DynamicLedgerEntry,
-    LedgerEntry,
-    PerRecordRow,
-    Release,
-    Revision,
 )
-from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
@@ -36,7 +31,6 @@ from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 # batch is of, if not of its rows.
 _NUMBER, _ITEMS = b"streamveil.number", b"streamveil.items"
 _ANY_NUMBER = -1
-Entry = LedgerEntry | DynamicLedgerEntry
 
 
 @dataclass(eq=False)
@@ -150,9 +144,9 @@ class _WriteFn(beam.DoFn):
 
 @dataclass(eq=False)
 class _WriteItems(beam.PTransform):
-    """Writes items to one file, some of them in a batch; as WriteTable if it is told their number.
+    """Writes items to one file, some of them in a batch.
 
-    That is then the number of items, whatever rows they have.
+    Input: items, or a tuple of them and of their number, as of WriteTable, whatever rows they have.
     """
 
     path: str
@@ -182,12 +176,38 @@ def _converted(items: Sequence[Any], form: TableForm) -> pa.RecordBatch:
 
 
 def _of_items(batch: pa.RecordBatch, items: int) -> pa.RecordBatch:
-    """The batch, saying that it counts as so many where WriteTable is told how many there are."""
+    """The batch with its number of items, by which WriteTable checks that none is missing."""
     return batch.replace_schema_metadata({_ITEMS: str(items)})
 
 
+class _WriteResults(beam.PTransform):
+    """Writes results of one kind to one file: see the classes below.
+
+    Input: results, or a tuple of them and of their number. Raises ConfigurationError at
+    construction for a path or a form that cannot be.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check the name and the form."""
+        super().__init__()
+        output_format_of(self.path)
+        self.form()
+
+    @abstractmethod
+    def form(self) -> TableForm:
+        """How results become rows."""
+
+    def expand(
+        self, inputs: PCollection[Any] | tuple[PCollection[Any], PCollection[int]]
+    ) -> PCollection[str]:
+        """Build the steps: batch, convert, write."""
+        return inputs | "Write" >> _WriteItems(self.path, self.form())
+
+
 @dataclass(eq=False)
-class WriteReleases(beam.PTransform):
+class WriteReleases(_WriteResults):
     """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
 
     Input: releases, or a tuple of them and of their number, which the outputs of the transforms
@@ -210,20 +230,13 @@ class WriteReleases(beam.PTransform):
     layout: str = ROWS
     """`rows`, one for each release, or `tidy`, one for each release and bin."""
 
-    def __post_init__(self) -> None:
-        """Check the name and the layout."""
-        super().__init__()
-        self._form = release_form(self.path, self.labels, shares=self.shares, layout=self.layout)
-
-    def expand(
-        self, inputs: PCollection[Release] | tuple[PCollection[Release], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, self._form)
+    def form(self) -> TableForm:
+        """How they become rows."""
+        return release_form(self.path, self.labels, shares=self.shares, layout=self.layout)
 
 
 @dataclass(eq=False)
-class WriteRevisions(beam.PTransform):
+class WriteRevisions(_WriteResults):
     """Writes revisions to one file, sorted by slot; gives its path. See WriteTable.
 
     Input: revisions, or a tuple of them and of their number, as of WriteReleases.
@@ -241,20 +254,13 @@ class WriteRevisions(beam.PTransform):
     layout: str = ROWS
     """As of WriteReleases."""
 
-    def __post_init__(self) -> None:
-        """Check the name and the layout."""
-        super().__init__()
-        self._form = revision_form(self.path, self.labels, layout=self.layout)
-
-    def expand(
-        self, inputs: PCollection[Revision] | tuple[PCollection[Revision], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, self._form)
+    def form(self) -> TableForm:
+        """How they become rows."""
+        return revision_form(self.path, self.labels, layout=self.layout)
 
 
 @dataclass(eq=False)
-class WriteLedger(beam.PTransform):
+class WriteLedger(_WriteResults):
     """Writes what every slot cost every class, sorted by slot and class; gives the path.
 
     Input: entries, or a tuple of them and of their number, as of WriteReleases.
@@ -272,16 +278,9 @@ class WriteLedger(beam.PTransform):
     path: str
     dynamic: bool = False
 
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self, inputs: PCollection[Entry] | tuple[PCollection[Entry], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, ledger_form(self.dynamic))
+    def form(self) -> TableForm:
+        """How they become rows."""
+        return ledger_form(self.dynamic)
 
 
 @dataclass(eq=False)
@@ -328,7 +327,7 @@ class WriteState(beam.PTransform):
 
 
 @dataclass(eq=False)
-class WritePerRecord(beam.PTransform):
+class WritePerRecord(_WriteResults):
     """Writes rows to one file, sorted by window and key; gives its path. See WriteTable.
 
     Input: rows, or a tuple of them and of their number, as of WriteTable.
@@ -339,17 +338,9 @@ class WritePerRecord(beam.PTransform):
 
     path: str
 
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self,
-        inputs: PCollection[PerRecordRow] | tuple[PCollection[PerRecordRow], PCollection[int]],
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, PER_RECORD_FORM)
+    def form(self) -> TableForm:
+        """How they become rows."""
+        return PER_RECORD_FORM
 
 
 @dataclass(eq=False)
@@ -422,7 +413,7 @@ class _WriteAnswersFn(beam.DoFn):
 
 
 @dataclass(eq=False)
-class WritePortfolioLedger(beam.PTransform):
+class WritePortfolioLedger(_WriteResults):
     """Writes what every answer cost every class, sorted by base slot and question; gives the path.
 
     Input: a tuple of entries and of their number, the `booked` of `PrivateAnswers`.
@@ -435,13 +426,6 @@ class WritePortfolioLedger(beam.PTransform):
 
     path: str
 
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(
-        self, inputs: tuple[PCollection[PortfolioEntry], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, PORTFOLIO_LEDGER_FORM)
+    def form(self) -> TableForm:
+        """How they become rows."""
+        return PORTFOLIO_LEDGER_FORM

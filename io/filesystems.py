@@ -16,7 +16,7 @@ _BEFORE_WILDCARD = re.compile(r"[^[*?]*")
 
 
 class FoundFile(NamedTuple):
-    """A file as its filesystem tells of it."""
+    """What a filesystem says of a file."""
 
     path: str
     size_in_bytes: int

@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.pvalue import PBegin
 
-from streamveil.io.event_sources import REJECTED_TAG, Events
+from streamveil.engine.messages import REJECTED
+from streamveil.io.event_sources import Events
 from streamveil.io.files import reading
 from streamveil.io.messages import BATCH_BYTES, BATCH_MESSAGES, ParseFn
 from streamveil.io.pubsub import ReadPubSubEvents, reaching
@@ -272,7 +273,7 @@ class ReadInbox(beam.PTransform):
             | "Spread" >> beam.Reshuffle()
             | "Read"
             >> beam.ParDo(_ReadMessagesFn(self.source, self.again)).with_outputs(
-                REJECTED_TAG, main="batches"
+                REJECTED, main="batches"
             )
         )
 

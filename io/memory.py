@@ -187,8 +187,8 @@ def rows_of_events(
     require_columns(name, names, table.column_names, what="the table")
     chosen = table.select(names)
     if faults:
-        told = pa.array(map(faults.get, range(table.num_rows)), pa.string())
-        chosen = chosen.append_column(FAULT_COLUMN, told)
+        reasons = pa.array(map(faults.get, range(table.num_rows)), pa.string())
+        chosen = chosen.append_column(FAULT_COLUMN, reasons)
     return chosen
 
 

@@ -18,8 +18,9 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from streamveil.engine.messages import REJECTED
 from streamveil.io.cells import record_json
-from streamveil.io.event_sources import REJECTED_TAG, Events, dead_letters
+from streamveil.io.event_sources import Events, dead_letters
 from streamveil.io.events import MAX_RECORD_BYTES, UNPARSABLE, rejected_batch, tell_read
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.framed_messages import FRAMED_KINDS, PROTOBUF
@@ -91,7 +92,7 @@ class ParseMessages(beam.PTransform):
                     self.max_field_bytes,
                     self.registry,
                 )
-            ).with_outputs(REJECTED_TAG, main="batches")
+            ).with_outputs(REJECTED, main="batches")
         )
 
 

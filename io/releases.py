@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -200,13 +200,31 @@ def release_form(
 
     Raises ConfigurationError for a path or layout that cannot be.
     """
+    rows = release_schema(labels, shares=shares), releases_to_batch
+    return form_of_layout(path, labels, layout, rows, (TIDY_SCHEMA, tidy_batch))
+
+
+def form_of_layout(
+    path: str,
+    labels: Sequence[str] | None,
+    layout: str,
+    rows: tuple[pa.Schema, Callable[..., pa.RecordBatch]],
+    tidy: tuple[pa.Schema, Callable[..., pa.RecordBatch]],
+) -> TableForm:
+    """The form that a layout asks for: `rows`, one for each slot, or `tidy`.
+
+    Each is the columns, and what makes a batch of them. Raises ConfigurationError for a path or
+    layout that cannot be.
+    """
     quoted = output_format_of(path) == CSV
     check_layout(layout, labels)
     if layout == TIDY:
-        convert = partial(tidy_batch, labels=labels or (), quoted=quoted)
-        return TableForm(TIDY_SCHEMA, convert, ("slot",))
-    schema = release_schema(labels, shares=shares)
-    return TableForm(schema, partial(releases_to_batch, schema=schema), ("slot",))
+        schema, convert = tidy
+        convert = partial(convert, labels=labels or (), quoted=quoted)
+    else:
+        schema, convert = rows
+        convert = partial(convert, schema=schema)
+    return TableForm(schema, convert, ("slot",))
 
 
 def check_layout(layout: str, labels: Sequence[str] | None) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.releases import check_layout, figure_lists, json_values, labelled, release_schema
+from streamveil.io.releases import (
+    figure_lists,
+    form_of_layout,
+    json_values,
+    labelled,
+    release_schema,
+)
 from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
-from streamveil.io.tidy import ROWS, TIDY, TIDY_REVISION_SCHEMA, tidy_revision_batch
+from streamveil.io.tidy import ROWS, TIDY_REVISION_SCHEMA, tidy_revision_batch
 from streamveil.mechanisms.core.records import Revision, parse_time
 
 _OF_RELEASES = ("slot", "start", "end", "counts", "stderr", "mechanism")
@@ -56,13 +60,8 @@ def revision_form(
 
     Raises ConfigurationError for a path or layout that cannot be.
     """
-    quoted = output_format_of(path) == CSV
-    check_layout(layout, labels)
-    if layout == TIDY:
-        convert = partial(tidy_revision_batch, labels=labels or (), quoted=quoted)
-        return TableForm(TIDY_REVISION_SCHEMA, convert, ("slot",))
-    schema = revision_schema(labels)
-    return TableForm(schema, partial(revisions_to_batch, schema=schema), ("slot",))
+    rows = revision_schema(labels), revisions_to_batch
+    return form_of_layout(path, labels, layout, rows, (TIDY_REVISION_SCHEMA, tidy_revision_batch))
 
 
 def read_revisions(path: str) -> list[Revision]:

@@ -15,7 +15,8 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from streamveil.io.event_sources import REJECTED_TAG, Events, ReadFileFn
+from streamveil.engine.messages import REJECTED
+from streamveil.io.event_sources import Events, ReadFileFn
 from streamveil.io.files import Columns, distinct
 from streamveil.io.formats import CsvDialect
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -78,7 +79,7 @@ class WatchEvents(beam.PTransform):
             | "Once" >> beam.ParDo(_OnceFn()).with_output_types(tuple[str, int])
             | "Read"
             >> beam.ParDo(ReadFileFn(self.columns, self.silent, self.dialect)).with_outputs(
-                REJECTED_TAG, main="batches"
+                REJECTED, main="batches"
             )
         )
 
