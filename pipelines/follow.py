@@ -24,6 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.engine import metrics
 from streamveil.engine.count.loss_limit import tally_in
+from streamveil.engine.encode.passes import Pass
 from streamveil.engine.stream.noise_keys import SameKey
 from streamveil.io import (
     LAYOUTS,
@@ -87,7 +88,6 @@ from streamveil.pipelines.values import (
     page_address_of,
 )
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.slots.passes import Pass
 
 if TYPE_CHECKING:
     from streamveil.io import Inbox, Outbox

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from streamveil.engine.encode.passes import Pass
 from streamveil.io import Snapshot, StateFolder
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.pipelines.errors import in_one_line, reason_of
@@ -18,7 +19,6 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import Seldom
 from streamveil.pipelines.status import ENDED, FAILED, RUNNING, Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -13,6 +13,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
@@ -36,7 +37,7 @@ from streamveil.pipelines.launch import run
 from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, SplitByPass
+from streamveil.transforms.slots.passes import SplitByPass
 
 if TYPE_CHECKING:
     from streamveil.io import ReadPubSubEvents

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine.encode.passes import Pass
 from streamveil.io import Snapshot, answer_files, read_table, witness_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
@@ -39,7 +40,6 @@ from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 from streamveil.pipelines.wording import plain_wording
 from streamveil.transforms import PrivateAnswers
-from streamveil.transforms.slots.passes import Pass
 
 
 @dataclass(frozen=True)

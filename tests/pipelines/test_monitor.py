@@ -9,6 +9,7 @@ import stat
 import pytest
 
 from streamveil.engine import metrics
+from streamveil.engine.encode.passes import Pass
 from streamveil.io import Snapshot, StateFolder
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
 from streamveil.pipelines import progress
@@ -17,7 +18,6 @@ from streamveil.pipelines.figures import PUBLIC, PUBLIC_FIGURES, RAW, RAW_FIGURE
 from streamveil.pipelines.monitor import monitored
 from streamveil.pipelines.status import Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms.slots.passes import Pass
 
 HOUR = 3_600_000_000
 SECOND = 1_000_000

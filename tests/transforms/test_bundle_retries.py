@@ -13,6 +13,7 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
+from streamveil.engine.encode.passes import Pass
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence import Limit
@@ -21,7 +22,7 @@ from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInT
 from streamveil.transforms.counting.map_changes import _MapChangesFn
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
-from streamveil.transforms.slots.passes import Pass, SplitByPass, _SplitByPassFn
+from streamveil.transforms.slots.passes import SplitByPass, _SplitByPassFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
 

@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.engine import metrics
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass, PassSplit
 from streamveil.engine.messages import REJECTED, WAITING
 from streamveil.mechanisms import ConfigurationError, Slots
 from streamveil.mechanisms.core.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
-from streamveil.transforms import Columns
-from streamveil.transforms.slots.passes import Pass, _SplitByPassFn
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 HOUR = dt.timedelta(hours=1)
@@ -39,9 +40,9 @@ def file(name, slots):
 def take(batch, due, again=False):
     """Rows that are taken, rows that are late, and the first slot that waits."""
     taken, late, waiting = [], [], None
-    for output in _SplitByPassFn(due, COLUMNS, SLOTS, again).process(batch):
-        tag, value = getattr(output, "tag", None), getattr(output, "value", output)
+    for value, tag, _ in PassSplit(due, COLUMNS, SLOTS, again).split(batch):
         if tag == WAITING:
+            assert value.schema == WAITING_SCHEMA
             ((source, waiting),) = zip(*value.to_pydict().values(), strict=True)
             assert source == batch.schema.metadata[SOURCE_METADATA].decode()
         elif tag == REJECTED:
@@ -61,6 +62,24 @@ def test_what_a_pass_makes_of_new_files_and_of_old_ones():
     assert take(batch, due, again=True) == ([4, 5], [], 12)
     assert take(batch, Pass(5, 10, 14)) == ([0, 1, 4, 5, 6, 7], [(2, "late"), (3, "late")], None)
     assert take(file("f", [20]), due) == ([], [], 20)
+
+
+def test_late_and_waiting_events_are_counted():
+    batch = file("f", [None, 4, 5, 9, 10, 11, 12, 14])
+    with metrics.counting() as counts:
+        take(batch, Pass(5, 10, 11))
+    counted = {metrics.EVENTS_READ: 2, metrics.EVENTS_LATE: 2, metrics.EVENTS_WAITING: 2}
+    assert counts.counters == counted
+    with metrics.counting() as counts:
+        take(batch, Pass(5, 10, 11), again=True)
+    assert counts.counters == {metrics.EVENTS_WAITING: 2}
+
+
+def test_a_batch_without_rows_stays_as_it_is():
+    empty = pa.RecordBatch.from_pylist([], pa.schema([]))  # it has no column of times
+    (output,) = PassSplit(Pass(0, 0, 0), COLUMNS, SLOTS).split(empty)
+    assert output.value is empty
+    assert output.tag is None
 
 
 # Passes at random over files that come at random: whatever waits is taken when its time comes.
