@@ -9,7 +9,6 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -19,15 +18,8 @@ from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
 from streamveil.engine.messages import REJECTED, Output
-from streamveil.io.events import (
-    UNREADABLE,
-    outputs_of,
-    parts_of,
-    read_part,
-    rejected_batch,
-    split_file,
-)
-from streamveil.io.files import Columns, Patterns, check_file, distinct, match_files
+from streamveil.io.events import lenient_file_outputs, part_outputs, parts_of
+from streamveil.io.files import Columns, Patterns, distinct, match_files
 from streamveil.io.formats import CsvDialect
 from streamveil.io.memory import rows_of_events, table_outputs
 from streamveil.io.parquet import Part
@@ -38,7 +30,6 @@ from streamveil.mechanisms.core.records import (
     METRICS_NAMESPACE,
     REJECTED_PREFIX,
     ConfigurationError,
-    MachineFault,
 )
 
 _NUMBER_TAG = "number"
@@ -151,9 +142,9 @@ def _split(
 
 
 def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
-    """What :func:`outputs_of` gives of a part; if `counted`, the last says how many there are."""
+    """What :func:`read_outputs` gives of a part; if `counted`, the last says how many there are."""
     sent = 0
-    for output in sent_by_tag(outputs_of(part.path, partial(read_part, part, columns), silent)):
+    for output in read_outputs(part, columns, silent):
         if counted and not isinstance(output, TaggedOutput):
             sent += 1
             output = _counted(output, -1)
@@ -177,42 +168,24 @@ def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:
 
 
 class ReadFileFn(beam.DoFn):
-    """Reads whole files, given as path and size; one that cannot be read is a dead letter.
-
-    What the machine lacks to read one raises MachineFault: there is nothing wrong with the file.
-    """
+    """Reads whole files, given as path and size, as of :func:`lenient_file_outputs`."""
 
     def __init__(
         self, columns: Columns, silent: bool, dialect: CsvDialect | None, again: bool = False
     ) -> None:
         self._columns = columns
-        self._silent = silent
+        self._silent = silent or again
         self._dialect = dialect
-        self._again = again
 
     def process(self, element: tuple[str, int]) -> Iterator[Any]:
         """Batches of events; dead letters to their output."""
-        path, size = element
-        try:
-            check_file(path, size, self._dialect)
-            for part in split_file(path, self._columns, self._dialect):
-                yield from read_outputs(part, self._columns, self._silent, self._again)
-        except ConfigurationError as error:
-            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                raise MachineFault(f"{path} was there, and is not now: {error}") from error
-            if self._silent or self._again:
-                return
-            yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))
+        outputs = lenient_file_outputs(*element, self._columns, self._dialect, self._silent)
+        return sent_by_tag(outputs)
 
 
-def read_outputs(
-    part: Part, columns: Columns, silent: bool = False, again: bool = False
-) -> Iterator[Any]:
-    """Batches of :func:`read_part` and the dead letters, as a DoFn yields them.
-
-    If they are read `again`, there are no dead letters either.
-    """
-    return sent_by_tag(outputs_of(part.path, partial(read_part, part, columns), silent or again))
+def read_outputs(part: Part, columns: Columns, silent: bool = False) -> Iterator[Any]:
+    """Batches of :func:`read_part` and the dead letters, as a DoFn yields them."""
+    return sent_by_tag(part_outputs(part, columns, silent))
 
 
 def sent_by_tag(outputs: Iterable[Output]) -> Iterator[Any]:

@@ -22,6 +22,7 @@ from streamveil.io.files import (
     Columns,
     Patterns,
     Stamp,
+    check_file,
     distinct,
     input_files,
     label_of,
@@ -42,6 +43,7 @@ from streamveil.mechanisms.core.records import (
     LOST_METADATA,
     REJECTED_COLUMNS,
     ConfigurationError,
+    MachineFault,
     QueryColumn,
 )
 
@@ -327,16 +329,76 @@ def tell_read(events: int) -> None:
 
 
 def file_outputs(
-    pattern: Patterns, columns: Columns, silent: bool = False, dialect: CsvDialect | None = None
+    pattern: Patterns,
+    columns: Columns,
+    silent: bool = False,
+    dialect: CsvDialect | None = None,
+    again: bool = False,
 ) -> Iterator[Output]:
-    """Read all files that match, in order of their paths: what :func:`outputs_of` gives of each.
+    """Read all files that match, in order of their paths: what :func:`part_outputs` gives of each.
 
     All files are looked at before the first one is read, so that one that is written to meanwhile
     is refused. Raises ConfigurationError as :func:`read_events`.
+
+    Args:
+        pattern: as of :func:`read_events`.
+        columns: the columns to read.
+        silent: whether there are no dead letters.
+        dialect: how CSV files are written, where that is said.
+        again: whether an earlier run read these files. Its dead letters tell what cannot be
+            parsed, so there are none.
     """
     names = distinct(columns)
     for part in parts_of(pattern, names, dialect):
-        yield from outputs_of(part.path, partial(read_part, part, names), silent)
+        yield from part_outputs(part, names, silent or again)
+
+
+def lenient_outputs(
+    pattern: Patterns,
+    columns: Columns,
+    dialect: CsvDialect | None = None,
+    silent: bool = False,
+    again: bool = False,
+) -> Iterator[Output]:
+    """Read all files that match, as :func:`file_outputs`, but go on after one that cannot be read.
+
+    Each file is as of :func:`lenient_file_outputs`. Raises ConfigurationError when nothing matches.
+    """
+    names = distinct(columns)
+    for file in match_files(pattern):
+        yield from lenient_file_outputs(
+            file.path, file.size_in_bytes, names, dialect, silent or again
+        )
+
+
+def lenient_file_outputs(
+    path: str,
+    size: int,
+    columns: Columns,
+    dialect: CsvDialect | None = None,
+    silent: bool = False,
+) -> Iterator[Output]:
+    """Read a file: what :func:`part_outputs` gives of its parts, and what is wrong with the file.
+
+    A file of `size` bytes that cannot be read to its end gives a dead letter with the reason
+    `unreadable file` after the events before the fault. If `silent`, there are no dead letters.
+    Raises MachineFault for a file that is gone, and for what the machine lacks to read it: there is
+    nothing wrong with the file.
+    """
+    try:
+        check_file(path, size, dialect)
+        for part in split_file(path, columns, dialect):
+            yield from part_outputs(part, columns, silent)
+    except ConfigurationError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise MachineFault(f"{path} was there, and is not now: {error}") from error
+        if not silent:
+            yield Output(rejected_batch(path, [(None, str(error), b"")], UNREADABLE), REJECTED)
+
+
+def part_outputs(part: Part, columns: Columns, silent: bool = False) -> Iterator[Output]:
+    """What :func:`outputs_of` gives of a part of a file."""
+    return outputs_of(part.path, partial(read_part, part, columns), silent)
 
 
 def outputs_of(

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamveil.engine.messages import REJECTED
 from streamveil.io import (
+    UNREADABLE,
     CsvDialect,
     ReadEvents,
     check_events,
@@ -23,8 +25,9 @@ from streamveil.io import (
     split_file,
     write_table,
 )
+from streamveil.io.events import UNPARSABLE, file_outputs, lenient_file_outputs, lenient_outputs
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import LOST_METADATA, ConfigurationError
+from streamveil.mechanisms.core.records import LOST_METADATA, ConfigurationError, MachineFault
 
 COLUMNS = ("user", "value")
 ROWS = [(f"u{i % 7}", ["a", "b,c", 'd"e', "line\nbreak", "é", ""][i % 6]) for i in range(500)]
@@ -568,3 +571,63 @@ def test_a_parquet_file_spoilt_inside_is_refused_with_its_row(tmp_path):
     check_events(path, COLUMNS)
     with pytest.raises(ConfigurationError, match=r"x\.parquet.*from row 0 on"):
         read(path)
+
+
+# ---- read without a runner ---------------------------------------------------------------------
+
+
+def told(outputs):
+    """Rows of all batches, and (file, row, reason) of all dead letters."""
+    rows, letters = [], []
+    for value, tag, _ in outputs:
+        found = value.to_pylist()
+        if tag == REJECTED:
+            letters += [(row["source"].split("/")[-1], row["row"], row["reason"]) for row in found]
+        else:
+            assert tag is None
+            rows += [tuple(row[name] for name in COLUMNS) for row in found]
+    return rows, letters
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """A pattern of files: one with a bad line, one that breaks off, an empty one and a good one."""
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
+    (tmp_path / "a.csv").write_text("user,value\nu1,a\none,too,many\n")
+    source = np.random.default_rng(0)
+    table = table_of([(f"u{i}", str(i)) for i in source.integers(0, 10**9, 20_000)])
+    data = gzip.compress((tmp_path / write(tmp_path / "b.csv", table)).read_bytes())
+    (tmp_path / "b.csv").unlink()
+    (tmp_path / "b.csv.gz").write_bytes(data[: len(data) // 2])
+    (tmp_path / "c.csv").write_text("")
+    (tmp_path / "d.csv").write_text("user,value\nu2,b\n")
+    return str(tmp_path / "*.csv*")
+
+
+def test_what_cannot_be_read_to_its_end_is_a_dead_letter_after_its_events(broken):
+    rows, letters = told(lenient_outputs(broken, COLUMNS))
+    assert letters == [
+        ("a.csv", 3, UNPARSABLE),
+        ("b.csv.gz", None, UNREADABLE),
+        ("c.csv", None, UNREADABLE),
+    ]
+    assert 100 < len(rows) < 20_002
+    assert (rows[0], rows[-1]) == (("u1", "a"), ("u2", "b"))
+    for quiet in ("silent", "again"):
+        assert told(lenient_outputs(broken, COLUMNS, **{quiet: True})) == (rows, [])
+
+
+def test_files_that_were_read_before_give_no_dead_letters_again(tmp_path, broken):
+    path = str(tmp_path / "a.csv")
+    rows = [("u1", "a")]
+    assert told(file_outputs(path, COLUMNS)) == (rows, [("a.csv", 3, UNPARSABLE)])
+    assert told(file_outputs(path, COLUMNS, again=True)) == (rows, [])
+    with pytest.raises(ConfigurationError, match=r"b\.csv\.gz.*from line"):
+        told(file_outputs(str(tmp_path / "b.csv.gz"), COLUMNS, again=True))
+
+
+def test_a_file_that_is_gone_is_no_dead_letter(tmp_path):
+    path = str(tmp_path / "gone.csv")
+    for silent in (False, True):
+        with pytest.raises(MachineFault, match=r"gone\.csv was there, and is not now"):
+            told(lenient_file_outputs(path, 10, COLUMNS, silent=silent))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import StateFolder, event_sources, events, read_table
+from streamveil.io import StateFolder, events, read_table
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines.monitor import Monitor
 
@@ -480,8 +480,7 @@ def refuse_to_read(name, batches, monkeypatch):
         if part.path.endswith(name):
             raise ConfigurationError(f"{part.path}: the disk is bad")
 
-    for module in (events, event_sources):
-        monkeypatch.setattr(module, "read_part", read)
+    monkeypatch.setattr(events, "read_part", read)
 
 
 def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):
