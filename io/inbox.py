@@ -32,7 +32,8 @@ from streamveil.engine.messages import REJECTED
 from streamveil.io.event_sources import Events
 from streamveil.io.files import reading
 from streamveil.io.messages import BATCH_BYTES, BATCH_MESSAGES, ParseFn
-from streamveil.io.pubsub import ReadPubSubEvents, reaching
+from streamveil.io.pubsub import ReadPubSubEvents
+from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import PART, naming, sync
 from streamveil.io.snapshot import INBOX
 from streamveil.mechanisms.core.records import ConfigurationError

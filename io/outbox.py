@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamveil.io.pubsub import reaching
+from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import sync
 from streamveil.io.snapshot import OUTBOX
 from streamveil.mechanisms.core.records import ConfigurationError
