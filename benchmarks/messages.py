@@ -127,19 +127,17 @@ def mapper():
 
 def decode_and_map(messages: list[bytes], kind: str, times: int) -> tuple[float, float]:
     """CPU seconds of both, over some bundles."""
-    from apache_beam.pvalue import TaggedOutput
+    from streamveil.io.message_batches import MessageParser
 
-    from streamveil.io.messages import ParseFn
-
-    parse, to_codes = ParseFn("benchmark", NAMES, False, kind), mapper()
+    parser, to_codes = MessageParser("benchmark", NAMES, False, kind), mapper()
     took = [0.0, 0.0]
     for _ in range(times):
         before = time.process_time()
-        batches = list(parse.process(messages))
+        outputs = list(parser.parse(messages))
         between = time.process_time()
-        for batch in batches:
-            if not isinstance(batch, TaggedOutput):
-                to_codes.map(batch)
+        for output in outputs:
+            if output.tag is None:
+                to_codes.map(output.value)
         took[0] += between - before
         took[1] += time.process_time() - between
     return took[0], took[1]

@@ -328,7 +328,8 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
 
 def run_message(batch: int, events: int) -> dict[str, float]:
     """Gather and parse messages, bundle after bundle."""
-    from streamveil.io.messages import ParseFn, _GatherFn
+    from streamveil.io.message_batches import MessageParser
+    from streamveil.io.messages import _GatherFn
 
     columns = ("user", "value", "time")
     texts = [
@@ -342,13 +343,13 @@ def run_message(batch: int, events: int) -> dict[str, float]:
         for i in range(batch)
     ]
     bundle = [text.encode() for text in texts]
-    gather, parse = _GatherFn(len), ParseFn("benchmark", columns, False)
+    gather, parser = _GatherFn(len), MessageParser("benchmark", columns, False)
     before = time.process_time()
     for _ in range(events // batch):
         gather.start_bundle()
         lists = [made for message in bundle for made in gather.process(message, 0)]
         for made in (*lists, *gather.finish_bundle()):
-            for _ in parse.process(made.value):
+            for _ in parser.parse(made.value):
                 pass
     return {"parse": (time.process_time() - before) * 1e9 / (events // batch * batch)}
 

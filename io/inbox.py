@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 from apache_beam.pvalue import PBegin
 
 from streamveil.engine.messages import REJECTED
-from streamveil.io.event_sources import Events
+from streamveil.io.event_sources import Events, sent_by_tag
 from streamveil.io.files import reading
-from streamveil.io.messages import BATCH_BYTES, BATCH_MESSAGES, ParseFn
+from streamveil.io.message_batches import BATCH_BYTES, BATCH_MESSAGES, MessageParser
 from streamveil.io.pubsub import ReadPubSubEvents
 from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import PART, naming, sync
@@ -290,10 +290,10 @@ class _ReadMessagesFn(beam.DoFn):
         )
 
     def process(self, path: str) -> Iterator[Any]:
-        parse = ParseFn(path, *self._reading)
+        parser = MessageParser(path, *self._reading)
         with reading(path), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH_MESSAGES, columns=["data"]):
-                yield from parse.process(batch.column(0).to_pylist())
+                yield from sent_by_tag(parser.parse(batch.column(0).to_pylist()))
 
 
 def _published(received: Any) -> int:

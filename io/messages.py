@@ -1,43 +1,35 @@
-"""Messages of a broker to events: batched first, then parsed column by column."""
+"""Messages of a broker to events, on Beam: gathered to lists first, which are parsed together."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import sha256
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.engine.messages import REJECTED
-from streamveil.io.cells import record_json
-from streamveil.io.event_sources import Events, dead_letters
-from streamveil.io.events import MAX_RECORD_BYTES, UNPARSABLE, rejected_batch, tell_read
-from streamveil.io.files import Columns, event_batch
+from streamveil.io.event_sources import Events, sent_by_tag
+from streamveil.io.files import Columns
 from streamveil.io.framed_messages import FRAMED_KINDS, PROTOBUF
-from streamveil.io.message_formats import FORMATS, Parsed, read_framed_messages
+from streamveil.io.message_batches import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    MAX_FIELD_BYTES,
+    MessageParser,
+)
+from streamveil.io.message_formats import FORMATS
 from streamveil.io.optional import require_registry_client
 from streamveil.io.schema_registry import SchemaRegistry
 from streamveil.mechanisms.core.records import ConfigurationError
 
 _LOGGER = logging.getLogger("streamveil")
 
-# More would only cost memory: from here on the fixed costs of a batch vanish.
-BATCH_MESSAGES = 10_000
-BATCH_BYTES = 1 << 24
-MAX_MESSAGE_BYTES = 1 << 24  # taken apart, brackets alone may be thirty times as large
-
-FIELD_TOO_LONG = "field too long"
-MAX_FIELD_BYTES = MAX_RECORD_BYTES
 _SUCH = f"of bytes, such as {MAX_FIELD_BYTES}"
 _REGISTRY_SETTINGS = ("schema_registry", "schema_registry_credentials", "reader_schema")
 READING_SETTINGS = ("message_format", "max_field_bytes", *_REGISTRY_SETTINGS)
@@ -79,20 +71,18 @@ class ParseMessages(beam.PTransform):
 
     def expand(self, messages: PCollection[bytes]) -> Events:
         """Build the steps: gather, parse."""
+        parser = MessageParser(
+            self.source,
+            self.columns,
+            self.silent,
+            self.message_format,
+            self.max_field_bytes,
+            self.registry,
+        )
         return Events.of(
             messages
             | "Gather" >> beam.ParDo(_GatherFn()).with_output_types(list[bytes])
-            | "Parse"
-            >> beam.ParDo(
-                ParseFn(
-                    self.source,
-                    self.columns,
-                    self.silent,
-                    self.message_format,
-                    self.max_field_bytes,
-                    self.registry,
-                )
-            ).with_outputs(REJECTED, main="batches")
+            | "Parse" >> beam.ParDo(ParseFn(parser)).with_outputs(REJECTED, main="batches")
         )
 
 
@@ -205,89 +195,11 @@ class _GatherFn(beam.DoFn):
 
 
 class ParseFn(beam.DoFn):
-    """Lists of messages to batches of events, and dead letters to their output."""
+    """Lists of messages to what a parser yields of them, dead letters to their output."""
 
-    def __init__(
-        self,
-        source: str,
-        columns: Columns,
-        silent: bool,
-        message_format: str = "json",
-        max_field_bytes: int = MAX_FIELD_BYTES,
-        registry: SchemaRegistry | None = None,
-    ) -> None:
-        self._source = source
-        self._columns = columns
-        self._silent = silent
-        self._limit = max_field_bytes
-        self._read = (
-            FORMATS[message_format]
-            if registry is None
-            else partial(read_framed_messages, message_format, registry)
-        )
+    def __init__(self, parser: MessageParser) -> None:
+        self._parser = parser
 
     def process(self, messages: list[bytes]) -> Iterator[Any]:
         """The events of some messages."""
-        letters: dict[str, list[tuple[int | None, str, bytes]]] = {}
-        name_of = cache(lambda index: sha256(messages[index]).hexdigest())
-
-        def reject(
-            index: int, place: int | None, detail: str, record: bytes, reason: str = UNPARSABLE
-        ) -> None:
-            if self._silent:
-                return
-            if place is not None:
-                detail += f"; in the message with SHA-256 {name_of(index)}"
-            letters.setdefault(reason, []).append((place, detail, record))
-
-        read = 0
-
-        def told() -> Iterator[Any]:
-            nonlocal read
-            for reason, records in letters.items():
-                read += len(records)
-                yield dead_letters(rejected_batch(self._source, records, reason))
-            letters.clear()
-
-        for message in messages:
-            if len(message) > MAX_MESSAGE_BYTES:
-                detail = f"a message of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
-                reject(0, None, detail, message)
-        messages = [message for message in messages if len(message) <= MAX_MESSAGE_BYTES]
-        for parsed in self._read(messages, self._columns, reject):
-            kept = self._within_limit(parsed, reject)
-            yield from told()
-            if len(kept.messages):
-                read += len(kept.messages)
-                yield event_batch(self._source, self._columns, kept.arrays, kept.places)
-        yield from told()
-        if not self._silent:
-            tell_read(read)
-
-    def _within_limit(self, parsed: Parsed, reject: Callable[..., None]) -> Parsed:
-        """The events without a field that is too long; the others go to `reject`."""
-        long: dict[int, str] = {}
-        for name, array in zip(self._columns, parsed.arrays, strict=True):
-            lengths = pc.binary_length(array)
-            if (pc.max(lengths).as_py() or 0) > self._limit:
-                over = pc.fill_null(pc.greater(lengths, self._limit), False)
-                for row in np.flatnonzero(over.to_numpy(zero_copy_only=False)).tolist():
-                    long.setdefault(
-                        row,
-                        f"{name!r} has {lengths[row]} bytes, more than max_field_bytes "
-                        f"({self._limit})",
-                    )
-        if not long:
-            return parsed
-        places = parsed.places
-        for row, detail in sorted(long.items()):
-            place = None if places is None else int(places[row])
-            record = record_json(self._columns, parsed.arrays, row)
-            reject(int(parsed.messages[row]), place, detail, record, FIELD_TOO_LONG)
-        keep = np.ones(len(parsed.messages), bool)
-        keep[list(long)] = False
-        return Parsed(
-            [array.filter(pa.array(keep)) for array in parsed.arrays],
-            parsed.messages[keep],
-            None if places is None else places[keep],
-        )
+        return sent_by_tag(self._parser.parse(messages))

@@ -10,15 +10,16 @@ import fastavro
 import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 
-from streamveil.io import REJECTED_SCHEMA, json_objects, messages, typed_messages
+from streamveil.engine.messages import REJECTED
+from streamveil.io import REJECTED_SCHEMA, json_objects, message_batches, messages, typed_messages
 from streamveil.io.avro import BLOCK, HEADER, MAGIC
 from streamveil.io.json_objects import read_objects
-from streamveil.io.messages import ParseFn, ParseMessages
+from streamveil.io.message_batches import MessageParser
+from streamveil.io.messages import ParseMessages
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.transforms import Columns, PrivateHistograms
 
@@ -121,12 +122,12 @@ def test_every_message_comes_out_once(monkeypatch, keep, pipeline_on, runner, li
 def rows_of(kind, *sent, columns=NAMES, **settings):
     """(message's row, user, value) of all events, and (row, reason, detail) of all letters."""
     rows, letters = [], []
-    for output in ParseFn("x", columns, False, kind, **settings).process(list(sent)):
-        if isinstance(output, TaggedOutput):
-            found = output.value.to_pylist()
+    for value, tag, _ in MessageParser("x", columns, False, kind, **settings).parse(list(sent)):
+        found = value.to_pylist()
+        if tag == REJECTED:
             letters += [(row["row"], row["reason"], row["detail"]) for row in found]
         else:
-            rows += [(row["__row__"], row["user"], row["value"]) for row in output.to_pylist()]
+            rows += [(row["__row__"], row["user"], row["value"]) for row in found]
     return rows, letters
 
 
@@ -428,15 +429,13 @@ def test_many_events_are_read_in_parts(monkeypatch, kind):
     assert [row for row, *_ in whole[1]] == [number + (kind == "jsonl") for number in (1, 5, 9)] * 2
     monkeypatch.setattr(typed_messages, "MOST_EVENTS", 4)
     assert rows_of(kind, message, message) == whole
-    sizes = [
-        (output.value if isinstance(output, TaggedOutput) else output).num_rows
-        for output in ParseFn("x", NAMES, False, kind).process([message])
-    ]
+    parser = MessageParser("x", NAMES, False, kind)
+    sizes = [output.value.num_rows for output in parser.parse([message])]
     assert max(sizes) <= 4
 
 
 def test_a_message_that_is_too_long_is_one_dead_letter(monkeypatch):
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(message_batches, "MAX_MESSAGE_BYTES", 100)
     rows, letters = rows_of("json", b"[" * 101, b'[{"user":"a"}]')
     assert rows == [(0, "a", None)]
     assert letters == [(None, "unparsable", "a message of 101 bytes, more than 100")]

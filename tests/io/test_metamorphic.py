@@ -17,13 +17,14 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.engine.count.changes import ChangeMapper
 from streamveil.engine.encode.event_mapper import Columns, EventMapper
+from streamveil.engine.messages import REJECTED, Output
 from streamveil.io import change_columns, read_domain, read_events, read_requirements
-from streamveil.io.messages import ParseFn, ParseMessages
+from streamveil.io.message_batches import MessageParser
+from streamveil.io.messages import ParseMessages
 from streamveil.mechanisms.core.domains import Categories, Edges
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
@@ -354,13 +355,13 @@ def outcomes(outputs):
     columns = Columns("user", ("value",), "time", time_unit="s")
     mapper = EventMapper(columns, Slots.of("1d"), DOMAINS[0], REGISTRY, b"k" * 32)
     found = Counter()
-    for output in outputs:
-        if isinstance(output, TaggedOutput):
-            for row in output.value.to_pylist():
+    for value, tag, _ in outputs:
+        if tag == REJECTED:
+            for row in value.to_pylist():
                 detail = row["detail"].partition("; in the message")[0]
                 found[row["reason"], detail, row["record"]] += 1
             continue
-        events, letters = mapper.map(output)
+        events, letters = mapper.map(value)
         parts = (events.slots.tolist(), events.bins.tolist(), events.members.tolist())
         found.update(zip(*parts, strict=True))
         found.update((row["reason"], row["detail"]) for row in letters.to_pylist())
@@ -368,7 +369,7 @@ def outcomes(outputs):
 
 
 def parsed(kind, messages):
-    return outcomes(ParseFn("queue", EVENT, False, kind).process(messages))
+    return outcomes(MessageParser("queue", EVENT, False, kind).parse(messages))
 
 
 @pytest.mark.parametrize("case", MESSAGES)
@@ -428,8 +429,8 @@ def test_of_messages_in_a_pipeline(keep, kind):
         source = pipeline | beam.Create([messages], reshuffle=False) | beam.FlatMap(list)
         events = source | ParseMessages("queue", EVENT, message_format=kind)
         batches, rejected = keep(events.batches, "good"), keep(events.rejected, "bad")
-    outputs = [batch for batch, _ in batches]
-    outputs += [TaggedOutput("rejected", letters) for letters, _ in rejected]
+    outputs = [Output(batch) for batch, _ in batches]
+    outputs += [Output(letters, REJECTED) for letters, _ in rejected]
     assert outcomes(outputs) == parsed(kind, messages)
 
 
