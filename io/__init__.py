@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from streamveil.io.files import Stamp, is_in_folder, label_of, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
-    from streamveil.io.inbox import Inbox, ReadInbox
+    from streamveil.io.inbox import Inbox, inbox_outputs
+    from streamveil.io.inbox_source import ReadInbox
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import (
         answer_sink_of,
@@ -146,6 +147,7 @@ __all__ = [
     "check_sinks",
     "ends_of",
     "event_table",
+    "inbox_outputs",
     "is_endless",
     "is_in_folder",
     "is_stream",

@@ -17,26 +17,26 @@ import glob
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.pvalue import PBegin
 
-from streamveil.engine.messages import REJECTED
-from streamveil.io.event_sources import Events, sent_by_tag
+from streamveil.engine.messages import Output
 from streamveil.io.files import reading
 from streamveil.io.message_batches import BATCH_BYTES, BATCH_MESSAGES, MessageParser
-from streamveil.io.pubsub import ReadPubSubEvents
 from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import PART, naming, sync
 from streamveil.io.snapshot import INBOX
 from streamveil.mechanisms.core.records import ConfigurationError
+
+if TYPE_CHECKING:
+    from streamveil.io.pubsub import ReadPubSubEvents
 
 _SCHEMA = pa.schema([("key", pa.string()), ("data", pa.binary())])
 _ENDING, _ACKNOWLEDGED = ".parquet", ".acknowledged"
@@ -250,50 +250,46 @@ class Inbox:
             self._files[number].with_suffix(_ACKNOWLEDGED).touch(0o600)
 
 
-@dataclass(eq=False)
-class ReadInbox(beam.PTransform):
-    """Reads events from files of an inbox, as :class:`ReadPubSubEvents` does from the messages.
+def inbox_outputs(
+    files: Iterable[str], source: ReadPubSubEvents, again: bool = False
+) -> Iterator[Output]:
+    """Read events from files of an inbox, in their order, as `source` does from the messages.
 
-    Dead letters name the file as their source.
+    Args:
+        files: paths of the files.
+        source: how messages are read.
+        again: whether an earlier run read these files. Its dead letters tell what cannot be
+            parsed, so there are none.
+
+    Yields:
+        Batches of events, and dead letters (`REJECTED`), which name the file as their source.
+
+    Raises:
+        ConfigurationError: for a file that cannot be read.
+        MachineFault: for what the machine lacks to read one, or to look schemas up.
     """
-
-    files: Sequence[str]
-    source: ReadPubSubEvents
-    again: bool = False
-    """Whether an earlier run read these files: what cannot be parsed was told there."""
-
-    def __post_init__(self) -> None:
-        """Be a PTransform."""
-        super().__init__()
-
-    def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: name, spread over the workers, read."""
-        return Events.of(
-            pbegin
-            | "Name" >> beam.Create(list(self.files), reshuffle=False)
-            | "Spread" >> beam.Reshuffle()
-            | "Read"
-            >> beam.ParDo(_ReadMessagesFn(self.source, self.again)).with_outputs(
-                REJECTED, main="batches"
-            )
-        )
+    parser_of = inbox_parsers(source, again)
+    for path in files:
+        yield from inbox_file_outputs(path, parser_of(path))
 
 
-class _ReadMessagesFn(beam.DoFn):
-    def __init__(self, source: ReadPubSubEvents, again: bool) -> None:
-        self._reading = (
-            source.columns,
-            again,
-            source.message_format,
-            source.max_field_bytes,
-            source.registry,
-        )
+def inbox_parsers(source: ReadPubSubEvents, again: bool) -> Callable[[str], MessageParser]:
+    """What makes the parser of a file of an inbox, given its path."""
+    return partial(
+        MessageParser,
+        columns=source.columns,
+        silent=again,
+        message_format=source.message_format,
+        max_field_bytes=source.max_field_bytes,
+        registry=source.registry,
+    )
 
-    def process(self, path: str) -> Iterator[Any]:
-        parser = MessageParser(path, *self._reading)
-        with reading(path), pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH_MESSAGES, columns=["data"]):
-                yield from sent_by_tag(parser.parse(batch.column(0).to_pylist()))
+
+def inbox_file_outputs(path: str, parser: MessageParser) -> Iterator[Output]:
+    """What the parser yields of the messages of a file, some of them at a time."""
+    with reading(path), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH_MESSAGES, columns=["data"]):
+            yield from parser.parse(batch.column(0).to_pylist())
 
 
 def _published(received: Any) -> int:

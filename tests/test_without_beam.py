@@ -65,6 +65,18 @@ for name in names:
     importlib.import_module(name)
 print(json.dumps(names))
 """
+READERS = """
+BLOCKED.remove("pyarrow")
+from streamveil.io import inbox, outbox
+from streamveil.io.events import lenient_outputs
+from streamveil.io.message_batches import MessageParser
+
+with open(sys.argv[1], "w") as file:
+    file.write("user\\nu1\\nu2\\n")
+parser = MessageParser("queue", ("user",), False)
+outputs = [*lenient_outputs(sys.argv[1], ("user",)), *parser.parse([b'{"user":"u3"}'])]
+print(json.dumps([row["user"] for output in outputs for row in output.value.to_pylist()]))
+"""
 LACKING = """
 import importlib
 
@@ -93,10 +105,13 @@ print(json.dumps([
 """
 
 
-def without_beam(script):
+def without_beam(script, *arguments):
     """What a script printed last as JSON, in a process that cannot import Beam, and to stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED + script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", BLOCKED + script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -121,6 +136,11 @@ def test_the_engine_is_imported():
     names, said = without_beam(ENGINE)
     assert "streamveil.engine.stream.drivers" in names
     assert said == ""
+
+
+def test_files_and_messages_are_read(tmp_path):
+    users, said = without_beam(READERS, str(tmp_path / "events.csv"))
+    assert (users, said) == (["u1", "u2", "u3"], "")
 
 
 def test_what_needs_beam_says_which_extra_to_install():
