@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.records import MICROSECONDS, Slots
+
+# Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
+# until its time comes, which for a broken clock may be years.
+MOST_AHEAD = MICROSECONDS["d"]
 
 
 @dataclass(frozen=True)

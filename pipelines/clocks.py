@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from streamveil.engine.slot_clock import MOST_AHEAD
 from streamveil.io.faults import blaming
 from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
-from streamveil.transforms.slots.clock import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

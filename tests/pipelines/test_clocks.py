@@ -2,10 +2,10 @@
 
 import pytest
 
+from streamveil.engine.slot_clock import MOST_AHEAD
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import clocks
 from streamveil.pipelines.clocks import Clock
-from streamveil.transforms.slots.clock import MOST_AHEAD
 
 NOW = 1_700_000_000_000_000
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.slot_clock import SlotClock
-from streamveil.mechanisms.core.records import MICROSECONDS, Slots
-
-# Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
-# until its time comes, which for a broken clock may be years.
-MOST_AHEAD = MICROSECONDS["d"]
+from streamveil.engine.slot_clock import MOST_AHEAD, SlotClock
+from streamveil.mechanisms.core.records import Slots
 
 
 def closing_time(clock: SlotClock, slot: int) -> Timestamp:
