@@ -179,7 +179,7 @@ class ReadFileFn(beam.DoFn):
 
     def process(self, element: tuple[str, int]) -> Iterator[Any]:
         """Batches of events; dead letters to their output."""
-        outputs = lenient_file_outputs(*element, self._columns, self._dialect, self._silent)
+        outputs = lenient_file_outputs(*element, self._columns, self._silent, self._dialect)
         return sent_by_tag(outputs)
 
 

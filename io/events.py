@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -37,6 +38,7 @@ from streamveil.io.parquet import Part, parquet_columns, parquet_schema, read_pa
 from streamveil.io.partitions import partitions_of, with_partitions
 from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in
+from streamveil.io.tables import TableForm
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.records import (
@@ -50,6 +52,8 @@ from streamveil.mechanisms.core.records import (
 UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
+REJECTED_FORM = TableForm(REJECTED_SCHEMA, itemgetter(0), (), batch=1)
+"""Of batches of dead letters, as they come."""
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
 
@@ -333,7 +337,6 @@ def file_outputs(
     columns: Columns,
     silent: bool = False,
     dialect: CsvDialect | None = None,
-    again: bool = False,
 ) -> Iterator[Output]:
     """Read all files that match, in order of their paths: what :func:`part_outputs` gives of each.
 
@@ -343,22 +346,19 @@ def file_outputs(
     Args:
         pattern: as of :func:`read_events`.
         columns: the columns to read.
-        silent: whether there are no dead letters.
+        silent: whether there are no dead letters, such as of files that an earlier run read.
         dialect: how CSV files are written, where that is said.
-        again: whether an earlier run read these files. Its dead letters tell what cannot be
-            parsed, so there are none.
     """
     names = distinct(columns)
     for part in parts_of(pattern, names, dialect):
-        yield from part_outputs(part, names, silent or again)
+        yield from part_outputs(part, names, silent)
 
 
 def lenient_outputs(
     pattern: Patterns,
     columns: Columns,
-    dialect: CsvDialect | None = None,
     silent: bool = False,
-    again: bool = False,
+    dialect: CsvDialect | None = None,
 ) -> Iterator[Output]:
     """Read all files that match, as :func:`file_outputs`, but go on after one that cannot be read.
 
@@ -366,17 +366,15 @@ def lenient_outputs(
     """
     names = distinct(columns)
     for file in match_files(pattern):
-        yield from lenient_file_outputs(
-            file.path, file.size_in_bytes, names, dialect, silent or again
-        )
+        yield from lenient_file_outputs(file.path, file.size_in_bytes, names, silent, dialect)
 
 
 def lenient_file_outputs(
     path: str,
     size: int,
     columns: Columns,
-    dialect: CsvDialect | None = None,
     silent: bool = False,
+    dialect: CsvDialect | None = None,
 ) -> Iterator[Output]:
     """Read a file: what :func:`part_outputs` gives of its parts, and what is wrong with the file.
 

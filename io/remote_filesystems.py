@@ -9,6 +9,7 @@ import importlib
 import io
 import logging
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import BinaryIO, cast
 
@@ -118,6 +119,15 @@ def require(path: str) -> None:
         check_credentials(path)
     elif scheme == "hdfs":
         hdfs.share_answers()
+
+
+def take_options(flags: Sequence[str]) -> None:
+    """Let filesystems take their options, such as --s3_endpoint_url, from these flags.
+
+    A pipeline does the same when it is made, which is too late for what is looked at before; and
+    most commands make none.
+    """
+    FileSystems.set_options(PipelineOptions(list(flags)))
 
 
 def given_options() -> PipelineOptions:
