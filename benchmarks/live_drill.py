@@ -40,7 +40,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.pipelines.launch import FlinkOptions
+from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.transforms import Columns, Outputs, PrivateHistograms
 
 BINS = tuple("abcdef")

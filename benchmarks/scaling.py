@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +56,7 @@ def main() -> None:
     pieces = Pieces.of([vars(one) for one in measured])
     if given.files:
         with data_folder(given.folder) as folder:
-            measured += [commands(given, folder, pieces), processes(given, folder)]
+            measured += [commands(given, folder, pieces), cores(given, folder)]
     measured.append(plan(pieces, service))
     names = ("events", "users", "bins", "slots", "files", "worker_events", "repeats")
     kept = {name: getattr(given, name) for name in names}
@@ -205,24 +207,23 @@ def commands(given, folder: Path, pieces: Pieces):
     return found
 
 
-def processes(given, folder: Path):
-    """A command in one process, and shared by two."""
+def cores(given, folder: Path):
+    """A command that may use one core, and one that may use two."""
     found = table(
-        "One and two processes",
+        "One and two cores",
         [
-            *("events", "--processes", "wall s", "start-up wall s", "CPU s"),
-            *("events a second without start-up", "times one process"),
+            *("events", "cores", "wall s", "start-up wall s", "CPU s"),
+            *("events a second without start-up", "times one core"),
         ],
-        f"{WORKER_FILES} files, {WORKER_SLOTS} slots, --shards=4. Start-up is the same command on "
-        "1,000 events: each process imports Beam. The machine has two cores.",
+        f"{WORKER_FILES} files, {WORKER_SLOTS} slots. Start-up is the same command on 1,000 "
+        "events. The machine has two cores.",
     )
     size = given.worker_events
     pace = {}
     for number in (1, 2):
-        flags = (f"--processes={number}",)
         ran, idle = (
             measure(
-                command(folder, events, WORKER_SLOTS, WORKER_FILES, "--shards=4", *flags),
+                on_cores(number, command(folder, events, WORKER_SLOTS, WORKER_FILES)),
                 given.repeats,
                 [folder / "releases.parquet"],
             )
@@ -233,6 +234,13 @@ def processes(given, folder: Path):
             *(size, number, ran.wall, idle.wall, ran.cpu, pace[number], pace[number] / pace[1])
         )
     return found
+
+
+def on_cores(number: int, command: Sequence[str]) -> list[str]:
+    """The command on so many of the cores of this machine."""
+    some = sorted(os.sched_getaffinity(0))[:number]
+    script = f"import os, sys; os.sched_setaffinity(0, {some}); os.execv(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", script, *command]
 
 
 def plan(pieces: Pieces, service: Service):

@@ -41,14 +41,12 @@ if TYPE_CHECKING:
         WriteRejected,
         WriteReleases,
         WriteRevisions,
-        WriteState,
         WriteTable,
     )
     from streamveil.io.files import Stamp, is_in_folder, label_of, list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
     from streamveil.io.inbox import Inbox, inbox_outputs
-    from streamveil.io.inbox_source import ReadInbox
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import (
         answer_sink_of,
@@ -107,7 +105,6 @@ __all__ = [
     "InputFile",
     "Outbox",
     "ReadEvents",
-    "ReadInbox",
     "ReadKafkaEvents",
     "ReadPubSubEvents",
     "ReadTable",
@@ -132,7 +129,6 @@ __all__ = [
     "WriteReleasesToPubSub",
     "WriteRevisions",
     "WriteRevisionsToBigQuery",
-    "WriteState",
     "WriteTable",
     "answer_files",
     "answer_schema",

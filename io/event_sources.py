@@ -19,7 +19,7 @@ from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.events import lenient_file_outputs, part_outputs, parts_of
-from streamveil.io.files import Columns, Patterns, distinct, match_files
+from streamveil.io.files import Columns, Patterns, distinct
 from streamveil.io.formats import CsvDialect
 from streamveil.io.memory import rows_of_events, table_outputs
 from streamveil.io.parquet import Part
@@ -75,17 +75,12 @@ class ReadEvents(beam.PTransform):
     silent: bool = False
     """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress. For
     statistics that must not tell even that it was there."""
-    again: bool = False
-    """Whether an earlier run read these files: what cannot be parsed was told there."""
-    lenient: bool = False
-    """Whether a file that cannot be read, or not to its end, is a dead letter with the reason
-    `unreadable file` rather than an error. Events before the fault count."""
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
     counted: bool = False
     """Whether batches say how many there are, so that the transforms of streamveil notice what is
     missing where a runner drops the input of a step that failed, and goes on: then a few more come,
-    without rows or columns. Not if `lenient`."""
+    without rows or columns."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -94,18 +89,6 @@ class ReadEvents(beam.PTransform):
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: match, split, spread over the workers, read."""
-        if self.lenient:
-            read = ReadFileFn(self.columns, self.silent, self.dialect, again=self.again)
-            return Events.of(
-                pbegin
-                | "Impulse" >> beam.Impulse()
-                | "Match"
-                >> beam.FlatMap(_paths_and_sizes, self.file_pattern).with_output_types(
-                    tuple[str, int]
-                )
-                | "Spread" >> beam.Reshuffle()
-                | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED, main="batches")
-            )
         split = (
             pbegin
             | "Impulse" >> beam.Impulse()
@@ -120,9 +103,9 @@ class ReadEvents(beam.PTransform):
             split.parts
             | "Spread" >> beam.Reshuffle()
             | "Read"
-            >> beam.FlatMap(
-                _read_part, self.columns, self.silent or self.again, self.counted
-            ).with_outputs(REJECTED, main="batches")
+            >> beam.FlatMap(_read_part, self.columns, self.silent, self.counted).with_outputs(
+                REJECTED, main="batches"
+            )
         )
         if not self.counted:
             return events
@@ -162,19 +145,12 @@ def _counted(batch: pa.RecordBatch, messages: int) -> pa.RecordBatch:
     return batch.replace_schema_metadata({**metadata, LOST_METADATA: tally.to_bytes()})
 
 
-def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:
-    for file in match_files(pattern):
-        yield file.path, file.size_in_bytes
-
-
 class ReadFileFn(beam.DoFn):
     """Reads whole files, given as path and size, as of :func:`lenient_file_outputs`."""
 
-    def __init__(
-        self, columns: Columns, silent: bool, dialect: CsvDialect | None, again: bool = False
-    ) -> None:
+    def __init__(self, columns: Columns, silent: bool, dialect: CsvDialect | None) -> None:
         self._columns = columns
-        self._silent = silent or again
+        self._silent = silent
         self._dialect = dialect
 
     def process(self, element: tuple[str, int]) -> Iterator[Any]:

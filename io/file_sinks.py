@@ -17,7 +17,7 @@ from streamveil.io.answers import PORTFOLIO_LEDGER_FORM, write_answers
 from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.formats import output_format_of
 from streamveil.io.per_record import PER_RECORD_FORM
-from streamveil.io.releases import STATE_SCHEMA, ledger_form, release_form, state_batch
+from streamveil.io.releases import ledger_form, release_form
 from streamveil.io.revisions import revision_form
 from streamveil.io.tables import TableForm, write_table
 from streamveil.io.tidy import ROWS
@@ -300,30 +300,6 @@ class WriteRejected(beam.PTransform):
     def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
         """Build the step: write."""
         return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA, private=True)
-
-
-@dataclass(eq=False)
-class WriteState(beam.PTransform):
-    """Writes (next slot, state of the release stream) to one file; gives the path.
-
-    The file is private, on a local filesystem for its owner alone: the state holds a digest of
-    the true counts. See :func:`read_state`.
-    """
-
-    path: str
-
-    def __post_init__(self) -> None:
-        """Check the name."""
-        super().__init__()
-        output_format_of(self.path)
-
-    def expand(self, states: PCollection[tuple[int, bytes]]) -> PCollection[str]:
-        """Build the steps: convert, write."""
-        return (
-            states
-            | "Convert" >> beam.Map(state_batch).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, STATE_SCHEMA, sort_by="next_slot", private=True)
-        )
 
 
 @dataclass(eq=False)

@@ -237,15 +237,17 @@ def check_layout(layout: str, labels: Sequence[str] | None) -> None:
         raise ConfigurationError("a tidy table names the bin of each row: give the labels")
 
 
-def state_batch(state: tuple[int, bytes]) -> pa.RecordBatch:
-    """The one row of `STATE_SCHEMA`."""
-    next_slot, data = state
-    return pa.RecordBatch.from_pydict(
-        {"next_slot": [next_slot], "state": [data]}, schema=STATE_SCHEMA
-    )
+def states_to_batch(states: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    """A row of `STATE_SCHEMA` for each (next slot, state)."""
+    columns = dict(zip(STATE_SCHEMA.names, zip(*states, strict=True), strict=True))
+    return pa.RecordBatch.from_pydict(columns, schema=STATE_SCHEMA)
+
+
+STATE_FORM = TableForm(STATE_SCHEMA, states_to_batch, ("next_slot",))
+"""Of the state that a run leaves: see :func:`read_state`."""
 
 
 def read_state(path: str) -> tuple[int, bytes]:
-    """The slot that comes next and the state before it, of a file that WriteState made."""
+    """The slot that comes next and the state before it, of the file that a pass left."""
     rows = read_table(path).to_pylist()
     return rows[-1]["next_slot"], rows[-1]["state"]

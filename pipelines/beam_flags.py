@@ -1,45 +1,60 @@
-"""Flags of Beam, whether there are any, and what of them its filesystems take."""
+"""Beam's flags: which ones there are, and an error for any other."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-_Options = TypeVar("_Options", bound=PipelineOptions)
+from streamveil.pipelines.flags import (
+    StrictParser,
+    is_of_filesystem,
+    names_of,
+    refuse_unknown,
+)
+from streamveil.pipelines.flink import add_flink_options
 
 
-class BeamFlags(PipelineOptions):
-    """Beam's flags, parsed once for each kind of options that is asked for.
+class FlinkOptions(PipelineOptions):
+    """Options of Beam's Flink runner."""
 
-    Beam asks anew with every step of a pipeline, which made a quarter of the work of a short one.
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add_flink_options(parser)
+
+
+def check_flags(
+    command: str, flags: Sequence[str], own: Sequence[str], *, runs_on_beam: bool = True
+) -> None:
+    """Raise ConfigurationError where Beam does not know one of the flags.
 
     Args:
-        flags: those of a command and of Beam.
-        of_beam: whether any of them is Beam's.
-        processes: of this machine, which share the work where there is no runner.
+        command: that was given them, for which they are no options of its own.
+        flags: with their values.
+        own: names of its own options, one of which may have been meant.
+        runs_on_beam: whether it takes all of Beam's flags, and not just those of its filesystems.
     """
-
-    def __init__(self, flags: Sequence[str], *, of_beam: bool = False, processes: int = 1) -> None:
-        super().__init__(flags)
-        # Other names are flags.
-        self.__dict__.update(_views={}, of_beam=of_beam, processes=processes)
-
-    def view_as(self, cls: type[_Options]) -> _Options:
-        """These flags as that kind of options; all views share their values."""
-        views: dict[type[PipelineOptions], Any] = self.__dict__["_views"]
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        view: _Options = views[cls]
-        return view
+    parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    for kind in _subclasses(PipelineOptions):
+        kind._add_argparse_args(parser)
+    if not runs_on_beam:
+        _drop_others(parser)
+    _, unknown = parser.parse_known_args(list(flags))
+    refuse_unknown(command, unknown, own, names_of(parser))
 
 
-def open_filesystems(flags: Sequence[str]) -> None:
-    """Let the filesystems of Beam take their options, such as --s3_endpoint_url, from these flags.
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for child in kind.__subclasses__():
+        if "_add_argparse_args" in vars(child):
+            yield child
+        yield from _subclasses(child)
 
-    A pipeline does the same when it is made, which is too late for what is looked at before; and
-    some commands make none.
-    """
-    FileSystems.set_options(PipelineOptions(flags))
+
+def _drop_others(parser: argparse.ArgumentParser) -> None:
+    """Leave the flags of filesystems."""
+    known = parser._option_string_actions
+    for name in [name for name in known if not is_of_filesystem(name)]:
+        del known[name]
+    parser._actions = [action for action in parser._actions if action in known.values()]

@@ -1,7 +1,6 @@
-"""The commands by name: their options, help, and what is checked before Beam is imported.
+"""The commands by name: their options, help, and what is checked before anything is read.
 
-Beam takes seconds to import. Help needs none of it, nor does telling of a wrong option, but for
-one that might be Beam's own.
+Beam takes a second to import, and that is done only for flags that are not a command's own.
 """
 
 from __future__ import annotations
@@ -28,14 +27,9 @@ from streamveil.mechanisms.registry import (
 from streamveil.pipelines.audit.options import AUDIT_SAYING, NOT_AUDITED
 from streamveil.pipelines.flags import (
     StrictParser,
-    beams_names,
-    is_of_filesystem,
     is_true,
     names_of,
-    refuse_unknown,
-    strangers,
 )
-from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.foreign import (
     LOCAL_SAYING,
     NOT_LOCAL,
@@ -60,7 +54,6 @@ from streamveil.pipelines.options import (
     add_log_options,
     add_per_record_options,
     add_plan_options,
-    add_processes,
     add_release_options,
     add_shared_options,
 )
@@ -95,7 +88,7 @@ _WRITTEN = ("output", "ledger", "rejected", "revisions")
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
-HOW: Sequence[AddOptions] = (add_dry_run, add_processes, add_log_options)
+HOW: Sequence[AddOptions] = (add_dry_run, add_log_options)
 """Options that say how a command runs; they are not handed on to Beam."""
 
 
@@ -143,22 +136,9 @@ class Command:
         known.update((old, known[new]) for old, new in OLD_NAMES.get(self.name, {}).items())
         return parser
 
-    def refuse_unknown(self, flags: Sequence[str]) -> None:
-        """Raise ConfigurationError where a flag is neither the command's nor one of Beam's."""
-        own, beams = names_of(self.help()), beams_names()
-        if self.beam and not beams:
-            return  # its source is elsewhere: it will say itself
-        if self.beam:
-            flink = argparse.ArgumentParser(add_help=False)
-            add_flink_options(flink)
-            beams += names_of(flink)
-        else:
-            beams = [name for name in beams if is_of_filesystem(name)]
-        refuse_unknown(self.name, strangers(flags, beams), own, beams)
-
 
 def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Read and check the options of a command, as far as can be without Beam.
+    """Read and check the options of a command, as far as can be before a file is read.
 
     Exits with help for --help. Gives the options of the command, and the flags that might be
     Beam's. Raises ConfigurationError.
@@ -170,7 +150,9 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     strict = command.strict()
     given, others = strict.parse_known_args(list(argv))
     if others:
-        command.refuse_unknown(others)
+        from streamveil.pipelines.beam_flags import check_flags
+
+        check_flags(name, others, names_of(command.help()), runs_on_beam=command.beam)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
     take_query(given)
     command.check(given)
@@ -208,7 +190,7 @@ def _check_release(given: Any) -> None:
     promise = promise_of(given)
     infinite = promise == INFINITE
     if promise != WINDOWS:
-        budget_for_ever(given, given)
+        budget_for_ever(given)
     if promise == USER:
         life_limit_of(given.max_slots)
     if infinite:
@@ -276,7 +258,6 @@ def _check_times(given: Any) -> None:
 
         forms_of(given.time_format)
     is_true("dry_run", given.dry_run)
-    whole("processes", given.processes)
     if given.time_zone is not None:
         check_zone(given.time_zone)
     slots = None

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.engine.count.unprotected import exact_counts
+from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.io import read_ledger, read_releases, read_requirements, read_revisions
 from streamveil.mechanisms.adaptive.cycle import AUTO
 from streamveil.mechanisms.core.domains import Categories
@@ -20,6 +21,7 @@ from streamveil.pipelines import demo_questions
 from streamveil.pipelines.answers_page import context
 from streamveil.pipelines.answers_report import AnswersReport
 from streamveil.pipelines.demo_questions import DELAYS, FLIGHTS, LATE
+from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -31,6 +33,7 @@ from streamveil.pipelines.flights import (
     airport_names,
     write_demo_input,
 )
+from streamveil.pipelines.jobs import kind_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.options import DEMO_LAG
 from streamveil.pipelines.page import write_page, write_picture
@@ -38,7 +41,6 @@ from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.sums import all_sums, longest
-from streamveil.transforms import Columns, PrivateHistograms
 
 # Of hours: nights are quiet.
 CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
@@ -50,8 +52,8 @@ _OUTPUTS = (
 )
 
 
-def main(given: argparse.Namespace, options: PipelineOptions) -> int:
-    """Run the command with its options and those of Beam; returns the exit code."""
+def main(given: argparse.Namespace, execution: Execution) -> int:
+    """Run the command, here or on a runner; returns the exit code."""
     hourly = is_true("hourly", given.hourly)
     mechanism = given.mechanism or (CYCLIC if hourly else DEFAULT)
     lag = _lag(mechanism, given.revise)
@@ -64,10 +66,11 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
         (folder / name).unlink(missing_ok=True)
     events, requirements = write_demo_input(folder, hourly)
     slots = Slots.of("1h" if hourly else "1d")
+    kind = kind_of(HistogramPlan, execution)
     job = ReleaseJob(
         input=str(events),
         output=str(folder / "releases.parquet"),
-        transform=PrivateHistograms(
+        plan=kind(
             registry=read_requirements(str(requirements)),
             domain=Categories(DESTINATIONS),
             slots=slots,
@@ -84,9 +87,9 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
         revisions=str(folder / "revisions.parquet") if lag else None,
     )
     job.check()
-    summary = job.run(options, "streamveil demo")
+    summary = job.run(execution, "streamveil demo")
     report = _report(job, summary, hourly)
-    asked = None if hourly else demo_questions.answer(folder, events, requirements, options)
+    asked = None if hourly else demo_questions.answer(folder, events, requirements, execution)
     more = context(asked, demo_questions.wordings(), charts=2) if asked else None
     write_page(report, str(folder / "index.html"), more)
     if given.picture:
@@ -140,7 +143,7 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
     releases = read_releases(job.output)
     flights = pq.read_table(job.input)
     counted, events = exact_counts(
-        job.transform, flights.to_batches(), [release.slot for release in releases]
+        job.plan, flights.to_batches(), [release.slot for release in releases]
     )
     facts = dict(line.split(":", 1) for line in summary.text(job.rejected).splitlines())
     return Report(
@@ -148,7 +151,7 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
         subject="Flights leaving New York, by destination",
         labels=DESTINATIONS,
         label_names=airport_names(),
-        slots=job.transform.slots,
+        slots=job.plan.slots,
         slot_name="hour" if hourly else "day",
         user_name="aircraft",
         releases=releases,

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.io import read_requirements
 from streamveil.mechanisms.core.domains import Categories, WithOther
 from streamveil.mechanisms.core.records import MICROSECONDS, MONDAY, Slots, parse_time
@@ -20,6 +20,7 @@ from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
 from streamveil.pipelines.answers_report import AnswersReport, Floats
+from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.flights import (
     CARRIER,
     CONTRIBUTIONS,
@@ -31,10 +32,10 @@ from streamveil.pipelines.flights import (
     airline_names,
     airport_names,
 )
+from streamveil.pipelines.jobs import kind_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.questions import QuestionsJob
 from streamveil.pipelines.wording import Wording
-from streamveil.transforms import PrivateAnswers, columns_for
 
 FLIGHTS, DELAYS, LATE = "flights", "delay", "late"
 # Whole weeks, from Monday to Sunday.
@@ -112,23 +113,21 @@ def wordings() -> dict[str, Wording]:
     }
 
 
-def answer(
-    folder: Path, events: Path, requirements: Path, options: PipelineOptions
-) -> AnswersReport:
+def answer(folder: Path, events: Path, requirements: Path, execution: Execution) -> AnswersReport:
     """Answer the questions into files of the folder; gives these beside what is true.
 
     Args:
         folder: for a file of each question, and the ledger `answers-ledger.parquet`.
         events: the flights, as `write_demo_input` writes them.
         requirements: of the aircraft, windows in days.
-        options: of Beam.
+        execution: here, or on a runner.
     """
     asked = portfolio()
     first, end = (asked.base.index(parse_time(day)) for day in WEEKS)
     job = QuestionsJob(
         input=str(events),
         output=str(folder / "answers"),
-        transform=PrivateAnswers(
+        plan=kind_of(QueryPlan, execution)(
             asked,
             read_requirements(str(requirements)),
             columns_for(asked, USER, TIME),
@@ -139,7 +138,7 @@ def answer(
         ledger=str(folder / "answers-ledger.parquet"),
     )
     job.check()
-    summary = job.run(options, "streamveil demo, questions")
+    summary = job.run(execution, "streamveil demo, questions")
     return job.report(summary, _true(asked, pq.read_table(events)))
 
 

@@ -19,10 +19,12 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.dead_letters import column_of, losses_of
 from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.engine.encode.times import to_micros
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.engine.stream.release_slots import refuse_gap
 from streamveil.io import CsvDialect, is_endless, read_events
-from streamveil.io.event_sources import read_outputs
-from streamveil.io.events import places_of, split_file
+from streamveil.io.events import file_outputs
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
@@ -39,7 +41,6 @@ from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.logs import tell
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 
 SAMPLE = 10_000
 _SHOWN = 3
@@ -68,7 +69,7 @@ class _Sample:
 
     def refusal(
         self,
-        transform: PrivateHistograms | CollectHistograms | PrivateAnswers,
+        plan: HistogramPlan | LocalPlan | QueryPlan,
         mapped: EventTally,
         slots: Sequence[int],
         state: str | None,
@@ -76,24 +77,24 @@ class _Sample:
         """Why a run would be refused, as far as the sample shows it; None if it would not.
 
         Args:
-            transform: that makes the releases.
+            plan: of the releases.
             mapped: what became of the records that could be read.
             slots: those with events that count, in order.
             state: the folder that a run would go on from; a pass of it may find no more events.
         """
         tally = EventTally.total([self.unparsed, mapped])
         lost = tally.read > 0 and tally.all_lost == tally.read
-        first, last = transform.first_slot, transform.last_slot
+        first, last = plan.first_slot, plan.last_slot
         try:
             if lost or (self.whole and state is None):
-                limit = LossLimit.of(transform)
+                limit = LossLimit.of(plan)
                 if state is not None and last is None:
                     limit = replace(limit, last_slot=first)
                 limit.check(tally.to_bytes(), "")
             if self.whole and state is None and (first is None or last is None):
                 ends = [one for one in (first, *slots, last) if one is not None]
                 for before, after in itertools.pairwise(ends):
-                    refuse_gap(transform.slots, before + 1, after)
+                    refuse_gap(plan.slots, before + 1, after)
         except ConfigurationError as error:
             return error
         return None
@@ -101,7 +102,7 @@ class _Sample:
 
 def preview(
     place: str,
-    transform: PrivateHistograms | CollectHistograms,
+    plan: HistogramPlan | LocalPlan,
     written: Sequence[str],
     dialect: CsvDialect | None = None,
     state: str | None = None,
@@ -111,7 +112,7 @@ def preview(
 
     Args:
         place: the input.
-        transform: that makes the releases.
+        plan: of the releases.
         written: what would be written where.
         dialect: how CSV files of the input are written, where that is said.
         state: the folder that a run would go on from, which is not looked at.
@@ -124,20 +125,19 @@ def preview(
     if is_endless(place):
         lines.append(f"sample:   {place} does not end: it is not read in a dry run")
     else:
-        sample = _read(place, transform.columns.names, dialect)
-        mapped, refusal = _mapped(sample, transform, state)
+        sample = _read(place, plan.columns.names, dialect)
+        mapped, refusal = _mapped(sample, plan, state)
         lines += [*_columns(sample), *mapped]
     lines += [
         *_range(
-            transform.slots,
-            transform.first_slot,
-            transform.last_slot,
+            plan.slots,
+            plan.first_slot,
+            plan.last_slot,
             endless=is_endless(place) or state is not None,
         ),
-        *_classes(transform.registry, _limits(transform)),
-        f"bins:     {transform.domain.bins:,}, the first: "
-        f"{', '.join(transform.domain.labels[:_SHOWN])}",
-        f"error:    {_expected_error(transform)}",
+        *_classes(plan.registry, _limits(plan)),
+        f"bins:     {plan.domain.bins:,}, the first: {', '.join(plan.domain.labels[:_SHOWN])}",
+        f"error:    {_expected_error(plan)}",
         *(f"would write {what}" for what in written),
         *card,
     ]
@@ -168,15 +168,15 @@ def _state(state: str | None) -> list[str]:
 
 def preview_questions(
     place: str,
-    transform: PrivateAnswers,
+    plan: QueryPlan,
     written: Sequence[str],
     dialect: CsvDialect | None = None,
     state: str | None = None,
     card: Sequence[str] = (),
 ) -> None:
     """The same of a run over questions. Raises ConfigurationError."""
-    sample = _read(place, transform.columns.names, dialect)
-    mapper, portfolio = transform.trial_mapper(), transform.portfolio
+    sample = _read(place, plan.columns.names, dialect)
+    mapper, portfolio = plan.trial_mapper(), plan.portfolio
     mapped, asked, slots = EventTally(), Counter[str](), set[int]()
     for batch in sample.batches:
         events, letters = mapper.map(batch)
@@ -194,15 +194,15 @@ def preview_questions(
     lines = [
         RAW,
         *_columns(sample),
-        *_first_and_last([_times(batch, transform.columns) for batch in sample.batches]),
+        *_first_and_last([_times(batch, plan.columns) for batch in sample.batches]),
         _rejected(sample, mapped),
         *_range(
-            transform.slots,
-            transform.first_slot,
-            transform.last_slot,
+            plan.slots,
+            plan.first_slot,
+            plan.last_slot,
             endless=state is not None,
         ),
-        *_classes(transform.registry),
+        *_classes(plan.registry),
     ]
     for question in portfolio:
         length = format_duration(portfolio.slots_of(question).length)
@@ -212,13 +212,13 @@ def preview_questions(
             f"{number_of(asked[question.name], 'event')} of the sample"
         )
     lines += [*(f"would write {what}" for what in written), *card, *_state(state)]
-    _tell(lines, sample.refusal(transform, mapped, sorted(slots), state))
+    _tell(lines, sample.refusal(plan, mapped, sorted(slots), state))
 
 
 def preview_per_record(
     place: str,
     columns: Sequence[str],
-    transform: Any,
+    plan: Any,
     output: str,
     dialect: CsvDialect | None = None,
     card: Sequence[str] = (),
@@ -233,23 +233,21 @@ def preview_per_record(
     else:
         sample = _read(place, columns, dialect, silent=True)
         lines += _columns(sample)
-        if transform.time:
+        if plan.time:
             how = Columns(  # of which the times alone are read
-                transform.time,
-                (transform.time,),
-                transform.time,
-                transform.time_zone,
-                transform.time_unit,
-                transform.time_format,
+                plan.time,
+                (plan.time,),
+                plan.time,
+                plan.time_zone,
+                plan.time_unit,
+                plan.time_format,
             )
             lines += _first_and_last([_times(batch, how) for batch in sample.batches])
-    if transform.slots is not None:
-        lines += _range(
-            transform.slots, transform.first_slot, transform.last_slot, endless=is_endless(place)
-        )
-    if transform.keys:
-        lines.append(f"keys:     {len(transform.keys):,}")
-    transform.plan().statistic()  # refuses what does not fit
+    if plan.slots is not None:
+        lines += _range(plan.slots, plan.first_slot, plan.last_slot, endless=is_endless(place))
+    if plan.keys:
+        lines.append(f"keys:     {len(plan.keys):,}")
+    plan.plan().statistic()  # refuses what does not fit
     lines.append("error:    depends on the budgets of the records; a run tells it as stderr")
     _tell([*lines, f"would write rows to {output}", *card])
 
@@ -277,10 +275,8 @@ def _read(
 def _silently(
     place: str, columns: Sequence[str], dialect: CsvDialect | None
 ) -> Iterator[tuple[pa.RecordBatch, None]]:
-    for path in places_of(place, dialect):
-        for part in split_file(path, columns, dialect):
-            for batch in read_outputs(part, columns, silent=True):
-                yield batch, None
+    for output in file_outputs(place, columns, silent=True, dialect=dialect):
+        yield output.value, None
 
 
 def _columns(sample: _Sample) -> list[str]:
@@ -306,13 +302,13 @@ def _values(cells: pa.Array) -> list[Any]:
 
 
 def _mapped(
-    sample: _Sample, transform: PrivateHistograms | CollectHistograms, state: str | None
+    sample: _Sample, plan: HistogramPlan | LocalPlan, state: str | None
 ) -> tuple[list[str], ConfigurationError | None]:
     """What becomes of the sample: first and last time, events as they count, and what does not.
 
     Also why a run would be refused, if it would.
     """
-    mapper, columns = transform.event_mapper(), transform.columns
+    mapper, columns = plan.event_mapper(), plan.columns
     mapped = EventTally()
     times: list[np.ndarray] = []
     keys: list[np.ndarray] = []
@@ -329,7 +325,7 @@ def _mapped(
             shown += itertools.islice(_examples(mapper, batch), _SHOWN - len(shown))
     accepted = sum(key.shape[1] for key in keys)
     lines = [*_first_and_last(times), *shown, _rejected(sample, mapped)]
-    most = getattr(transform, "max_contributions", 1)
+    most = getattr(plan, "max_contributions", 1)
     if accepted:
         _, each = np.unique(np.concatenate(keys, axis=1), axis=1, return_counts=True)
         beyond = int(np.maximum(each - most, 0).sum())
@@ -337,7 +333,7 @@ def _mapped(
             f"bound:    {beyond:,} of {number_of(accepted, 'event')} of users in the table are "
             f"beyond the {most:,} that count of a user in a slot"
         )
-    return lines, sample.refusal(transform, mapped, sorted(slots), state)
+    return lines, sample.refusal(plan, mapped, sorted(slots), state)
 
 
 def _rejected(sample: _Sample, mapped: EventTally) -> str:
@@ -391,24 +387,24 @@ def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> 
     ]
 
 
-def _limits(transform: PrivateHistograms | CollectHistograms) -> list[str]:
+def _limits(plan: HistogramPlan | LocalPlan) -> list[str]:
     """Of each class, in how many slots its users count and what one costs, if there are limits."""
-    if isinstance(transform, CollectHistograms) or transform.limits is None:
+    if isinstance(plan, LocalPlan) or plan.limits is None:
         return []
     told = []
-    for one, limit in zip(transform.registry.classes, transform.limits, strict=True):
+    for one, limit in zip(plan.registry.classes, plan.limits, strict=True):
         if limit.chosen:
             told.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
         elif isinstance(one, Lifetime):
-            price = limit.priced(one, transform.adjacency).epsilon
-            lives = number_of(limit.slots(one, transform.adjacency), "slot")
+            price = limit.priced(one, plan.adjacency).epsilon
+            lives = number_of(limit.slots(one, plan.adjacency), "slot")
             told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
-        elif not limit.applies(one, transform.adjacency):
+        elif not limit.applies(one, plan.adjacency):
             told.append(", who count in every slot")
         else:
-            length, most, _ = limit.rule(one, transform.adjacency)
-            slots = limit.slots(one, transform.adjacency)
-            price = limit.priced(one, transform.adjacency).epsilon
+            length, most, _ = limit.rule(one, plan.adjacency)
+            slots = limit.slots(one, plan.adjacency)
+            price = limit.priced(one, plan.adjacency).epsilon
             told.append(
                 f", who count in the first {most:,} of {length:,} slots: one costs {price:.3g}, "
                 f"for {slots:,} can differ, {price * one.window / one.epsilon:.1f} times what it "
@@ -436,12 +432,9 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def _expected_error(transform: PrivateHistograms | CollectHistograms) -> str:
+def _expected_error(plan: HistogramPlan | LocalPlan) -> str:
     """The standard error of a count, as the mechanism states it where nothing happens."""
-    if isinstance(transform, CollectHistograms):
-        errors = _local_errors(transform)
-    else:
-        errors = _central_errors(transform)
+    errors = _local_errors(plan) if isinstance(plan, LocalPlan) else _central_errors(plan)
     if errors is None:
         return "not computed here: see streamveil evaluate"
     known = errors[np.isfinite(errors)]
@@ -453,8 +446,8 @@ def _expected_error(transform: PrivateHistograms | CollectHistograms) -> str:
     )
 
 
-def _central_errors(transform: PrivateHistograms) -> np.ndarray | None:
-    population, text = transform.population, transform.mechanism
+def _central_errors(plan: HistogramPlan) -> np.ndarray | None:
+    population, text = plan.population, plan.mechanism
     if only_dynamic(text):
         return None
     stream = ReleaseStream(mechanism(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
@@ -467,14 +460,14 @@ def _central_errors(transform: PrivateHistograms) -> np.ndarray | None:
     return np.concatenate(errors)
 
 
-def _local_errors(transform: CollectHistograms) -> np.ndarray | None:
-    registry = transform.registry
+def _local_errors(plan: LocalPlan) -> np.ndarray | None:
+    registry = plan.registry
     users = len(registry.class_of)
     if users > _MOST_DEVICES:
         return None
-    name, options = parse(transform.mechanism, LOCAL_MECHANISMS)
+    name, options = parse(plan.mechanism, LOCAL_MECHANISMS)
     values = np.zeros((_SLOTS, users), np.int64)
     asked = [registry.classes[k] for k in registry.class_of.tolist()]
-    key, bins = secrets.token_bytes(KEY_BYTES), max(2, transform.domain.bins)
+    key, bins = secrets.token_bytes(KEY_BYTES), max(2, plan.domain.bins)
     done = simulate_local(name, values, bins, asked, key, **options)
     return done.stderr.ravel() * users

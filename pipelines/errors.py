@@ -30,10 +30,6 @@ class JobFailed(RuntimeError):  # noqa: N818
     """A job on a service failed, or is lost and may go on there: it says where, and what to do."""
 
 
-class WorkerDied(RuntimeError):  # noqa: N818
-    """A worker process ended by itself; the text says how, and what may help."""
-
-
 def in_one_line(text: str) -> str:
     """A message as one line, whatever the names and values in it hold."""
     return "".join(
@@ -46,7 +42,7 @@ def reason_of(error: BaseException) -> str:
 
     Of what a disk or a service refused it is the place, as far as it is known, and the remedy.
     """
-    if isinstance(error, PartlyWritten | JobFailed | WorkerDied | MachineFault):
+    if isinstance(error, PartlyWritten | JobFailed | MachineFault):
         return in_one_line(str(error))
     if _is_memory_short(error):
         return f"{OUT_OF_MEMORY}: give the run more memory, or less to do, and run it again"
@@ -64,7 +60,7 @@ def is_explained(error: BaseException) -> bool:
     """Whether what :func:`reason_of` tells has the remedy, so that nobody needs a traceback."""
     if isinstance(error, PartlyWritten):
         return error.__cause__ is not None and is_explained(error.__cause__)
-    known = isinstance(error, JobFailed | WorkerDied | MachineFault) or _is_memory_short(error)
+    known = isinstance(error, JobFailed | MachineFault) or _is_memory_short(error)
     return known or refused_by_disk(error) is not None or fault_of_service(error) is not None
 
 
@@ -74,7 +70,7 @@ def may_pass(error: BaseException) -> bool:
     That is also looked for in what caused the error, and in the text that a runner reports of a
     worker.
     """
-    if isinstance(error, MachineFault | WorkerDied) or _is_memory_short(error):
+    if isinstance(error, MachineFault) or _is_memory_short(error):
         return True
     number = error.errno if isinstance(error, OSError) else None
     if number is None and not isinstance(error, ConfigurationError):  # which may quote a record

@@ -6,9 +6,6 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Collection, Sequence
-from importlib.util import find_spec
-from itertools import pairwise
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -18,10 +15,6 @@ T = TypeVar("T")
 # Flags as far apart in spelling as these, from 0 to 1, are not meant for each other. Beam has
 # hundreds of flags: one that sounds alike by chance leads astray.
 _LIKENESS, _LIKENESS_TO_BEAM = 0.7, 0.85
-
-# The modules that declare Beam's flags, and how a flag is written there.
-_BEAMS_MODULES = ("options/pipeline_options.py", "yaml/options.py", "runners/render.py")
-_BEAMS_FLAG = re.compile(r"""["'](--[\w-]+)["']""")
 
 _OF_FILESYSTEM = re.compile(
     "--(s3_|azure_|hdfs_|(blob_service_endpoint|project|impersonate_service_account|gcp_oauth_scopes?)(=|$))"
@@ -71,31 +64,9 @@ def names_of(parser: argparse.ArgumentParser) -> list[str]:
     ]
 
 
-def beams_names() -> list[str]:
-    """The flags of Beam, read from its source: to import it takes seconds."""
-    found = find_spec("apache_beam")
-    roots = [] if found is None else found.submodule_search_locations or []
-    modules = [Path(root) / module for root in roots for module in _BEAMS_MODULES]
-    texts = [module.read_text(encoding="utf-8") for module in modules if module.exists()]
-    return list(dict.fromkeys(name for text in texts for name in _BEAMS_FLAG.findall(text)))
-
-
 def is_of_filesystem(flag: str) -> bool:
     """Whether a flag of Beam says how to reach the files of a filesystem."""
     return _OF_FILESYSTEM.match(flag) is not None
-
-
-def strangers(flags: Sequence[str], known: Collection[str]) -> list[str]:
-    """Of flags and their values what is neither a flag in `known` nor can be the value of one."""
-    return [
-        flag
-        for before, flag in pairwise(["", *flags])
-        if (
-            flag.split("=")[0] not in known
-            if flag.startswith("-")
-            else "=" in before or not before.startswith("--")
-        )
-    ]
 
 
 def _nearest(flag: str, names: Collection[str], likeness: float) -> str | None:

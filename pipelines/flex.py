@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
-
 from streamveil.pipelines import main as command_line
+from streamveil.pipelines.commands import AddOptions
 from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE, NOT_QUESTIONS
 from streamveil.pipelines.guarantees import INFINITE, USER
-from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
@@ -28,10 +26,12 @@ from streamveil.pipelines.options import (
     REQUIRED,
     REVISE_OPTIONS,
     TABLE_OPTIONS,
+    add_job_options,
+    add_per_record_options,
+    add_release_options,
+    add_shared_options,
 )
 from streamveil.pipelines.parameters import meaning_of, parameters_of
-from streamveil.pipelines.per_record import PerRecordOptions
-from streamveil.pipelines.release import ReleaseOptions
 
 NAME_VARIABLE, IMAGE_VARIABLE = "STREAMVEIL_TEMPLATE", "STREAMVEIL_IMAGE"
 
@@ -76,7 +76,7 @@ class Template:
     name: str
     command: str
     description: str
-    kinds: Sequence[type[PipelineOptions]]
+    options: Sequence[AddOptions]
     required: Sequence[str]
     without: Sequence[str] = ()
     """Options that are no parameters."""
@@ -97,7 +97,7 @@ class Template:
             **(once if self.streaming else {}),
             "parameters": [
                 self._parameter(name, action)
-                for name, action in parameters_of(self.kinds, (*self.without, *_LACKING)).items()
+                for name, action in parameters_of(self.options, (*self.without, *_LACKING)).items()
             ],
         }
 
@@ -120,7 +120,7 @@ class Template:
 
 
 _LACKING = ("sql",)  # DuckDB is not in the image
-_RELEASE = (EventOptions, JobOptions, ReleaseOptions)
+_RELEASE = (add_shared_options, add_job_options, add_release_options)
 _LOCAL = ("summary", "page")  # files of the machine that launches, where nobody would find them
 
 _ALL = (
@@ -176,7 +176,7 @@ _ALL = (
         "per-record",
         "per-record",
         "Counts, sums and maxima that protect each record by a budget of its own.",
-        (PerRecordOptions, EventOptions),
+        (add_per_record_options, add_shared_options),
         ("input", "output", "statistic", "budget"),
         streaming=True,
     ),

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.engine import metrics
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.engine.encode.passes import Pass
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.noise_keys import SameKey
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
@@ -87,7 +89,6 @@ from streamveil.pipelines.values import (
     duration_of,
     page_address_of,
 )
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 
 if TYPE_CHECKING:
     from streamveil.io import Inbox, Outbox
@@ -129,20 +130,20 @@ class Following:
     """Address and port of the page for operators; None for no page."""
 
     @classmethod
-    def of(cls, given: Any, own: Any) -> Following:
+    def of(cls, given: Any) -> Following:
         """Read the options of the job and of `add_follow_options`; raises ConfigurationError."""
         return cls(
-            own.state,
-            is_true("resume", own.resume),
-            own.restart_budget,
-            None if own.follow is None else duration_of("follow", own.follow, least=1),
+            given.state,
+            is_true("resume", given.resume),
+            given.restart_budget,
+            None if given.follow is None else duration_of("follow", given.follow, least=1),
             duration_of("allowed_lateness", given.allowed_lateness),
-            Clock(own.clock_file),
-            CloseBy.of(own.close_by or CLOCK),
-            Exports.of(own),
-            own.missing_input or STOP,
-            SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
-            page_address_of(own),
+            Clock(given.clock_file),
+            CloseBy.of(given.close_by or CLOCK),
+            Exports.of(given),
+            given.missing_input or STOP,
+            SLOTS_PER_PASS if given.slots_per_pass is None else given.slots_per_pass,
+            page_address_of(given),
         )
 
     @property
@@ -176,7 +177,7 @@ class Follow:
     outputs: Mapping[str, str]
     """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the names that the user
     gave."""
-    transform: PrivateHistograms | CollectHistograms | PrivateAnswers
+    plan: HistogramPlan | LocalPlan | QueryPlan
     """For the whole stream."""
     following: Following
     folder: StateFolder
@@ -206,26 +207,26 @@ class Follow:
 
     make_pass: ClassVar[type[PassJob]] = PassJob
 
-    def run(self, options: PipelineOptions) -> None:
+    def run(self) -> None:
         """Release what has closed; then look again, if asked to follow, until the end.
 
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
         with self._shown() as board:
-            dataclasses.replace(self, board=board)._run(options)
+            dataclasses.replace(self, board=board)._run()
 
-    def _run(self, options: PipelineOptions) -> None:
+    def _run(self) -> None:
         snapshot, key, roll, following = self._start()
-        slots, end = self.transform.slots, self.transform.last_slot
+        slots, end = self.plan.slots, self.plan.last_slot
         if self.board is not None:
             self.board.begun({kind: self._numbered(kind) for kind in self._shown_kinds})
         self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
-        transform = roll.transform(self.transform, key.source)
-        stream = dataclasses.replace(self, transform=transform, roll=roll, following=following)
+        plan = roll.plan_of(self.plan, key.source)
+        stream = dataclasses.replace(self, plan=plan, roll=roll, following=following)
         if not snapshot.passes:
             stream._show_promise()
-        interval, last = self.following.interval, self.transform.last_slot
+        interval, last = self.following.interval, self.plan.last_slot
         told, waits = None, iter(_WAITS)
         held = _until_ended(self.folder) if interval is None else stopping()
         with held as stopped_within:
@@ -237,7 +238,7 @@ class Follow:
                     if not stream._receive(lambda: stopped_within(0)):
                         tell(_STOPPED)
                         return
-                    for passed in stream._passes(snapshot, over, now, key, options):
+                    for passed in stream._passes(snapshot, over, now, key):
                         stream, snapshot = passed
                         stream._settle(snapshot)
                         waits = iter(_WAITS)
@@ -300,7 +301,7 @@ class Follow:
         warnings = Warnings()
         board = Board(
             self.command,
-            self.transform.slots,
+            self.plan.slots,
             self._histories(),
             lambda: self.monitor.status,
             self._told,
@@ -313,8 +314,8 @@ class Follow:
 
     def _histories(self) -> Sequence[History]:
         """What is shown of the slots that were released."""
-        assert not isinstance(self.transform, PrivateAnswers)
-        series = of_releases(self.transform.slots, self.transform.domain.labels)
+        assert not isinstance(self.plan, QueryPlan)
+        series = of_releases(self.plan.slots, self.plan.domain.labels)
         revisions = "revisions" if "revisions" in self.outputs else None
         return [
             History(
@@ -338,29 +339,27 @@ class Follow:
     def _start(self) -> tuple[Snapshot, SameKey, Roll, Following]:
         """The state to go on from, or a new one that is committed, the key, users and options."""
         self._refuse_streams()
-        snapshot, first = self._resumed(), self.transform.first_slot
+        snapshot, first = self._resumed(), self.plan.first_slot
         self._refuse_unread(snapshot)
         if snapshot is not None:
             self._refuse_other_slots(snapshot)
         begun = first if snapshot is None else snapshot.first_slot
         if begun is not None:
-            self.following.close_by.check(self.transform.slots, begun)
+            self.following.close_by.check(self.plan.slots, begun)
         passes = snapshot.passes if snapshot else 0
         if snapshot is None:
             refuse_witness(self._witness, self.folder.path)
         self._refuse_results_beyond(passes)
         check_outputs(list(self._targets(1 + passes).values()))
         self._refuse_in_input()
-        if snapshot is None and self.transform.first_slot is None:
+        if snapshot is None and self.plan.first_slot is None:
             raise ConfigurationError("--start is missing: a stream with --state needs it")
-        key = SameKey.of(
-            self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
-        )
+        key = SameKey.of(self.plan.noise_key or KeyFile(self.folder.key(create=snapshot is None)))
         snapshot = self._begun(key) if snapshot is None else self._known(snapshot, key)
         resume = self._state(snapshot)
         before = users_after(self.folder.of_pass(snapshot.passes))
-        roll = Roll.of(self.transform, before, resume, bool(self.changes))
-        whole = roll.transform(self.transform, key.source)
+        roll = Roll.of(self.plan, before, resume, bool(self.changes))
+        whole = roll.plan_of(self.plan, key.source)
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
             whole,
@@ -370,21 +369,21 @@ class Follow:
         )
         self._refuse_other_start(snapshot.first_slot)
         self._warn_of_no_revisions(snapshot)
-        following = dataclasses.replace(self, transform=whole)._to_grant(resume)
-        roll.tell(self.transform.slots, snapshot.next_slot)
+        following = dataclasses.replace(self, plan=whole)._to_grant(resume)
+        roll.tell(self.plan.slots, snapshot.next_slot)
         return snapshot, key, roll, following
 
     def _begun(self, key: SameKey) -> Snapshot:
         """The first state of a new stream, committed."""
-        first = self.transform.first_slot
+        first = self.plan.first_slot
         assert first is not None
         keyed = self._keyed(first, key)
         begun = dataclasses.replace(
             keyed,
             stream=secrets.token_hex(16),
             witness=self._witness,
-            slots=_described(self.transform.slots),
-            until=self.transform.slots.start(first),
+            slots=_described(self.plan.slots),
+            until=self.plan.slots.start(first),
         )
         return self.folder.commit(begun, key().first)
 
@@ -421,14 +420,14 @@ class Follow:
         if keyed.key_check != snapshot.key_check:
             remedy = (
                 "give that one (--noise_key)"
-                if self.transform.noise_key
+                if self.plan.noise_key
                 else "the one in the folder was damaged or exchanged, bring it back from a backup"
             )
             raise ConfigurationError(
                 f"the noise key is not the one that the stream of {where} began with: {remedy}"
             )
         if keyed.used_keys != snapshot.used_keys:
-            when = format_time(self.transform.slots.start(snapshot.next_slot))
+            when = format_time(self.plan.slots.start(snapshot.next_slot))
             raise ConfigurationError(
                 f"the noise keys are not those that the stream of {where} has used: give those "
                 "(--noise_key); another key can only take their place from slot "
@@ -513,7 +512,7 @@ class Follow:
 
     def _refuse_other_slots(self, snapshot: Snapshot) -> None:
         """Refuse slots that are cut otherwise, by what differs, before they are counted."""
-        asked = _described(self.transform.slots)
+        asked = _described(self.plan.slots)
         for name, before in snapshot.slots.items():
             if asked[name] == before:
                 continue
@@ -531,11 +530,11 @@ class Follow:
     @property
     def _slots_as_given(self) -> str:
         """How long slots are, as the user says it."""
-        return f"--slot={format_duration(self.transform.slots.length)}"
+        return f"--slot={format_duration(self.plan.slots.length)}"
 
     def _refuse_other_start(self, begun: int) -> None:
-        if self.transform.first_slot not in (None, begun):
-            when = format_time(self.transform.slots.start(begun))
+        if self.plan.first_slot not in (None, begun):
+            when = format_time(self.plan.slots.start(begun))
             raise ConfigurationError(
                 f"--start is not in the slot that the stream began with, that of {when}: give "
                 "that time, or leave --start out"
@@ -561,8 +560,8 @@ class Follow:
         state, restart = self._state(snapshot), self.following.restart
         if state is None or restart is None:
             return state
-        assert isinstance(self.transform, PrivateHistograms)
-        return self.transform.restarted(state)
+        assert isinstance(self.plan, HistogramPlan)
+        return self.plan.restarted(state)
 
     def _to_grant(self, state: bytes | None) -> Following:
         """The options, without a grant of the budget that was made before, which is told.
@@ -573,8 +572,8 @@ class Follow:
         restart = self.following.restart
         if restart is None:
             return self.following
-        assert isinstance(self.transform, PrivateHistograms)
-        granted = 0 if state is None else self.transform.restarts(state)
+        assert isinstance(self.plan, HistogramPlan)
+        granted = 0 if state is None else self.plan.restarts(state)
         if restart == granted:
             tell(
                 f"--restart_budget={restart}: that was granted before, and is not granted again; "
@@ -641,18 +640,18 @@ class Follow:
         )
 
     def _passes(
-        self, snapshot: Snapshot, over: int, now: int, key: SameKey, options: PipelineOptions
+        self, snapshot: Snapshot, over: int, now: int, key: SameKey
     ) -> Iterator[tuple[Follow, Snapshot]]:
         """Release all slots that have closed, of those up to `over`, so many in a pass.
 
         Gives after every pass the stream that goes on and what is committed.
         """
         stream = self
-        following, slots = self.following, self.transform.slots
+        following, slots = self.following, self.plan.slots
         until = following.close_by.until(slots, snapshot.next_slot, over, now)
         while snapshot.next_slot <= until:
             last = min(until, snapshot.next_slot + following.most_slots - 1)
-            snapshot = stream._pass(snapshot, last, key, options)
+            snapshot = stream._pass(snapshot, last, key)
             stream = stream._gone_on(key)
             yield stream, snapshot
 
@@ -662,18 +661,16 @@ class Follow:
         roll = self.roll.settled
         return dataclasses.replace(
             self,
-            transform=roll.transform(self.transform, key.source),
+            plan=roll.plan_of(self.plan, key.source),
             following=self.following.unrestarted,
             roll=roll,
         )
 
-    def _pass(
-        self, snapshot: Snapshot, until: int, key: SameKey, options: PipelineOptions
-    ) -> Snapshot:
+    def _pass(self, snapshot: Snapshot, until: int, key: SameKey) -> Snapshot:
         """Release and commit the slots up to one that has closed; gives what is committed then."""
         self.monitor.passing()
         # After the clock was read: what comes later is late.
-        found = self._incoming.look(snapshot, self.transform.slots)
+        found = self._incoming.look(snapshot, self.plan.slots)
         self._refuse_behind(found)
         assert self.roll is not None
         number = snapshot.passes + 1
@@ -688,14 +685,14 @@ class Follow:
             for path, known in found.known.items()
             if path in found.events and known.waiting is not None and known.waiting <= until
         ]
-        transform = self.transform
+        plan = self.plan
         goes_on = self.following.interval is not None or self.inbox is not None
         if goes_on and snapshot.passes:
             # The options are right, and whoever sends events late must not hold a slot back.
-            transform = dataclasses.replace(transform, max_rejected=1.0)
+            plan = dataclasses.replace(plan, max_rejected=1.0)
         job = self.make_pass(
             due=Pass(snapshot.first_slot, snapshot.next_slot, until),
-            transform=transform,
+            plan=plan,
             fresh=fresh,
             again=[path for path in again if not found.known[path].broken],
             broken=[path for path in again if found.known[path].broken],
@@ -716,7 +713,7 @@ class Follow:
         self._warn_of_silence(job, found.events)
         read = {*fresh, *again, *job.changes}
         try:
-            summary = job.run(options)
+            summary = job.run()
         except InputLost as error:
             self.passes.add(job.due, Summary.of_tally(tally_in(str(error))))
             self._write_summary()
@@ -735,7 +732,7 @@ class Follow:
             self.folder.refuse_replaced()  # this says more, as above
             raise
         waiting, broken = job.waiting(), job.unreadable()
-        slots = self.transform.slots
+        slots = self.plan.slots
         committed = dataclasses.replace(
             snapshot,
             next_slot=until + 1,
@@ -781,11 +778,11 @@ class Follow:
         """Write the card of the stream to the folder of a pass: it is committed with the pass."""
         assert self.roll is not None
         state = state_after(job.folder)[1]
-        transform = after_choice(self.transform, job.due.last_slot + 1, state)
+        plan = after_choice(self.plan, job.due.last_slot + 1, state)
         before = self.folder.of_pass(snapshot.passes) / IN_FOLDER
         card = card_of_pass(
             self.command,
-            transform,
+            plan,
             read_card(str(before)) if before.exists() else None,
             (job.due.first_slot, job.due.last_slot),
             number,
@@ -804,15 +801,10 @@ class Follow:
 
     def _grants(self, state: bytes) -> int:
         """How often the budget of a stream was granted again, up to a state."""
-        return self.transform.restarts(state) if self._is_for_ever else 0
-
-    @property
-    def _is_for_ever(self) -> bool:
-        """Whether all slots share one budget, which may be granted again."""
-        whole = self.transform
-        if not isinstance(whole, PrivateHistograms) or whole.limits is not None:
-            return False
-        return whole.population.requirements.forever
+        whole = self.plan
+        if not isinstance(whole, HistogramPlan) or whole.limits is not None:
+            return 0
+        return whole.restarts(state) if whole.population.requirements.forever else 0
 
     def _show_card(self, snapshot: Snapshot) -> None:
         """Give readers the card that the last pass left. That it cannot be is said."""
@@ -825,7 +817,7 @@ class Follow:
         assert self.roll is not None
         card = card_at_launch(
             self.command,
-            self.transform,
+            self.plan,
             {},
             decided_by=BY_CLOCK,
             drawn=self.folder.has_key,
@@ -856,17 +848,17 @@ class Follow:
             return True
         for path in fresh:
             with suppress(ConfigurationError):
-                check_events(glob.escape(path), self.transform.columns.names, dialect=self.dialect)
+                check_events(glob.escape(path), self.plan.columns.names, dialect=self.dialect)
                 return True
         return False
 
     def _apart(self, until: int) -> int | None:
         """From when on no user's window holds a slot up to that one."""
-        registry = self.transform.registry
+        registry = self.plan.registry
         if any(isinstance(one, Lifetime) for one in registry.classes):
             return None
-        longest = getattr(self.transform, "longest_window", None) or 0
-        return self.transform.slots.start(until + max(registry.classes.longest, longest))
+        longest = getattr(self.plan, "longest_window", None) or 0
+        return self.plan.slots.start(until + max(registry.classes.longest, longest))
 
     def _refuse_behind(self, found: Found) -> None:
         """Refuse a machine's clock that the newest of the files contradicts."""
@@ -877,7 +869,7 @@ class Follow:
 
     def _over(self, snapshot: Snapshot) -> tuple[int, int]:
         """The last slot of the stream whose time is over, lateness included, and that of now."""
-        following, slots, end = self.following, self.transform.slots, self.transform.last_slot
+        following, slots, end = self.following, self.plan.slots, self.plan.last_slot
         clock = following.clock()
         following.clock.check(clock, snapshot.until, begun=snapshot.passes > 0)
         over = slots.index(clock - following.lateness) - 1
@@ -887,13 +879,13 @@ class Follow:
         """What the next slot waits for, if it is of those up to `over`, whose time is over."""
         if self.following.close_by.rule == CLOCK or over < snapshot.next_slot:
             return None
-        return self.following.close_by.waits_for(self.transform.slots, snapshot.next_slot, over)
+        return self.following.close_by.waits_for(self.plan.slots, snapshot.next_slot, over)
 
     def _warn_of_silence(self, job: PassJob, found: Mapping[str, FoundFile]) -> None:
         """Name the slots that the clock alone closes, without a file that can be of them."""
         if self.following.close_by.rule != CLOCK or job.again or job.broken or self.inbox:
             return
-        slots, due = self.transform.slots, job.due
+        slots, due = self.plan.slots, job.due
         newest = max((_changed(found[path]) for path in job.fresh), default=None)
         first = due.first_slot
         if newest is not None:
@@ -910,7 +902,7 @@ class Follow:
         )
 
     def _tell(self, due: Pass, summary: Summary, targets: Mapping[str, str]) -> None:
-        slots = self.transform.slots
+        slots = self.plan.slots
         waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
         tell(
             f"{format_time(slots.start(due.first_slot))} to "
@@ -944,7 +936,7 @@ class Follow:
             )
         users = None if self.passes.told_of_users else summary.users_text()
         self.passes.told_of_users |= users is not None
-        lost = summary.loss(self.transform.max_rejected)
+        lost = summary.loss(self.plan.max_rejected)
         for warning in (lost, *self._warnings(summary), users):
             if warning:
                 tell(f"warning: {warning}", logging.WARNING)
@@ -964,7 +956,7 @@ class Follow:
 
     def _write_summary(self) -> None:
         """Tell the figures of the passes of this run."""
-        slots = self.transform.slots
+        slots = self.plan.slots
         each = [
             {
                 "start": format_time(slots.start(due.first_slot)),
@@ -979,9 +971,8 @@ class Follow:
 def follow(
     command: str,
     given: Any,
-    transform: PrivateHistograms | CollectHistograms,
+    plan: HistogramPlan | LocalPlan,
     following: Following,
-    options: PipelineOptions,
     changes: str | None = None,
     revisions: str | None = None,
 ) -> None:
@@ -994,13 +985,13 @@ def follow(
     }
     wanted = {kind: path for kind, path in outputs.items() if path}
     with held(given, following) as (folder, monitor):
-        inbox = inbox_of(given, transform, folder)
-        outbox = _outbox_of(given, wanted, transform, following, folder)
+        inbox = inbox_of(given, plan, folder)
+        outbox = _outbox_of(given, wanted, plan, following, folder)
         topics = () if outbox is None else outbox.topics
         Follow(
             given.input if inbox is None else inbox.pattern,
             {**wanted, **{kind: outbox.place(kind) for kind in topics if outbox}},
-            transform,
+            plan,
             following,
             folder,
             monitor,
@@ -1012,10 +1003,10 @@ def follow(
             card_place=given.card,
             inbox=inbox,
             outbox=outbox,
-        ).run(options)
+        ).run()
 
 
-def inbox_of(given: Any, transform: Any, folder: StateFolder) -> Inbox | None:
+def inbox_of(given: Any, plan: Any, folder: StateFolder) -> Inbox | None:
     """Where the messages come of an input that is a subscription; None for files.
 
     Raises ConfigurationError.
@@ -1024,14 +1015,14 @@ def inbox_of(given: Any, transform: Any, folder: StateFolder) -> Inbox | None:
         return None
     from streamveil.io import Inbox, source_of  # Google's libraries come with it
 
-    names = transform.columns.names
+    names = plan.columns.names
     return Inbox.opened(source_of(given.input, names, dialect=dialect_of(given)), folder.path)
 
 
 def _outbox_of(
     given: Any,
     wanted: Mapping[str, str],
-    transform: PrivateHistograms | CollectHistograms,
+    plan: HistogramPlan | LocalPlan,
     following: Following,
     folder: StateFolder,
 ) -> Outbox | None:
@@ -1046,7 +1037,7 @@ def _outbox_of(
     from streamveil.io import Outbox, revision_sink_of, sink_of
 
     sinks = {"releases": sink_of, "revisions": revision_sink_of}
-    labels = transform.domain.labels
+    labels = plan.domain.labels
     topics = {
         kind: sinks[kind](place, labels, layout=given.layout).topic
         for kind, place in places.items()

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    GoogleCloudOptions,
-    PipelineOptions,
-    StandardOptions,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from streamveil.engine.count.loss_limit import tally_in
+from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     LAYOUTS,
     SINK_FORMS,
     CsvDialect,
-    WriteRejected,
+    change_columns,
     check_events,
     check_outputs,
-    check_sinks,
     is_endless,
     is_stream,
-    ledger_sink_of,
-    revision_sink_of,
-    sink_of,
-    source_of,
 )
+from streamveil.io.events import REJECTED_FORM, file_outputs
 from streamveil.io.files import is_there
 from streamveil.io.filesystems import require_filesystem
+from streamveil.io.formats import output_format_of
 from streamveil.io.places import is_bigquery
+from streamveil.io.releases import ledger_form, release_form
+from streamveil.io.result_files import Destination, ResultFile
+from streamveil.io.revisions import revision_form
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.number_text import number_of
@@ -44,26 +39,25 @@ from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.claims import claimed, drop_claims
 from streamveil.pipelines.errors import PartlyWritten, reason_of
-from streamveil.pipelines.foreign import refuse_foreign
-from streamveil.pipelines.job_servers import BATCH_ONLY
-from streamveil.pipelines.launch import FlinkOptions, run
+from streamveil.pipelines.execution import Execution
+from streamveil.pipelines.local_run import Source, count_letters, run_here
 from streamveil.pipelines.logs import tell
-from streamveil.pipelines.options import add_job_options, add_shared_options
 from streamveil.pipelines.overlaps import refuse_in_input
+from streamveil.pipelines.plans import is_dynamic
+from streamveil.pipelines.progress import progress
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import check_going_on, check_summary, take_query
+from streamveil.pipelines.values import check_going_on, check_summary
 
 if TYPE_CHECKING:
+    import apache_beam as beam
+
     from streamveil.pipelines.follow import Following
-    from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 _PLACES = ("input", "output", "revisions", "ledger", "rejected")
 PUBSUB_IN_PASSES = ("input", "output", "revisions")
 """What may be Pub/Sub where a run keeps its state."""
 
-# What Dataflow calls the mode, as an experiment or as an option of the service.
-AT_LEAST_ONCE = "streaming_mode_at_least_once"
 HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
 
 
@@ -78,61 +72,64 @@ class Told(Protocol):
 
 
 J = TypeVar("J", bound=Any)
-Transform = TypeVar("Transform", "PrivateHistograms", "CollectHistograms")
+P = TypeVar("P", HistogramPlan, LocalPlan, QueryPlan)
 
 
-class EventOptions(PipelineOptions):
-    """What all commands share that make releases of events; no option may be in two classes."""
+class Written(NamedTuple):
+    """Results of a kind, and where they go: a file, or a stream."""
 
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_shared_options(parser)
+    name: str
+    """What the step of a pipeline that writes them is called."""
+    place: str
+    file: Callable[[], Destination]
+    """Makes what writes them where the place is one of files. Raises ConfigurationError."""
+    sink: Callable[[], beam.PTransform]
+    """Makes what writes them on a runner, and to a stream. Raises ConfigurationError."""
 
+    def destination(self, execution: Execution, title: str) -> Destination:
+        """What takes them in this process."""
+        if not is_stream(self.place):
+            return self.file()
+        from streamveil.pipelines.publishing import Published  # Beam comes with it
 
-class JobOptions(PipelineOptions):
-    """From events to one private histogram a slot; Beam's own options pass through beside these."""
+        return Published(self.sink(), execution, title)
 
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_job_options(parser)
-
-
-def given_by(options: PipelineOptions, *kinds: type[PipelineOptions]) -> argparse.Namespace:
-    """The options of several classes, as parsed, in one place."""
-    views = (options.view_as(kind).get_all_options(current_only=True) for kind in kinds)
-    given = argparse.Namespace(**{name: value for view in views for name, value in view.items()})
-    take_query(given)
-    return given
-
-
-def refuse_options(
-    options: PipelineOptions,
-    refused: Mapping[type[PipelineOptions], Mapping[str, str]],
-    saying: str,
-) -> None:
-    """Raise ConfigurationError where an option is given that has no meaning here.
-
-    Args:
-        options: as they were given.
-        refused: by class of options, why each is refused.
-        saying: what stands between the option and the reason.
-    """
-    for kind, reasons in refused.items():
-        usual = PipelineOptions([]).view_as(kind)
-        refuse_foreign(options.view_as(kind), usual, reasons, saying)
+    def check(self) -> beam.PTransform | None:
+        """The sink of a stream; None for files. Raises ConfigurationError where it cannot be."""
+        if is_stream(self.place):
+            return self.sink()
+        self.file()
+        return None
 
 
-def following_of(given: Any, own: Any) -> Following | None:
+def following_of(given: Any, execution: Execution) -> Following | None:
     """When slots are released, and where the state is; None without a state.
 
     Raises ConfigurationError.
     """
-    check_going_on(own)
-    if not own.state:
+    check_going_on(given)
+    if not given.state:
         return None
+    if not execution.here:
+        raise ConfigurationError(
+            f"--state={given.state} is for passes in this process, and {execution.of_runner[0]} "
+            "asks for a runner, which keeps its own state: leave one of them out"
+        )
     from streamveil.pipelines.follow import Following  # half of a command's modules
 
-    return Following.of(given, own)
+    return Following.of(given)
+
+
+def kind_of(plan: type[P], execution: Execution, **of_stream: Any) -> Callable[..., P]:
+    """What a command makes of its options: a plan, or on a runner the transform that is one.
+
+    `of_stream` are arguments of the transform alone.
+    """
+    if execution.here:
+        return plan
+    from streamveil.pipelines.graphs import TRANSFORMS
+
+    return partial(TRANSFORMS[plan], **of_stream)
 
 
 def refuse_streams(places: Mapping[str, str | None], pubsub: Collection[str] = ()) -> None:
@@ -151,12 +148,12 @@ def refuse_streams(places: Mapping[str, str | None], pubsub: Collection[str] = (
 
 
 @dataclass(frozen=True)
-class Job(Generic[Transform]):
+class Job(Generic[P]):
     """What to read, how to count, where to write."""
 
     input: str
     output: str
-    transform: Transform
+    plan: P
     ledger: str | None = None
     rejected: str | None = None
     summary: str | None = None
@@ -169,6 +166,8 @@ class Job(Generic[Transform]):
     """Where the user wants the card."""
     in_passes: bool = False
     """Whether a run keeps its state and makes passes: then this is only looked at."""
+    requirement_changes: str | None = None
+    """Where changes of requirements come from."""
 
     command: ClassVar[str] = "release"
     """What the run is called."""
@@ -184,13 +183,13 @@ class Job(Generic[Transform]):
         """What is promised, and where the card of it goes."""
         return Statement(
             self.command,
-            self.transform,
+            self.plan,
             self.output,
             self._public_places,
             is_endless(self.input),
             self.card_place,
             self._card_beside,
-            self._changes_requirements,
+            self.requirement_changes is not None,
         )
 
     @property
@@ -220,12 +219,13 @@ class Job(Generic[Transform]):
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
-        self._source()
-        sinks = [self._sink()]
-        if self.revisions:
-            sinks.append(self._revision_sink(self.revisions))
-        if self.ledger and is_stream(self.ledger):
-            sinks.append(self._ledger_sink(self.ledger))
+        if self.requirement_changes:
+            self._check_changes(self.requirement_changes)
+        if is_endless(self.input):
+            self._check_source()
+        sinks = [one.check() for one in self.results.values()]
+        if self.rejected:
+            output_format_of(self.rejected)
         if self.in_passes:
             refuse_streams(dict(zip(_PLACES, self._places, strict=True)), PUBSUB_IN_PASSES)
         elif is_endless(self.input):
@@ -237,32 +237,85 @@ class Job(Generic[Transform]):
         self.card.check()
         refuse_in_input(self._inputs, [self.output, *self.files, self.summary, self.card.path])
         if not is_endless(self.input):
-            check_events(self.input, self.transform.columns.names, dialect=self.dialect)
-        check_sinks(sinks)
+            check_events(self.input, self.plan.columns.names, dialect=self.dialect)
+        check_streams(sinks)
+
+    def _check_source(self) -> None:
+        from streamveil.io import source_of  # Beam comes with it, as with what follows
+
+        source_of(self.input, self.plan.columns.names, dialect=self.dialect)
+
+    def _check_changes(self, location: str) -> None:
+        if not is_endless(location):
+            change_columns(location)
+            return
+        from streamveil.io import requirement_changes_of
+
+        requirement_changes_of(location)
+        if not is_endless(self.input):
+            raise ConfigurationError(
+                f"--requirement_changes={location} does not end, but --input={self.input} does: "
+                "give both from files or both from streams"
+            )
 
     @property
     def _inputs(self) -> list[str | None]:
         """Patterns of all files that are read as they are there."""
-        return [self.input]
+        return [self.input, self.requirement_changes]
 
     @property
     def _places(self) -> list[str | None]:
         """What `_PLACES` names."""
         return [self.input, self.output, self.revisions, self.ledger, self.rejected]
 
-    def _source(self) -> beam.PTransform:
-        return source_of(self.input, self.transform.columns.names, dialect=self.dialect)
+    @property
+    def results(self) -> dict[str | None, Written]:
+        """What is released and may be published, by the tag that the engine gives it."""
+        assert not isinstance(self.plan, QueryPlan)
+        labels, layout = self.plan.domain.labels, self.layout
+        found: dict[str | None, Written] = {
+            None: _written(
+                "WriteReleases",
+                self.output,
+                partial(release_form, self.output, labels, shares=self._shares, layout=layout),
+                self._release_sink,
+            )
+        }
+        if self.revisions:
+            found[REVISIONS] = _written(
+                "WriteRevisions",
+                self.revisions,
+                partial(revision_form, self.revisions, labels, layout=layout),
+                self._revision_sink,
+            )
+        if self.ledger:
+            found[LEDGER] = _written(
+                "WriteLedger",
+                self.ledger,
+                partial(ledger_form, self._dynamic),
+                self._ledger_sink,
+            )
+        return found
 
-    def _sink(self) -> beam.PTransform:
-        return sink_of(
-            self.output, self.transform.domain.labels, shares=self._shares, layout=self.layout
-        )
+    def _release_sink(self) -> beam.PTransform:
+        from streamveil.io import sink_of
 
-    def _revision_sink(self, place: str) -> beam.PTransform:
-        return revision_sink_of(place, self.transform.domain.labels, layout=self.layout)
+        assert not isinstance(self.plan, QueryPlan)
+        labels = self.plan.domain.labels
+        return sink_of(self.output, labels, shares=self._shares, layout=self.layout)
 
-    def _ledger_sink(self, place: str) -> beam.PTransform:
-        return ledger_sink_of(place, dynamic=self._dynamic)
+    def _revision_sink(self) -> beam.PTransform:
+        from streamveil.io import revision_sink_of
+
+        assert self.revisions is not None
+        assert not isinstance(self.plan, QueryPlan)
+        return revision_sink_of(self.revisions, self.plan.domain.labels, layout=self.layout)
+
+    def _ledger_sink(self) -> beam.PTransform:
+        from streamveil.io import ledger_sink_of
+
+        assert self.ledger is not None
+        return ledger_sink_of(self.ledger, dynamic=self._dynamic)
 
     def _refuse_files(self) -> None:
         for name, path in zip(_PLACES[1:], self._places[1:], strict=True):
@@ -274,55 +327,54 @@ class Job(Generic[Transform]):
                     f"{self.input} does not end: {remedy}"
                 )
 
-    def build(self, pipeline: beam.Pipeline) -> None:
-        """Compose source, transform and sinks."""
-        events = pipeline | "ReadEvents" >> self._source()
-        outputs = events.batches | type(self.transform).__name__ >> self.transform
-        self._write(outputs, [events.rejected])
-
     @property
     def _dynamic(self) -> bool:
         """Whether rows of the ledger are about requirements that change."""
-        return False
+        plan = self.plan
+        return isinstance(plan, HistogramPlan) and is_dynamic(plan, self.requirement_changes)
 
     @property
     def _shares(self) -> bool:
         """Whether releases have shares."""
-        return False
-
-    def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
-        """Compose the sinks; `rejected` are the dead letters of sources."""
-        whole = outputs.releases if is_stream(self.output) else (outputs.releases, outputs.done)
-        whole | "WriteReleases" >> self._sink()
-        if self.revisions:
-            revised = outputs.revisions
-            if not is_stream(self.revisions):
-                revised = outputs.revisions, outputs.revised
-            revised | "WriteRevisions" >> self._revision_sink(self.revisions)
-        self._write_ledger(outputs.ledger, outputs.done)
-        self._write_rejected([*rejected, outputs.rejected])
-
-    def _write_ledger(self, entries: Any, number: Any) -> None:
-        if self.ledger:
-            whole = entries if is_stream(self.ledger) else (entries, number)
-            whole | "WriteLedger" >> self._ledger_sink(self.ledger)
-
-    def _write_rejected(self, letters: list[beam.PCollection]) -> None:
-        if self.rejected:
-            every = letters | "Rejected" >> beam.Flatten()
-            every | "WriteRejected" >> WriteRejected(self.rejected)
+        plan = self.plan
+        return isinstance(plan, HistogramPlan) and plan.population.requirements.forever
 
     def told(self, summary: Summary) -> Told:
         """What is said of a run."""
         return summary
 
-    def run(self, options: PipelineOptions, title: str) -> Summary:
+    def run(self, execution: Execution, title: str) -> Summary:
         """Run the job to its end, and write the card of it.
 
         Raises as :func:`run_with_card` and :func:`telling_of_tables`.
         """
+        run = self._run_here if execution.here else self._run_on_runner
         with telling_of_tables(self.output, self.revisions, self.ledger):
-            return run_with_card(self.build, options, title, self.files, self.card)
+            return run_with_card(partial(run, execution, title), self.files, self.card)
+
+    def _run_on_runner(self, execution: Execution, title: str) -> Summary:
+        from streamveil.pipelines import graphs
+        from streamveil.pipelines.launch import run
+
+        return run(partial(graphs.build, self), execution.options, title)
+
+    def _run_here(self, execution: Execution, title: str) -> Summary:
+        destinations: dict[str | None, Destination] = {}
+        if self.rejected:
+            destinations[REJECTED] = ResultFile(self.rejected, REJECTED_FORM, private=True)
+        streams_first = sorted(self.results.items(), key=lambda one: not is_stream(one[1].place))
+        for tag, written in streams_first:
+            destinations[tag] = written.destination(execution, title)
+        with progress(title):
+            return run_here(self.plan, self._sources(), destinations)
+
+    def _sources(self) -> list[Source]:
+        """What is read: events, and perhaps changes of requirements."""
+        sources = [file_outputs(self.input, self.plan.columns.names, dialect=self.dialect)]
+        if self.requirement_changes:
+            names = change_columns(self.requirement_changes)
+            sources.append(file_outputs(self.requirement_changes, names))
+        return [count_letters(source) for source in sources]
 
     @property
     def _public_places(self) -> dict[str, str]:
@@ -330,10 +382,23 @@ class Job(Generic[Transform]):
         places = {"releases": self.output, "revisions": self.revisions, "ledger": self.ledger}
         return {kind: place for kind, place in places.items() if place}
 
-    @property
-    def _changes_requirements(self) -> bool:
-        """Whether users may ask for something else while the job runs."""
-        return False
+
+def _written(
+    name: str, place: str, form: Callable[[], Any], sink: Callable[[], beam.PTransform]
+) -> Written:
+    return Written(name, place, lambda: ResultFile(place, form()), sink)
+
+
+def check_streams(sinks: Sequence[beam.PTransform | None]) -> None:
+    """Ask the services of sinks whether they take what they are for, before anything runs.
+
+    Raises ConfigurationError.
+    """
+    streams = [sink for sink in sinks if sink is not None]
+    if streams:
+        from streamveil.io import check_sinks
+
+        check_sinks(streams)
 
 
 @contextmanager
@@ -376,13 +441,7 @@ def check_card_apart(card: str | None, places: Sequence[str | None]) -> None:
         raise ConfigurationError(f"{card} is where the card of the releases goes: name it apart")
 
 
-def run_with_card(
-    build: Callable[[beam.Pipeline], None],
-    options: PipelineOptions,
-    title: str,
-    files: Sequence[str],
-    card: Statement,
-) -> Summary:
+def run_with_card(run: Callable[[], Summary], files: Sequence[str], card: Statement) -> Summary:
     """The same as :func:`run_whole`, with the card of the run at its launch and at its end.
 
     Raises what that does, ConfigurationError for a card that cannot be written at the launch, and
@@ -401,7 +460,7 @@ def run_with_card(
             ) from error
         if card.path and card.endless:  # whoever waits for the end is not told before
             tell(f"wrote {card.path}")
-        summary = run_whole(build, options, title, files)
+        summary = run_whole(run, files)
         with telling_what_is_whole(card.path or "", files):
             if not summary.handed_over:
                 card.end(summary.counters)
@@ -412,18 +471,13 @@ def run_with_card(
     return summary
 
 
-def run_whole(
-    build: Callable[[beam.Pipeline], None],
-    options: PipelineOptions,
-    title: str,
-    files: Sequence[str],
-) -> Summary:
-    """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
+def run_whole(run: Callable[[], Summary], files: Sequence[str]) -> Summary:
+    """Run a job to its end; an error tells which of the files that it writes were whole."""
     try:
-        summary = run(build, options, title)
+        summary = run()
         for path in files:
             if not summary.handed_over and not is_there(path):
-                raise RuntimeError(f"the runner is done, but {path} was not written")
+                raise RuntimeError(f"the run is done, but {path} was not written")
         return summary
     except Exception as error:
         whole, unknown = _whole_and_unknown(files)
@@ -466,10 +520,10 @@ def _removed(files: Sequence[str], begun: Sequence[str]) -> str:
     return f"removed {number_of(removed, 'unfinished file')}{kept}"
 
 
-def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
+def run_and_tell(job: Job[Any], execution: Execution, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     try:
-        summary = job.run(options, title)
+        summary = job.run(execution, title)
     except InputLost as error:
         write_summary(job.summary, Summary.of_tally(tally_in(str(error))).figures())
         letters = job.rejected and is_there(job.rejected)
@@ -485,7 +539,7 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         tell(f"wrote {path}")
 
 
-def _ways_to_stream(job: Any) -> str:
+def ways_to_stream(job: Any) -> str:
     """What to give for an input that does not end."""
     if not job.input.startswith("pubsub:"):
         return (
@@ -499,57 +553,23 @@ def _ways_to_stream(job: Any) -> str:
     )
 
 
-def in_time(job: J, options: PipelineOptions) -> J:
+def never_ends(job: Any) -> ConfigurationError:
+    """Says of a job whose input does not end that it cannot run in this process."""
+    return ConfigurationError(
+        f"--input={job.input} does not end, and without --runner the pipeline runs in this "
+        f"process, which waits for the end: {ways_to_stream(job)}"
+    )
+
+
+def in_time(job: J, execution: Execution) -> J:
     """The job as it runs: where its input does not end, it streams, and slots settle.
 
-    Raises ConfigurationError where the runner would not stream, or might release a slot twice.
+    Raises ConfigurationError where nothing would stream, or might release a slot twice.
     """
     if not is_endless(job.input) or getattr(job, "in_passes", False):
         return job
-    standard, flink = options.view_as(StandardOptions), options.view_as(FlinkOptions)
-    if standard.runner in (None, "FnApiRunner"):
-        raise ConfigurationError(
-            f"--input={job.input} does not end, and without --runner the pipeline runs in this "
-            f"process, which waits for the end: {_ways_to_stream(job)}"
-        )
-    if standard.runner == "SparkRunner":
-        raise ConfigurationError(
-            f"--input={job.input} does not end, and {BATCH_ONLY}: {_ways_to_stream(job)}"
-        )
-    asked = list(options.view_as(DebugOptions).experiments or [])
-    asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []
-    if AT_LEAST_ONCE in asked:
-        raise ConfigurationError(
-            f"{AT_LEAST_ONCE} would let Dataflow release a slot more than once: leave it out"
-        )
-    if flink.checkpointing_mode not in (None, "EXACTLY_ONCE"):
-        raise ConfigurationError(
-            f"--checkpointing_mode={flink.checkpointing_mode} would let Flink count events twice: "
-            "leave it out, or write EXACTLY_ONCE"
-        )
-    concurrent = flink.num_concurrent_checkpoints
-    if concurrent is not None and concurrent > 1:
-        raise ConfigurationError(
-            f"--num_concurrent_checkpoints={concurrent} would let Flink release a slot twice and "
-            "differently, since it does not say which of several checkpoints it has ended: leave "
-            "it out, or write 1"
-        )
-    if flink.allow_non_restored_state:
-        raise ConfigurationError(
-            "--allow_non_restored_state would let Flink drop the users' ledgers, and the stream "
-            "spend their budgets again: leave it out, and go on with the streamveil that wrote "
-            "the savepoint"
-        )
-    standard.streaming = True
-    interval = flink.checkpointing_interval or 0
-    if interval <= 0:
-        if standard.runner == "FlinkRunner":
-            raise ConfigurationError(
-                "--checkpointing_interval is missing: without checkpoints a failure would begin "
-                "the stream anew, and spend its budgets again; give milliseconds, such as "
-                "--checkpointing_interval=10000"
-            )
-        return job
-    if flink.finish_bundle_before_checkpointing is None:
-        flink.finish_bundle_before_checkpointing = True
-    return replace(job, transform=replace(job.transform, settle=1000 * interval))
+    if execution.here:
+        raise never_ends(job)
+    from streamveil.pipelines.graphs import streaming
+
+    return streaming(job, execution.options)

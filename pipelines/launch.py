@@ -1,13 +1,11 @@
-"""Running a pipeline for a person: strict flags, progress, a summary, errors in plain words."""
+"""Running a pipeline for a person: progress, a summary, errors in plain words."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
@@ -27,12 +25,7 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
     NothingChosen,
 )
-from streamveil.pipelines.beam_flags import BeamFlags, open_filesystems
-from streamveil.pipelines.commands import COMMANDS, HOW
 from streamveil.pipelines.errors import in_one_line
-from streamveil.pipelines.flags import StrictParser, is_of_filesystem, names_of, refuse_unknown
-from streamveil.pipelines.flink import add_flink_options
-from streamveil.pipelines.in_memory.steps import run_steps
 from streamveil.pipelines.job_servers import followed, started
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import progress
@@ -52,96 +45,25 @@ _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
 _WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
-def parse_flags(
-    command: str, argv: Sequence[str], passed: Sequence[str] | None = None
-) -> PipelineOptions:
-    """Read a command's flags and Beam's; an unknown one is an error, not a warning.
-
-    Of a command whose own options Beam does not read, only the flags `passed` are for Beam.
-    Raises ConfigurationError.
-    """
-    of_beam = _checked_by_beam(command, argv)
-    known = StrictParser(add_help=False, allow_abbrev=False)
-    for add in HOW:
-        add(known)
-    given, others = known.parse_known_args(list(argv if passed is None else passed))
-    if given.processes > 1 and of_beam:
-        raise ConfigurationError(
-            f"--processes={given.processes} is for a run without a runner, and {of_beam[0]} asks "
-            "for one: leave one of them out, or give the runner's own option for its workers"
-        )
-    open_filesystems(others)
-    return BeamFlags(others, of_beam=bool(of_beam), processes=given.processes)
-
-
-class FlinkOptions(PipelineOptions):
-    """Options of Beam's Flink runner."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_flink_options(parser)
-
-
-def _checked_by_beam(command: str, argv: Sequence[str]) -> list[str]:
-    """The flags that are for Beam alone, but for those of its filesystems, which need no runner.
-
-    Raises ConfigurationError for one that neither the command nor Beam knows.
-    """
-    _, others = COMMANDS[command].strict().parse_known_args(list(argv))
-    if others:
-        beams = beams_parser()
-        _, unknown = beams.parse_known_args(others)
-        refuse_unknown(command, unknown, names_of(COMMANDS[command].help()), names_of(beams))
-    return [
-        flag
-        for before, flag in pairwise(["", *others])
-        if not (is_of_filesystem(flag) or (is_of_filesystem(before) and flag[:1] != "-"))
-    ]
-
-
-def beams_parser() -> StrictParser:
-    """A parser of all flags that pass through to Beam."""
-    parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
-    for kind in _all_subclasses(PipelineOptions):
-        if kind is FlinkOptions or not kind.__module__.startswith("streamveil."):
-            kind._add_argparse_args(parser)
-    return parser
-
-
-def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    for child in kind.__subclasses__():
-        if "_add_argparse_args" in vars(child):
-            yield child
-        yield from _all_subclasses(child)
-
-
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
     """Run a pipeline to its end, or hand it over, and sum up its counters.
 
-    Without any flag of Beam's its steps are taken here, and no runner is started. If one of them
-    needs a runner, or there are flags but none of them chooses one, it runs on FnApiRunner, in this
-    process too: Beam's own default would first try to download one.
+    Where no flag chooses a runner it runs on FnApiRunner, in this process: Beam's own default would
+    first try to download one.
 
     Raises ConfigurationError, InputLost or BudgetExceeded with the text of what a worker raised,
     as :func:`started` and :func:`followed`, and RuntimeError for a pipeline that ended otherwise
     than done.
     """
     chosen = options.view_as(StandardOptions).runner
-    processes = options.processes if isinstance(options, BeamFlags) and not options.of_beam else 0
     try:
-        runner = None if chosen else PipelineRunner() if processes else _local_runner()
-        pipeline = beam.Pipeline(runner=runner, options=options)
+        pipeline = beam.Pipeline(runner=None if chosen else _local_runner(), options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
-    if not processes:
-        _send_bundles_whole()
+    _send_bundles_whole()
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
-        if processes:
-            if (summary := run_steps(pipeline, processes)) is not None:
-                return summary
-            pipeline.runner = _local_runner()
         result = started(pipeline)
         if not getattr(result, "has_job", True):
             return Summary(handed_over=True)

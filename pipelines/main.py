@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import errno
-import gc
 import logging
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from streamveil import __version__
 from streamveil.pipelines.standard_streams import lasting_streams
@@ -149,105 +147,78 @@ def _run(command: str, rest: Sequence[str]) -> int:
         return refused(f"failed: {reason_of(error)}", 1)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Import Beam without looking for garbage; what came with it is never looked at again.
-
-    That was a tenth of the work of a run on a small file.
-    """
-    if "apache_beam" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        gc.enable()
-
-
-def _open_filesystems(flags: Sequence[str]) -> None:
-    """Let Beam's filesystems take these options, if there are any."""
-    if flags:
-        with _uncollected():
-            from streamveil.pipelines.beam_flags import open_filesystems
-
-        open_filesystems(flags)
-
-
 def _release(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
-    given, _ = read("release", argv)
-    with _uncollected():
-        from streamveil.pipelines import release
-        from streamveil.pipelines.launch import parse_flags
+    given, flags = read("release", argv)
+    from streamveil.pipelines import release
 
-    return release.main(parse_flags("release", argv), dry=given.dry_run)
+    return release.main(given, Execution.of(flags))
 
 
 def _collect(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
-    given, _ = read("collect", argv)
-    with _uncollected():
-        from streamveil.pipelines import collect
-        from streamveil.pipelines.launch import parse_flags
+    given, flags = read("collect", argv)
+    from streamveil.pipelines import collect
 
-    return collect.main(parse_flags("collect", argv), dry=given.dry_run)
+    return collect.main(given, Execution.of(flags))
 
 
 def _per_record(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
-    given, _ = read("per-record", argv)
-    with _uncollected():
-        from streamveil.pipelines import per_record
-        from streamveil.pipelines.launch import parse_flags
+    given, flags = read("per-record", argv)
+    from streamveil.pipelines import per_record
 
-    return per_record.main(parse_flags("per-record", argv), dry=given.dry_run)
+    return per_record.main(given, Execution.of(flags))
 
 
 def _evaluate(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
     given, others = read("evaluate", argv)
-    with _uncollected():
-        from streamveil.pipelines import evaluate
+    from streamveil.pipelines import evaluate
 
-    _open_filesystems(others)
+    Execution.of(others)  # whose options the filesystems take
     return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
 
 
 def _audit(argv: Sequence[str]) -> int:
     began = time.monotonic()  # to import what an audit needs takes seconds
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
     given, others = read("audit", argv)
     from streamveil.pipelines.audit import command
 
-    _open_filesystems(others)
+    Execution.of(others)  # whose options the filesystems take
     return command.main(given, shlex.join(["streamveil", "audit", *argv]), began)
 
 
 def _plan(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
     given, others = read("plan", argv)
-    with _uncollected():
-        from streamveil.pipelines import plan
+    from streamveil.pipelines import plan
 
-    _open_filesystems(others)
+    Execution.of(others)  # whose options the filesystems take
     return plan.main(given)
 
 
 def _card(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
+    from streamveil.pipelines.execution import Execution
 
     given, others = read("card", argv)
     from streamveil.pipelines.cards import command
 
-    _open_filesystems(others)
+    Execution.of(others)  # whose options the filesystems take
     return command.main(given)
 
 
@@ -255,11 +226,10 @@ def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
     given, others = read("demo", argv)
-    with _uncollected():
-        from streamveil.pipelines import demo
-        from streamveil.pipelines.launch import parse_flags
+    from streamveil.pipelines import demo
+    from streamveil.pipelines.execution import Execution
 
-    return demo.main(given, parse_flags("demo", argv, others))
+    return demo.main(given, Execution.of(others))
 
 
 # Commands import what they need when they run: --help does not wait for Beam.

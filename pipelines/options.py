@@ -405,18 +405,6 @@ def add_dry_run(parser: Parser) -> None:
     )
 
 
-def add_processes(parser: Parser) -> None:
-    """Add how many processes of this machine share the work; a runner has options of its own."""
-    section(parser, WORK)(
-        "--processes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes of this machine that read and count files together, without a runner "
-        "(default 1); with --shards, twice as many, they share the counting, too",
-    )
-
-
 def add_log_options(parser: Parser) -> None:
     """Add the form of what a run says; it is read first, and not handed on to Beam."""
     section(parser, OPERATOR)(

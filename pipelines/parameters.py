@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Sequence
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from streamveil.pipelines.commands import AddOptions
 
 
 def meaning_of(action: argparse.Action) -> str:
@@ -14,10 +14,10 @@ def meaning_of(action: argparse.Action) -> str:
 
 
 def parameters_of(
-    kinds: Sequence[type[PipelineOptions]], without: Collection[str] = ()
+    options: Sequence[AddOptions], without: Collection[str] = ()
 ) -> dict[str, argparse.Action]:
-    """The options of several classes by name, in order, but for some."""
+    """The options that these declare, by name and in order, but for some."""
     parser = argparse.ArgumentParser(add_help=False)
-    for kind in kinds:
-        kind._add_argparse_args(parser)
+    for add in options:
+        add(parser)
     return {action.dest: action for action in parser._actions if action.dest not in without}

@@ -1,4 +1,4 @@
-"""One pass over a stream: a bounded pipeline over some of its slots, into a folder of its own."""
+"""One pass over a stream: a bounded run over some of its slots, into a folder of its own."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import dataclasses
 import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass
+from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass, PassSplit
+from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS, STATE, WAITING, Output
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
     CsvDialect,
-    ReadEvents,
     UserTable,
-    WriteAnswers,
-    WriteLedger,
-    WritePortfolioLedger,
-    WriteRejected,
-    WriteReleases,
-    WriteRevisions,
-    WriteState,
-    WriteTable,
     change_columns,
     read_state,
     read_table,
 )
+from streamveil.io.answers import PORTFOLIO_LEDGER_FORM
+from streamveil.io.events import REJECTED_FORM, file_outputs, lenient_outputs
+from streamveil.io.releases import STATE_FORM, ledger_form, release_form
+from streamveil.io.result_files import AnswerFiles, Destination, ResultFile
+from streamveil.io.revisions import revision_form
+from streamveil.io.tables import TableForm
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines.launch import run
-from streamveil.pipelines.remembering import remembered_specs
+from streamveil.pipelines.local_run import Source, count_letters, run_here
+from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
-from streamveil.transforms.slots.passes import SplitByPass
 
 if TYPE_CHECKING:
     from streamveil.io import ReadPubSubEvents
@@ -57,11 +56,7 @@ def users_after(folder: Path) -> UserTable | None:
     return UserTable.read(folder / _USERS) if (folder / _USERS).exists() else None
 
 
-def _unreadable(letters: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Of dead letters of one reason: which file cannot be read, of `WAITING_SCHEMA`."""
-    if letters.column("reason")[0].as_py() == UNREADABLE:
-        source = letters.column("source")[0].as_py()
-        yield pa.RecordBatch.from_pylist([{"source": source, "slot": None}], WAITING_SCHEMA)
+_WAITING_FORM = TableForm(WAITING_SCHEMA, lambda batches: batches[0], (), batch=1)
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class PassJob:
     """What one pass reads, releases and writes."""
 
     due: Pass
-    transform: PrivateHistograms | CollectHistograms | PrivateAnswers
+    plan: HistogramPlan | LocalPlan | QueryPlan
     """For the whole stream."""
     fresh: Sequence[str]
     """Files that no pass has read."""
@@ -101,22 +96,22 @@ class PassJob:
     messages: ReadPubSubEvents | None = None
     """How the files are read where they are those of an inbox."""
 
-    def run(self, options: PipelineOptions) -> Summary:
+    def run(self) -> Summary:
         """Write the results, the state after them, and what waits.
 
         Raises ConfigurationError or BudgetExceeded, and RuntimeError for a pass that is not whole.
         """
         if self.users is not None:
             self.users.write(self.folder / _USERS)
-        with remembered_specs():
-            summary = run(self._build, options, f"streamveil {self.command}")
+        with progress(f"streamveil {self.command}"):
+            summary = run_here(self._plan_of_pass(), self._sources(), self._destinations())
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():
-                raise RuntimeError(f"the runner is done, but {self.folder / name} was not written")
+                raise RuntimeError(f"the pass is done, but {self.folder / name} was not written")
         wanted = self.due.last_slot + 1
         next_slot, _ = state_after(self.folder)
         if next_slot != wanted:
-            raise RuntimeError(f"the runner is done before slot {next_slot}, not {wanted}")
+            raise RuntimeError(f"the pass is done before slot {next_slot}, not {wanted}")
         return summary
 
     def waiting(self) -> dict[str, int]:
@@ -138,44 +133,19 @@ class PassJob:
     @property
     def _changing(self) -> bool:
         """Whether requirements may change."""
-        return isinstance(self.transform, PrivateHistograms) and self.transform.changing
+        return isinstance(self.plan, HistogramPlan) and self.plan.changing
 
     @property
-    def _shares(self) -> bool:
-        """Whether releases have shares."""
-        return (
-            isinstance(self.transform, PrivateHistograms)
-            and self.transform.population.requirements.forever
-        )
+    def _ends(self) -> bool:
+        """Whether the stream ends with this pass."""
+        return self.due.last_slot == self.plan.last_slot
 
-    def _build(self, pipeline: beam.Pipeline) -> None:
-        whole, due = self.transform, self.due
-        batches, waiting, rejected = [], [], []
-        for label, files, again, lenient in (
-            ("New", self.fresh, False, self.lenient),
-            ("Again", self.again, True, False),
-            ("Broken", self.broken, True, True),
-        ):
-            if not files:
-                continue
-            read = pipeline | f"Read{label}" >> self._reader(files, again, lenient)
-            taken = read.batches | f"SplitByPass{label}" >> SplitByPass(
-                due, whole.columns, whole.slots, again
-            )
-            batches.append(taken.batches)
-            waiting.append(taken.waiting)
-            if not again:  # or its dead letters would be written once more
-                rejected += [read.rejected, taken.rejected]
-                if lenient:
-                    noted = read.rejected | "NoteUnreadable" >> beam.FlatMap(_unreadable)
-                    noted.element_type = pa.RecordBatch
-                    waiting.append(noted)
-        events = batches | "Events" >> beam.Flatten(pipeline=pipeline)
-        events.element_type = pa.RecordBatch
+    def _plan_of_pass(self) -> HistogramPlan | LocalPlan | QueryPlan:
+        whole, due = self.plan, self.due
         registry = whole.registry
         if self.users is not None:
             registry = self.users.registry(self.folder / _USERS)
-        transform = dataclasses.replace(
+        return dataclasses.replace(
             whole,
             registry=registry,
             first_slot=due.first_slot,
@@ -184,77 +154,93 @@ class PassJob:
             may_be_empty=True,
             ends=self._ends,
         )
-        inputs: Any = events
+
+    def _sources(self) -> list[Source]:
+        sources: list[Source] = [chain(self._fresh(), self._again())]
         if self._changing:
-            changes, unread = self._changes(pipeline)
-            inputs = (events, changes)
-            rejected += unread
-        outputs = inputs | type(transform).__name__ >> transform
-        outputs.state | "WriteState" >> WriteState(str(self.folder / _STATE))
-        later = waiting | "Waiting" >> beam.Flatten(pipeline=pipeline)
-        later.element_type = pa.RecordBatch
-        later | "WriteWaiting" >> WriteTable(
-            str(self.folder / _WAITING), WAITING_SCHEMA, private=True
-        )
-        paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
-        self._write(outputs, paths)
-        if "rejected" in paths:
-            letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
-            letters | "WriteRejected" >> WriteRejected(paths["rejected"])
+            sources.append(chain(self._moved(), self._changes()))
+        return sources
 
-    def _reader(self, files: Sequence[str], again: bool, lenient: bool) -> beam.PTransform:
+    def _fresh(self) -> Iterator[Output]:
+        """Events of files that no pass has read, and what is to be noted of these."""
+        split = self._split(again=False)
+        for output in count_letters(self._read(self.fresh, again=False, lenient=self.lenient)):
+            if output.tag is None:
+                yield from split.split(output.value)
+                continue
+            yield output
+            letters = output.value
+            if self.lenient and letters.column("reason")[0].as_py() == UNREADABLE:
+                source = letters.column("source")[0].as_py()
+                noted = [{"source": source, "slot": None}]
+                yield Output(pa.RecordBatch.from_pylist(noted, WAITING_SCHEMA), WAITING)
+
+    def _again(self) -> Iterator[Output]:
+        """Events that waited, in files that an earlier pass read, which told what is wrong."""
+        split = self._split(again=True)
+        for files, lenient in ((self.again, False), (self.broken, True)):
+            for output in self._read(files, again=True, lenient=lenient):
+                yield from split.split(output.value)
+
+    def _split(self, again: bool) -> PassSplit:
+        return PassSplit(self.due, self.plan.columns, self.plan.slots, again)
+
+    def _read(self, files: Sequence[str], *, again: bool, lenient: bool) -> Iterator[Output]:
+        if not files:
+            return iter(())
         if self.messages is not None:
-            from streamveil.io import ReadInbox  # Google's libraries come with it
+            from streamveil.io.inbox import inbox_outputs  # Google's libraries come with it
 
-            return ReadInbox(files, self.messages, again)
-        return ReadEvents(
-            [glob.escape(path) for path in files],
-            columns=self.transform.columns.names,
-            again=again,
-            lenient=lenient,
-            dialect=self.dialect,
-        )
+            return inbox_outputs(files, self.messages, again)
+        read = lenient_outputs if lenient else file_outputs
+        paths = [glob.escape(path) for path in files]
+        return read(paths, self.plan.columns.names, silent=again, dialect=self.dialect)
 
-    @property
-    def _ends(self) -> bool:
-        """Whether the stream ends with this pass."""
-        return self.due.last_slot == self.transform.last_slot
+    def _moved(self) -> Iterator[Output]:
+        """What differs in the table of users."""
+        if self.moved is not None:
+            yield Output(self.moved)
 
-    def _write(self, outputs: Any, paths: Mapping[str, str]) -> None:
-        """Compose the sinks of what is released, and of what it cost."""
-        whole = self.transform
-        assert not isinstance(whole, PrivateAnswers)
-        (outputs.releases, outputs.done) | "WriteReleases" >> WriteReleases(
-            paths["releases"],
-            labels=whole.domain.labels,
-            shares=self._shares,
-            layout=self.layout,
-        )
-        if "revisions" in paths:
-            (outputs.revisions, outputs.revised) | "WriteRevisions" >> WriteRevisions(
-                paths["revisions"], labels=whole.domain.labels, layout=self.layout
-            )
-        if "ledger" in paths:
-            limited = isinstance(whole, PrivateHistograms) and whole.limits is not None
-            dynamic = (self._changing and not limited) or only_dynamic(whole.mechanism)
-            entries = outputs.ledger, outputs.done
-            entries | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
-
-    def _changes(
-        self, pipeline: beam.Pipeline
-    ) -> tuple[beam.PCollection[pa.RecordBatch], list[beam.PCollection[pa.RecordBatch]]]:
-        """All changes of requirements, and dead letters of what cannot be read."""
-        moved = [] if self.moved is None else [self.moved]
-        batches = [pipeline | "TableChanges" >> beam.Create(moved, reshuffle=False)]
-        rejected = []
+    def _changes(self) -> Iterator[Output]:
+        """Changes of requirements, and dead letters of what cannot be read."""
         if self.changes:
             paths = [glob.escape(path) for path in self.changes]
-            read = pipeline | "ReadChanges" >> ReadEvents(paths, columns=change_columns(paths))
-            batches.append(read.batches)
-            rejected.append(read.rejected)
-        changes = batches | "Changes" >> beam.Flatten()
-        changes.element_type = pa.RecordBatch
-        return changes, rejected
+            yield from count_letters(file_outputs(paths, change_columns(paths)))
+
+    def _destinations(self) -> dict[str | None, Destination]:
+        """Where outputs go, by the tag that the engine gives them."""
+        found: dict[str | None, Destination] = {}
+        if "rejected" in self.results:
+            found[REJECTED] = ResultFile(self._path("rejected"), REJECTED_FORM, private=True)
+        found |= self._released()
+        found[WAITING] = ResultFile(str(self.folder / _WAITING), _WAITING_FORM, private=True)
+        found[STATE] = ResultFile(str(self.folder / _STATE), STATE_FORM, private=True)
+        return found
+
+    def _path(self, kind: str) -> str:
+        return str(self.folder / self.results[kind])
+
+    def _released(self) -> dict[str | None, Destination]:
+        """Where goes what is released, and what it cost."""
+        plan = self.plan
+        assert not isinstance(plan, QueryPlan)
+        labels, layout = plan.domain.labels, self.layout
+        shares, dynamic = False, only_dynamic(plan.mechanism)
+        if isinstance(plan, HistogramPlan):
+            shares = plan.population.requirements.forever
+            dynamic |= plan.changing and plan.limits is None
+        forms = {
+            "releases": (None, partial(release_form, shares=shares, layout=layout)),
+            "revisions": (REVISIONS, partial(revision_form, layout=layout)),
+        }
+        found: dict[str | None, Destination] = {}
+        for kind, (tag, form_of) in forms.items():
+            if kind in self.results:
+                path = self._path(kind)
+                found[tag] = ResultFile(path, form_of(path, labels))
+        if "ledger" in self.results:
+            found[LEDGER] = ResultFile(self._path("ledger"), ledger_form(dynamic))
+        return found
 
 
 @dataclass(frozen=True)
@@ -266,15 +252,14 @@ class AnswersPass(PassJob):
         """Never: where the end is moved on, slots that it cut are answered whole."""
         return False
 
-    def _write(self, outputs: Any, paths: Mapping[str, str]) -> None:
-        """Compose the sinks of the answers, and of what they cost."""
-        assert isinstance(self.transform, PrivateAnswers)
-        (outputs.answers, outputs.done) | "WriteAnswers" >> WriteAnswers(
-            str(self.folder), self.transform.portfolio, answers_kind("")
-        )
-        if "ledger" in paths:
-            entries = outputs.ledger, outputs.booked
-            entries | "WriteLedger" >> WritePortfolioLedger(paths["ledger"])
+    def _released(self) -> dict[str | None, Destination]:
+        """Where answers go, and what they cost."""
+        assert isinstance(self.plan, QueryPlan)
+        answers = AnswerFiles(str(self.folder), self.plan.portfolio, answers_kind(""))
+        found: dict[str | None, Destination] = {None: answers}
+        if "ledger" in self.results:
+            found[LEDGER] = ResultFile(self._path("ledger"), PORTFOLIO_LEDGER_FORM)
+        return found
 
 
 def answers_kind(question: str) -> str:

@@ -2,77 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from streamveil.io import (
     CsvDialect,
     check_events,
     check_outputs,
-    check_sinks,
     is_endless,
     is_stream,
-    per_record_sink_of,
-    source_of,
 )
+from streamveil.io.events import file_outputs
+from streamveil.io.per_record import PER_RECORD_FORM
+from streamveil.io.result_files import Destination, ResultFile
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.dry_run import preview_per_record
+from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.foreign import NOT_PER_RECORD, NOT_PER_RECORD_RELEASE, PER_RECORD_SAYING
 from streamveil.pipelines.jobs import (
     HANDED_OVER,
-    EventOptions,
-    JobOptions,
+    Written,
     check_card_apart,
-    given_by,
+    check_streams,
     in_time,
-    refuse_options,
     run_with_card,
     telling_of_tables,
 )
+from streamveil.pipelines.local_run import run_here
 from streamveil.pipelines.logs import tell
-from streamveil.pipelines.options import COUNT, RUNNING_COUNT, add_per_record_options
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.plan_texts import about_records
-from streamveil.pipelines.plans import columns_of, records_plan_of
-from streamveil.pipelines.release import ReleaseOptions
+from streamveil.pipelines.plans import RECORD_PLANS, columns_of, records_plan_of
+from streamveil.pipelines.progress import progress
+from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import check_required, dialect_of
-from streamveil.transforms.per_record import (
-    PerRecordCount,
-    PerRecordDistinctCount,
-    PerRecordMax,
-    PerRecordRunningTotal,
-    PerRecordSum,
-)
-from streamveil.transforms.per_record.statistics import PerRecord
 
-STATISTICS: Mapping[str, Callable[..., PerRecord]] = {
-    COUNT: PerRecordCount,
-    "sum": PerRecordSum,
-    "max": PerRecordMax,
-    "distinct": PerRecordDistinctCount,
-    RUNNING_COUNT: PerRecordRunningTotal,
-    "running-sum": PerRecordRunningTotal,
-}
-_REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
-    JobOptions: NOT_PER_RECORD,
-    ReleaseOptions: NOT_PER_RECORD_RELEASE,
-}
-
-
-class PerRecordOptions(PipelineOptions):
-    """What only this command can, beside `EventOptions`."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_per_record_options(parser)
+if TYPE_CHECKING:
+    import apache_beam as beam
 
 
 @dataclass(frozen=True)
@@ -82,7 +52,8 @@ class PerRecordJob:
     input: str
     output: str
     columns: tuple[str, ...]
-    transform: beam.PTransform
+    plan: Any
+    """A `RecordsPlan`, or on a runner the transform that is one."""
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
     card_place: str | None = None
@@ -90,12 +61,13 @@ class PerRecordJob:
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
-        self._source()
-        sink = per_record_sink_of(self.output)
+        sink = self.written.check()
         if not is_endless(self.input):
             check_outputs(self._files)
             check_events(self.input, self.columns, silent=True, dialect=self.dialect)
-        elif self._files:
+        else:
+            self._check_source()
+        if is_endless(self.input) and self._files:
             raise ConfigurationError(
                 f"--output={self.output}: a file is written when the input has ended, and --input="
                 f"{self.input} does not end: write to a stream"
@@ -103,7 +75,12 @@ class PerRecordJob:
         check_card_apart(self.card.path, self._files)
         self.card.check()
         refuse_in_input([self.input], [self.output, self.card.path])
-        check_sinks([sink])
+        check_streams([sink])
+
+    def _check_source(self) -> None:
+        from streamveil.io import source_of  # Beam comes with it
+
+        source_of(self.input, self.columns, silent=True, dialect=self.dialect)
 
     @property
     def _files(self) -> list[str]:
@@ -114,7 +91,7 @@ class PerRecordJob:
         """What is promised, and where the card of it goes."""
         return Statement(
             "per-record",
-            self.transform,
+            self.plan,
             self.output,
             {"releases": self.output},
             is_endless(self.input),
@@ -122,52 +99,72 @@ class PerRecordJob:
             card_beside(self.output),
         )
 
-    def _source(self) -> beam.PTransform:
-        return source_of(self.input, self.columns, silent=True, dialect=self.dialect)
+    @property
+    def written(self) -> Written:
+        """The rows that are released, and where they go."""
+        return Written(
+            "WriteRows",
+            self.output,
+            partial(ResultFile, self.output, PER_RECORD_FORM),
+            self._sink,
+        )
 
-    def build(self, pipeline: beam.Pipeline) -> None:
-        """Compose source, transform and sink."""
-        events = pipeline | "ReadEvents" >> self._source()
-        rows = events.batches | type(self.transform).__name__ >> self.transform
-        if self._files:
-            number = [self.transform.number_of_rows]
-            rows = (rows, pipeline | "Number" >> beam.Create(number, reshuffle=False))
-        _ = rows | "WriteRows" >> per_record_sink_of(self.output)
+    def _sink(self) -> beam.PTransform:
+        from streamveil.io import per_record_sink_of
 
-    def run(self, options: PipelineOptions) -> str:
+        return per_record_sink_of(self.output)
+
+    def run(self, execution: Execution) -> str:
         """Run to the end; what to tell the operator."""
-        title = "streamveil per-record"
+        run = self._run_here if execution.here else self._run_on_runner
         with telling_of_tables(self.output):
-            summary = run_with_card(self.build, options, title, self._files, self.card)
+            summary = run_with_card(
+                partial(run, execution, "streamveil per-record"), self._files, self.card
+            )
         if summary.handed_over:
             return HANDED_OVER
         written = [f"wrote {path}" for path in (self.output, self.card.path) if path]
-        return "\n".join([about_records(self.transform), *written])
+        return "\n".join([about_records(self.plan), *written])
+
+    def _run_on_runner(self, execution: Execution, title: str) -> Summary:
+        from streamveil.pipelines.graphs import build_per_record
+        from streamveil.pipelines.launch import run
+
+        return run(partial(build_per_record, self), execution.options, title)
+
+    def _run_here(self, execution: Execution, title: str) -> Summary:
+        records = file_outputs(self.input, self.columns, silent=True, dialect=self.dialect)
+        destinations: dict[str | None, Destination] = {
+            None: self.written.destination(execution, title)
+        }
+        with progress(title):
+            return run_here(self.plan, [records], destinations)
 
 
-def job_of(options: PipelineOptions) -> PerRecordJob:
+def job_of(given: Namespace, execution: Execution) -> PerRecordJob:
     """Read and check all options; nothing is run yet. Raises ConfigurationError."""
-    refuse_options(options, _REFUSED, PER_RECORD_SAYING)
-    given = given_by(options, EventOptions, PerRecordOptions)
     check_required("per-record", given, ("input", "output"))
-    transform = transform_of(given)
+    plan = _plan_of(given, execution)
     columns, dialect = columns_of(given), dialect_of(given)
-    job = PerRecordJob(given.input, given.output, columns, transform, dialect, given.card)
+    job = PerRecordJob(given.input, given.output, columns, plan, dialect, given.card)
     job.check()
-    return in_time(job, options)
+    return in_time(job, execution)
 
 
-def transform_of(given: Any) -> PerRecord:
-    """The transform that these options ask for. Raises ConfigurationError."""
+def _plan_of(given: Namespace, execution: Execution) -> Any:
+    if execution.here:
+        return records_plan_of(given, RECORD_PLANS)
+    from streamveil.pipelines.graphs import STATISTICS
+
     return records_plan_of(given, STATISTICS, allowed_lateness=given.allowed_lateness)
 
 
-def main(options: PipelineOptions, dry: str = "false") -> int:
-    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
-    job = job_of(options)
-    if is_true("dry_run", dry):
+def main(given: Namespace, execution: Execution) -> int:
+    """Run the command, or tell what it would do; returns the exit code."""
+    job = job_of(given, execution)
+    if is_true("dry_run", given.dry_run):
         card = job.card.plan
-        preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect, card)
+        preview_per_record(job.input, job.columns, job.plan, job.output, job.dialect, card)
     else:
-        tell(job.run(options))
+        tell(job.run(execution))
     return 0

@@ -57,48 +57,47 @@ RECORD_PLANS: Mapping[str, Callable[..., RecordsPlan]] = {
 }
 
 
-def histogram_plan_of(given: Any, own: Any, kind: Callable[..., H], **more: Any) -> H:
+def histogram_plan_of(given: Any, kind: Callable[..., H], **more: Any) -> H:
     """The plan that the options of `streamveil release` ask for, whatever is read and written.
 
     Args:
-        given: the options that commands share, as parsed.
-        own: those of this command.
+        given: the options of the command, as parsed.
         kind: of the plan: the plan itself, or the transform that is one.
         **more: arguments that only this kind has.
 
     Raises:
         ConfigurationError: for options that are missing or do not fit.
     """
-    promise = promise_of(own)
+    promise = promise_of(given)
     if promise == WINDOWS:
         registry, default = required_registry("release", given), DEFAULT
     else:
-        registry = _one_class(given, own)
+        registry = _one_class(given)
         default = DEFAULT if promise == USER else INFINITE_DEFAULT
-    if own.longest_window is not None and own.requirement_changes is None and not own.state:
+    if given.longest_window is not None and given.requirement_changes is None and not given.state:
         raise ConfigurationError(
-            f"--longest_window={own.longest_window} is about changes: give "
+            f"--longest_window={given.longest_window} is about changes: give "
             "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
     limit: Limit | Auto | None = None
     if promise == USER:
-        limit = life_limit_of(own.max_slots)
-    elif own.max_slots is not None:
-        limit = limit_of(own.max_slots)
+        limit = life_limit_of(given.max_slots)
+    elif given.max_slots is not None:
+        limit = limit_of(given.max_slots)
         if promise == INFINITE:
             raise ConfigurationError(
-                f"--max_slots={own.max_slots} is about windows: leave it out with "
+                f"--max_slots={given.max_slots} is about windows: leave it out with "
                 f"--guarantee={INFINITE}, or choose --guarantee={USER}"
             )
     return _plan_of(
-        *(inputs, given, own, registry, default, kind),
+        *(inputs, given, registry, default, kind),
         max_contributions=inputs.max_contributions,
         adjacency=inputs.adjacency,
-        longest_window=own.longest_window,
+        longest_window=given.longest_window,
         limit=limit,
-        changing=limit is not None and own.requirement_changes is not None,
-        keeps=bool(own.state),
+        changing=limit is not None and given.requirement_changes is not None,
+        keeps=bool(given.state),
         **more,
     )
 
@@ -106,7 +105,6 @@ def histogram_plan_of(given: Any, own: Any, kind: Callable[..., H], **more: Any)
 def _plan_of(
     inputs: Inputs,
     given: Any,
-    own: Any,
     registry: Registry,
     default: str,
     kind: Callable[..., P],
@@ -120,15 +118,15 @@ def _plan_of(
         kind=kind,
         shards=given.shards,
         max_rejected=given.max_rejected,
-        revise=own.revise or 0,
+        revise=given.revise or 0,
         **more,
     )
 
 
-def _one_class(given: Any, own: Any) -> Registry:
+def _one_class(given: Any) -> Registry:
     """Everybody, with one budget forever."""
     check_required("release", given, REQUIRED)
-    return Registry.of(default=(budget_for_ever(given, own), 0))
+    return Registry.of(default=(budget_for_ever(given), 0))
 
 
 def is_dynamic(plan: HistogramPlan, changes: object) -> bool:
@@ -137,10 +135,10 @@ def is_dynamic(plan: HistogramPlan, changes: object) -> bool:
     return by_ledger or only_dynamic(plan.mechanism)
 
 
-def local_plan_of(given: Any, own: Any, kind: Callable[..., L], **more: Any) -> L:
+def local_plan_of(given: Any, kind: Callable[..., L], **more: Any) -> L:
     """The same of `streamveil collect`."""
     registry, inputs = required_registry("collect", given), Inputs.of(given)
-    return _plan_of(inputs, given, own, registry, LOCAL_DEFAULT, kind, **more)
+    return _plan_of(inputs, given, registry, LOCAL_DEFAULT, kind, **more)
 
 
 def query_plan_of(given: Any, kind: Callable[..., Q], **more: Any) -> Q:

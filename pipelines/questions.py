@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 
+from streamveil.engine.messages import LEDGER
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     answer_files,
-    answer_sink_of,
     check_place,
     is_endless,
     is_stream,
     make_folder,
-    portfolio_ledger_sink_of,
     read_table,
 )
+from streamveil.io.answers import PORTFOLIO_LEDGER_FORM
+from streamveil.io.result_files import AnswerFiles, ResultFile
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.pipelines.answers_report import AnswersReport, Floats, shares_of
 from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.dry_run import preview_questions
+from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following
-from streamveil.pipelines.jobs import Job, in_time, run_and_tell, telling_what_is_whole
+from streamveil.pipelines.jobs import (
+    Job,
+    Written,
+    in_time,
+    kind_of,
+    run_and_tell,
+    telling_what_is_whole,
+)
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import answers_kind
@@ -37,41 +47,43 @@ from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
-from streamveil.transforms import PrivateAnswers
+
+if TYPE_CHECKING:
+    import apache_beam as beam
 
 
 @dataclass(frozen=True)
-class QuestionsJob(Job[Any]):
+class QuestionsJob(Job[QueryPlan]):
     """One run: what to read, what is asked, and the folder of the answers."""
 
-    transform: PrivateAnswers
     page: str | None = None
 
     @classmethod
-    def of(cls, given: Any, in_passes: bool = False) -> QuestionsJob:
+    def of(cls, given: Namespace, execution: Execution) -> QuestionsJob:
         """Read and check all options and the public files; nothing is run yet.
 
         Raises ConfigurationError for anything missing or wrong.
         """
+        kind = kind_of(QueryPlan, execution, allowed_lateness=given.allowed_lateness)
         job = cls(
             given.input,
             given.output,
-            transform_of(given),
+            query_plan_of(given, kind),
             given.ledger,
             given.rejected,
             given.summary,
             dialect_of(given),
             card_place=given.card,
             page=given.page,
-            in_passes=in_passes,
+            in_passes=bool(given.state),
         )
         job.check()
-        return job
+        return in_time(job, execution)
 
     @property
     def files(self) -> list[str]:
         """All files that the run writes."""
-        answers = answer_files(self.output, self.transform.portfolio).values()
+        answers = answer_files(self.output, self.plan.portfolio).values()
         named = (self.ledger, self.rejected)
         others = [place for place in named if place and not is_stream(place)]
         return others if is_stream(self.output) else [*answers, *others]
@@ -83,7 +95,7 @@ class QuestionsJob(Job[Any]):
     @property
     def _public_places(self) -> dict[str, str]:
         ledger = {"ledger": self.ledger} if self.ledger else {}
-        return {**answer_places(self.output, self.transform.portfolio), **ledger}
+        return {**answer_places(self.output, self.plan.portfolio), **ledger}
 
     @property
     def places(self) -> list[str]:
@@ -125,11 +137,11 @@ class QuestionsJob(Job[Any]):
 
     def told(self, summary: Summary) -> QuestionsSummary:
         """What is said of a run."""
-        return QuestionsSummary(summary, self.transform.portfolio)
+        return QuestionsSummary(summary, self.plan.portfolio)
 
-    def run(self, options: PipelineOptions, title: str) -> Summary:
+    def run(self, execution: Execution, title: str) -> Summary:
         """Run the job to its end, and make the page."""
-        summary = super().run(options, title)
+        summary = super().run(execution, title)
         if self.page and not summary.handed_over:
             from streamveil.pipelines.answers_page import write_answers_page
 
@@ -144,27 +156,46 @@ class QuestionsJob(Job[Any]):
             summary: of the run.
             true: what is true, as of :class:`QuestionFigures`, by question; for demonstrations.
         """
-        portfolio = self.transform.portfolio
+        portfolio = self.plan.portfolio
         return AnswersReport.of(
             portfolio,
             {name: read_table(path) for name, path in answer_files(self.output, portfolio).items()},
-            shares_of(self.transform),
+            shares_of(self.plan),
             read_table(self.ledger) if self.ledger else pa.table({}),
             self.told(summary).figures(),
             true,
         )
 
-    def _sink(self) -> beam.PTransform:
-        return answer_sink_of(self.output, self.transform.portfolio)
+    @property
+    def results(self) -> dict[str | None, Written]:
+        """What is answered and may be published, by the tag that the engine gives it."""
+        portfolio, ledger = self.plan.portfolio, self.ledger
+        answers = Written(
+            "WriteAnswers",
+            self.output,
+            partial(AnswerFiles, self.output, portfolio),
+            self._answer_sink,
+        )
+        if not ledger:
+            return {None: answers}
+        entries = Written(
+            "WriteLedger",
+            ledger,
+            partial(ResultFile, ledger, PORTFOLIO_LEDGER_FORM),
+            self._ledger_sink,
+        )
+        return {None: answers, LEDGER: entries}
 
-    def _ledger_sink(self, place: str) -> beam.PTransform:
-        return portfolio_ledger_sink_of(place)
+    def _answer_sink(self) -> beam.PTransform:
+        from streamveil.io import answer_sink_of  # Beam comes with it
 
-    def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
-        whole = outputs.answers if is_stream(self.output) else (outputs.answers, outputs.done)
-        whole | "WriteAnswers" >> self._sink()
-        self._write_ledger(outputs.ledger, outputs.booked)
-        self._write_rejected([*rejected, outputs.rejected])
+        return answer_sink_of(self.output, self.plan.portfolio)
+
+    def _ledger_sink(self) -> beam.PTransform:
+        from streamveil.io import portfolio_ledger_sink_of
+
+        assert self.ledger is not None
+        return portfolio_ledger_sink_of(self.ledger)
 
 
 def answer_places(output: str, portfolio: Portfolio) -> dict[str, str]:
@@ -182,27 +213,22 @@ def _refuse_stream(output: str) -> None:
         )
 
 
-def transform_of(given: Any) -> PrivateAnswers:
-    """The transform that these options ask for. Raises ConfigurationError."""
-    return query_plan_of(given, PrivateAnswers, allowed_lateness=given.allowed_lateness)
-
-
-def main(given: Any, options: PipelineOptions, dry: str, following: Following | None) -> int:
-    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
+def main(given: Namespace, execution: Execution, following: Following | None) -> int:
+    """Run the command, or tell what it would do; returns the exit code."""
+    dry = is_true("dry_run", given.dry_run)
     if following is not None:
         _refuse_stream(given.output)
-    if following is not None and not is_true("dry_run", dry):
+    if following is not None and not dry:
         make_folder(given.output)
-        transform = replace(transform_of(given), ends=False)
-        tell(about_shares(transform))
-        follow_questions(given, transform, following, options)
+        plan = replace(query_plan_of(given, QueryPlan), ends=False)
+        tell(about_shares(plan))
+        follow_questions(given, plan, following)
         return 0
-    job = in_time(QuestionsJob.of(given, in_passes=following is not None), options)
-    tell(about_shares(job.transform))
-    if is_true("dry_run", dry):
-        state = None if following is None else following.state
-        card = job.card.plan if state is None else ()
-        preview_questions(job.input, job.transform, job.places, job.dialect, state, card)
+    job = QuestionsJob.of(given, execution)
+    tell(about_shares(job.plan))
+    if dry:
+        card = job.card.plan if given.state is None else ()
+        preview_questions(job.input, job.plan, job.places, job.dialect, given.state, card)
         return 0
-    run_and_tell(job, options, "streamveil release")
+    run_and_tell(job, execution, "streamveil release")
     return 0

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.engine.encode.passes import Pass
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import Snapshot, answer_files, read_table, witness_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
@@ -39,7 +39,6 @@ from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 from streamveil.pipelines.wording import plain_wording
-from streamveil.transforms import PrivateAnswers
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ class FollowQuestions(Follow):
     make_pass: ClassVar[type[PassJob]] = AnswersPass
 
     @property
-    def _asked(self) -> PrivateAnswers:
-        assert isinstance(self.transform, PrivateAnswers)
-        return self.transform
+    def _asked(self) -> QueryPlan:
+        assert isinstance(self.plan, QueryPlan)
+        return self.plan
 
     @property
     def _witness(self) -> str:
@@ -68,7 +67,7 @@ class FollowQuestions(Follow):
 
     @property
     def _slots_as_given(self) -> str:
-        return f"base_slot: {format_duration(self.transform.slots.length)}"
+        return f"base_slot: {format_duration(self.plan.slots.length)}"
 
     def _refuse_in_input(self) -> None:
         super()._refuse_in_input()
@@ -169,29 +168,28 @@ class FollowQuestions(Follow):
 
 def follow_questions(
     given: Any,
-    transform: PrivateAnswers,
+    plan: QueryPlan,
     following: Following,
-    options: PipelineOptions,
 ) -> None:
     """Answer the questions of `streamveil release` in passes.
 
     Raises ConfigurationError, and what a pass raises.
     """
     outputs = {
-        **{answers_kind(q): f for q, f in answer_files(given.output, transform.portfolio).items()},
+        **{answers_kind(q): f for q, f in answer_files(given.output, plan.portfolio).items()},
         "ledger": given.ledger,
         "rejected": given.rejected,
     }
     wanted = {kind: path for kind, path in outputs.items() if path}
-    _tell_of_end(transform)
+    _tell_of_end(plan)
     with held(given, following) as (folder, monitor):
         if given.page:
             folder.refuse_inside(given.page)
-        inbox = inbox_of(given, transform, folder)
+        inbox = inbox_of(given, plan, folder)
         stream = FollowQuestions(
             given.input if inbox is None else inbox.pattern,
             wanted,
-            transform,
+            plan,
             following,
             folder,
             monitor,
@@ -201,18 +199,18 @@ def follow_questions(
             page=given.page,
             inbox=inbox,
         )
-        stream.run(options)
+        stream.run()
 
 
-def _tell_of_end(transform: PrivateAnswers) -> None:
+def _tell_of_end(plan: QueryPlan) -> None:
     """Say which questions' last slots are not over at the end of the stream."""
-    if transform.last_slot is None:
+    if plan.last_slot is None:
         return
-    last = transform.last_slot + 1
-    names = transform.within(last)
+    last = plan.last_slot + 1
+    names = plan.within(last)
     if names:
         tell(
             f"--end is within a slot of {', '.join(names)}, at "
-            f"{format_time(transform.slots.start(last))}: that slot of each is answered when a "
+            f"{format_time(plan.slots.start(last))}: that slot of each is answered when a "
             "later run, with a later --end, comes to where it ends"
         )

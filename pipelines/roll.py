@@ -11,16 +11,18 @@ from typing import TypeVar
 import pyarrow as pa
 
 from streamveil.engine.stream.drivers import is_joined
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.played_devices import PopulationMoves
+from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 
-T = TypeVar("T", PrivateHistograms, CollectHistograms, PrivateAnswers)
+T = TypeVar("T", bound=HistogramPlan | LocalPlan | QueryPlan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Roll:
     @classmethod
     def of(
         cls,
-        transform: PrivateHistograms | CollectHistograms | PrivateAnswers,
+        plan: HistogramPlan | LocalPlan | QueryPlan,
         before: UserTable | None,
         resume: bytes | None,
         changing: bool,
@@ -49,23 +51,22 @@ class Roll:
         """Compare the table with that of the last pass.
 
         Args:
-            transform: as the user asks for it now.
+            plan: as the user asks for it now.
             before: the users after the last pass; None before the first.
             resume: the state after it.
             changing: whether changes of requirements are given beside the table.
 
         Raises ConfigurationError for a change that the stream cannot follow.
         """
-        local = isinstance(transform, CollectHistograms)
-        if isinstance(transform, PrivateAnswers) or (
-            not local and transform.registry.classes.forever
-        ):
+        central = plan if isinstance(plan, HistogramPlan) else None
+        if isinstance(plan, QueryPlan) or (central and plan.registry.classes.forever):
             return cls(None)
-        users, changes = UserTable.begin(transform.registry, local=local), None
+        local = central is None
+        users, changes = UserTable.begin(plan.registry, local=local), None
         if before is not None:
-            users, changes = before.changed_to(transform.registry)
+            users, changes = before.changed_to(plan.registry)
         own = users.begun.max_slots.any() or users.now.max_slots.any()
-        if changes and not local and (own or isinstance(transform.limit, Auto)):
+        if changes and central and (own or isinstance(central.limit, Auto)):
             raise ConfigurationError(
                 f"the table of requirements has changed ({changes}), and it cannot with limits "
                 "user by user or chosen by a run (a column max_slots, --max_slots=auto): give the "
@@ -73,18 +74,18 @@ class Roll:
                 "spends the users' budgets again"
             )
         joined = resume is not None and is_joined(resume)
-        dynamic = not local and only_dynamic(transform.mechanism)
+        dynamic = not local and only_dynamic(plan.mechanism)
         roll = cls(
             users,
             changing or joined or bool(changes),
             changes or None,
             before if changes else None,
-            not local and transform.limits is not None,
+            central is not None and central.limits is not None,
         )
         following = [name for name, spec in LOCAL_MECHANISMS.items() if spec.follows]
         if not roll.limited:
             able = following if local else [*DYNAMIC_MECHANISMS]
-            roll._check_mechanism(transform.mechanism, able)
+            roll._check_mechanism(plan.mechanism, able)
         if local:
             settled = before is not None and before.longest_window is not None
         else:
@@ -93,13 +94,13 @@ class Roll:
             settled = joined or (known and dynamic)
         longest = _longest_window(
             roll,
-            transform.longest_window,
+            plan.longest_window,
             settled,
             needed=dynamic or roll.changing,
             grows=not roll.limited,  # or blocks would be others
         )
         roll = roll._up_to(longest)
-        sensitivity = 1 if local else transform.population.sensitivity
+        sensitivity = 1 if central is None else central.population.sensitivity
         roll._check_changes(sensitivity, settled or roll.limited)
         return roll
 
@@ -113,22 +114,22 @@ class Roll:
         users = dataclasses.replace(self.users, longest_window=longest_window)
         return dataclasses.replace(self, users=users)
 
-    def transform(self, transform: T, noise_key: Callable[[], bytes | NoiseKeys]) -> T:
+    def plan_of(self, plan: T, noise_key: Callable[[], bytes | NoiseKeys]) -> T:
         """The same over the registry that the stream began with."""
         if self.users is None:
-            return dataclasses.replace(transform, noise_key=noise_key)
-        if isinstance(transform, CollectHistograms):
+            return dataclasses.replace(plan, noise_key=noise_key)
+        if isinstance(plan, LocalPlan):
             return dataclasses.replace(
-                transform,
+                plan,
                 noise_key=noise_key,
                 registry=self.users.registry(),
                 longest_window=self.users.longest_window,
                 begun=self.users.members,
                 moves=self._population_moves(),
             )
-        assert not isinstance(transform, PrivateAnswers)
+        assert isinstance(plan, HistogramPlan)
         return dataclasses.replace(
-            transform,
+            plan,
             noise_key=noise_key,
             registry=self.users.registry(),
             longest_window=self.users.longest_window,

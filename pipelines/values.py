@@ -436,25 +436,21 @@ def requirement_columns_of(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def budget_for_ever(given: Any, own: Any) -> Lifetime:
+def budget_for_ever(given: Any) -> Lifetime:
     """The one budget of all users where it is forever, and nothing is about windows.
 
     Raises ConfigurationError.
     """
-    for holder, names in (
-        (given, TABLE_OPTIONS),
-        (own, ("requirement_changes", "longest_window")),
-    ):
-        for name in names:
-            if getattr(holder, name) is not None:
-                raise ConfigurationError(
-                    f"--{name}={getattr(holder, name)} is about windows: leave it out with "
-                    f"--guarantee={own.guarantee}, where everybody has the budget --epsilon forever"
-                )
-    epsilons = epsilons_of(own.epsilon)
+    for name in (*TABLE_OPTIONS, "requirement_changes", "longest_window"):
+        if getattr(given, name) is not None:
+            raise ConfigurationError(
+                f"--{name}={getattr(given, name)} is about windows: leave it out with "
+                f"--guarantee={given.guarantee}, where everybody has the budget --epsilon forever"
+            )
+    epsilons = epsilons_of(given.epsilon)
     if len(epsilons) > 1:
         raise ConfigurationError(
-            f"--epsilon={own.epsilon} are several budgets: a release has one, which all users share"
+            f"--epsilon={given.epsilon} are several budgets: a release has one, which all share"
         )
     return Lifetime(epsilons[0])
 

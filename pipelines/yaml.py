@@ -13,7 +13,6 @@ from importlib.resources import files
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
     ANSWERS_SCHEMA,
@@ -36,16 +35,31 @@ from streamveil.io.releases import (
 from streamveil.io.revisions import revision_row, revision_schema
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines import collect, per_record, release
-from streamveil.pipelines import questions as asking
+from streamveil.pipelines.commands import AddOptions
 from streamveil.pipelines.flags import StrictParser
 from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE, NOT_QUESTIONS
-from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, QUESTION_OPTIONS
+from streamveil.pipelines.graphs import STATISTICS
+from streamveil.pipelines.options import (
+    CHANGE_OPTIONS,
+    FOLLOW_OPTIONS,
+    QUESTION_OPTIONS,
+    add_job_options,
+    add_per_record_options,
+    add_release_options,
+    add_shared_options,
+)
 from streamveil.pipelines.parameters import meaning_of, parameters_of
+from streamveil.pipelines.plans import (
+    histogram_plan_of,
+    local_plan_of,
+    query_plan_of,
+    records_plan_of,
+)
 from streamveil.pipelines.rows import Objects, OnRows, Output
 from streamveil.pipelines.values import check_revisions
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 
+_RELEASE = (add_shared_options, add_job_options, add_release_options)
 # Where rows come from and go to is said by the pipeline.
 _PLACES = (
     "input",
@@ -81,7 +95,7 @@ Configured = Callable[..., OnRows]
 
 
 def _configured_by(
-    kinds: Sequence[type[PipelineOptions]],
+    options: Sequence[AddOptions],
     without: Sequence[str],
     taken: Mapping[str, tuple[Any, str]] = _OUTPUTS,
 ) -> Callable[[Configured], Configured]:
@@ -89,7 +103,7 @@ def _configured_by(
 
     The function takes those of `taken` too, as they are.
     """
-    known = parameters_of(kinds, (*_PLACES, *without))
+    known = parameters_of(options, (*_PLACES, *without))
 
     def decorate(make: Configured) -> Configured:
         def configured(**config: Any) -> OnRows:
@@ -98,7 +112,7 @@ def _configured_by(
                     there = ", ".join((*known, *taken))
                     raise ConfigurationError(f"there is no {name!r} here; there are: {there}")
             kept = {name: config.pop(name) for name in taken if name in config}
-            return make(_parsed(kinds, config), **kept)
+            return make(_parsed(options, config), **kept)
 
         described = {**{name: _described(action) for name, action in known.items()}, **taken}
         configured.__doc__ = f"{make.__doc__}\n\nArgs:" + "".join(
@@ -123,12 +137,10 @@ def _described(action: argparse.Action) -> tuple[Any, str]:
     return kind | None, meaning_of(action)
 
 
-def _parsed(
-    kinds: Sequence[type[PipelineOptions]], config: Mapping[str, Any]
-) -> argparse.Namespace:
+def _parsed(options: Sequence[AddOptions], config: Mapping[str, Any]) -> argparse.Namespace:
     parser = StrictParser(add_help=False, allow_abbrev=False)
-    for kind in kinds:
-        kind._add_argparse_args(parser)
+    for add in options:
+        add(parser)
     return parser.parse_args(
         [f"--{name}={_text(name, value)}" for name, value in config.items() if value is not None]
     )
@@ -140,7 +152,7 @@ def _text(name: str, value: Any) -> str:
 
 
 @_configured_by(
-    (EventOptions, JobOptions, release.ReleaseOptions),
+    _RELEASE,
     (*CHANGE_OPTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
     _WITH_REVISIONS,
 )
@@ -152,7 +164,7 @@ def private_histograms(
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
     """Rows of events to one private histogram a slot, as `streamveil release`."""
-    transform = release.transform_of(given, given)
+    transform = histogram_plan_of(given, PrivateHistograms, allowed_lateness=given.allowed_lateness)
     given.revisions = revisions
     check_revisions(given, transform.mechanism)
     return OnRows(
@@ -170,7 +182,7 @@ def private_histograms(
 
 
 @_configured_by(
-    (EventOptions, JobOptions, release.ReleaseOptions),
+    _RELEASE,
     (*NOT_LOCAL, *NOT_LOCAL_RELEASE, *CHANGE_OPTIONS, *FOLLOW_OPTIONS),
     _WITH_REVISIONS,
 )
@@ -182,7 +194,7 @@ def collect_histograms(
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
     """Rows of events to one histogram a slot in the local setting, as `streamveil collect`."""
-    transform = collect.transform_of(given, given)
+    transform = local_plan_of(given, CollectHistograms, allowed_lateness=given.allowed_lateness)
     given.revisions = revisions
     check_revisions(given, transform.mechanism, local=True)
     outputs = partial(
@@ -192,7 +204,7 @@ def collect_histograms(
 
 
 @_configured_by(
-    (EventOptions, JobOptions, release.ReleaseOptions),
+    _RELEASE,
     (*NOT_QUESTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
     _WITH_QUESTIONS,
 )
@@ -206,16 +218,16 @@ def private_answers(
     if questions is None:
         raise ConfigurationError("questions are missing: give base_slot and questions, or a file")
     given.questions = questions
-    return OnRows(
-        asking.transform_of(given), partial(_answers, ledger=ledger, error_handling=error_handling)
-    )
+    transform = query_plan_of(given, PrivateAnswers, allowed_lateness=given.allowed_lateness)
+    return OnRows(transform, partial(_answers, ledger=ledger, error_handling=error_handling))
 
 
-@_configured_by((per_record.PerRecordOptions, EventOptions), (), {})
+@_configured_by((add_per_record_options, add_shared_options), (), {})
 def per_record_statistic(given: Any) -> OnRows:
     """Rows of records to a statistic that protects each, as `streamveil per-record`."""
+    transform = records_plan_of(given, STATISTICS, allowed_lateness=given.allowed_lateness)
     return OnRows(
-        per_record.transform_of(given),
+        transform,
         lambda rows: {"statistics": Output(rows, _per_record, PER_RECORD_SCHEMA)},
     )
 

@@ -89,7 +89,7 @@ def audited_as(given: argparse.Namespace, began: float) -> Findings:
     if given.guarantee == INFINITE:
         return _audited_for_ever(given, extent)
     if given.guarantee == USER:
-        everybody = Registry.of(default=(budget_for_ever(given, given), EVERYBODY))
+        everybody = Registry.of(default=(budget_for_ever(given), EVERYBODY))
         return _audited_presence(given, extent, everybody, (life_limit_of(given.max_slots),))
     registry = registry_of(given)
     assert registry is not None  # the options were checked
@@ -142,7 +142,7 @@ def _audited_for_ever(given: argparse.Namespace, extent: Extent) -> Findings:
             counts = _counted(given, None, Path(folder))[2].sum(axis=1)
         with _with_progress(extent) as shown:
             return audited_for_ever(
-                budget_for_ever(given, given).epsilon,
+                budget_for_ever(given).epsilon,
                 mechanism=given.mechanism or INFINITE_DEFAULT,
                 bins=_bins(given),
                 sensitivity=_sensitivity(given),

@@ -188,7 +188,7 @@ def check_audit(given: argparse.Namespace) -> None:
         refuse_foreign(given, usual, reasons, QUESTIONS_SAYING)
     promise = WINDOWS if given.questions else promise_of(given)
     if promise != WINDOWS:
-        budget_for_ever(given, given)
+        budget_for_ever(given)
     if promise == USER:
         life_limit_of(given.max_slots)
     elif given.max_slots is not None and not given.questions:

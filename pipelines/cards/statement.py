@@ -26,7 +26,7 @@ class Statement:
     """
 
     command: str
-    transform: Plan
+    promised: Plan
     output: str
     """Where releases go: a file, a folder of answers, or a stream."""
     places: Mapping[str, str]
@@ -102,7 +102,7 @@ class Statement:
             return
         card = card_of_run(
             self.command,
-            self.transform,
+            self.promised,
             files_of(self.places),
             counters,
             streams=streams_of(self.places),
@@ -118,7 +118,7 @@ class Statement:
     def _at_launch(self) -> Record:
         return card_at_launch(
             self.command,
-            self.transform,
+            self.promised,
             self.places,
             decided_by=self._decided_by,
             changes=self.changes,

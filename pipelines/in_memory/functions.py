@@ -8,22 +8,14 @@ import logging
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamveil.engine import metrics
-from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS, Output
-from streamveil.engine.run import (
-    release_histograms,
-    release_local,
-    release_queries,
-    release_records,
-)
+from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
@@ -54,6 +46,7 @@ from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
+from streamveil.pipelines.local_run import Plan, Source, count_letters, run_plan
 from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.plan_texts import about_least_total, about_limits, about_records
 from streamveil.pipelines.plans import (
@@ -75,8 +68,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("streamveil")
 
 _DATA = "a path, a glob, a table of pandas, Polars, Arrow or DuckDB, or a list of record batches"
-Source = Callable[[], Iterator[Output]]
-"""Reads events: batches, and dead letters (`REJECTED`)."""
 # Arguments that need not be text.
 _KEPT = ("questions", "domain", "requirements", "requirement_changes", "noise_key")
 
@@ -181,7 +172,7 @@ def release(
     given = _without(locals(), ["data"])
     with words_of(release):
         options = _options("release", given)
-        plan = histogram_plan_of(options, options, HistogramPlan)
+        plan = histogram_plan_of(options, HistogramPlan)
         told = about_least_total(plan)
         if told is not None:
             _LOGGER.log(told[1], in_words_of(release, told[0]))
@@ -258,8 +249,7 @@ def answers(
         options = _options("release", given)
         plan = query_plan_of(options, QueryPlan)
         source = _events(data, "data", plan.columns.names, dialect_of(options))
-        rejected: list[pa.RecordBatch] = []
-        kept, counted = _kept(release_queries(plan, _read(source, rejected)))
+        kept, counted = _kept(plan, [source])
         summary = QuestionsSummary(counted, plan.portfolio)
         for line in (*summary.warnings(), counted.users_text()):
             if line:
@@ -270,7 +260,7 @@ def answers(
             plan.portfolio,
             tuple(kept[None]),
             ledger,
-            pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
+            pa.Table.from_batches(kept[REJECTED], REJECTED_SCHEMA),
             summary.figures(),
             in_words_of(answers, summary.text(dead_letters=".rejected")),
             card_in_memory("release", plan, tables, counted.counters),
@@ -312,7 +302,7 @@ def collect(
     given = _without(locals(), ["data"])
     with words_of(collect):
         options = _options("collect", given)
-        plan = local_plan_of(options, options, LocalPlan)
+        plan = local_plan_of(options, LocalPlan)
         source = _events(data, "data", plan.columns.names, dialect_of(options))
         return _releases(collect, plan, [source])
 
@@ -360,7 +350,7 @@ def per_record(
         names = columns_of(options)
         source = _events(data, "data", names, dialect_of(options), silent=True)
 
-        kept, _ = _kept(release_records(plan.plan(), _read(source, [])))
+        kept, _ = _kept(plan, [source])
         card = card_in_memory("per-record", plan, {}, {})
         return Statistics(tuple(kept[None]), about_records(plan), card)
 
@@ -426,13 +416,7 @@ def _releases(
     changes: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a plan."""
-    rejected: list[pa.RecordBatch] = []
-    batches = [_read(source, rejected) for source in sources]
-    if isinstance(plan, LocalPlan):
-        outputs = release_local(plan, *batches)
-    else:
-        outputs = release_histograms(plan, *batches)
-    kept, summary = _kept(outputs)
+    kept, summary = _kept(plan, sources)
     text = in_words_of(function, summary.text(dead_letters=".rejected"))
     told = (summary.warning(), summary.users_text())
     _warn_of(summary, [in_words_of(function, one) for one in told if one])
@@ -445,7 +429,7 @@ def _releases(
         tuple(kept[None]),
         plan.domain.labels,
         ledger,
-        pa.Table.from_batches([*rejected, *kept[REJECTED]], REJECTED_SCHEMA),
+        pa.Table.from_batches(kept[REJECTED], REJECTED_SCHEMA),
         summary.figures(),
         text,
         tuple(kept[REVISIONS]),
@@ -467,26 +451,11 @@ def _slots_of(portfolio: Portfolio, answers: Iterable[SlotAnswer]) -> dict[str, 
     }
 
 
-def _kept(outputs: Iterable[Output]) -> tuple[dict[str | None, list[Any]], Summary]:
+def _kept(plan: Plan, sources: Sequence[Source]) -> tuple[dict[str | None, list[Any]], Summary]:
     """All outputs by tag, and what was counted."""
     kept: dict[str | None, list[Any]] = defaultdict(list)
-    with metrics.counting() as counts:
-        for output in outputs:
-            kept[output.tag].append(output.value)
-    use = counts.largest.get(metrics.WINDOW_USE)
-    return kept, Summary.of_metrics(counts.counters, () if use is None else (use,))
-
-
-def _read(source: Source, rejected: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of events; what could not be parsed goes to `rejected`."""
-    for output in source():
-        if output.tag is None:
-            yield output.value
-            continue
-        rejected.append(output.value)
-        lost = output.value.num_rows
-        metrics.count(metrics.EVENTS_READ, lost)
-        metrics.count(metrics.REJECTED_PREFIX + output.value.column("reason")[0].as_py(), lost)
+    summary = run_plan(plan, sources, lambda output: kept[output.tag].append(output.value))
+    return kept, summary
 
 
 def _warn_of(summary: Summary, warnings: Iterable[str]) -> None:
@@ -514,21 +483,22 @@ def _events(
                 "out"
             )
         table, faults = event_table(data, name, names)
-        return partial(table_outputs, rows_of_events(table, name, names, faults), name, silent)
+        rows = rows_of_events(table, name, names, faults)
+        return count_letters(table_outputs(rows, name, silent))
     path = _path(data, name)
     check_events(path, names, silent=silent, dialect=dialect)
-    return partial(file_outputs, path, names, silent, dialect)
+    return count_letters(file_outputs(path, names, silent, dialect))
 
 
 def _changes(data: Any) -> Source:
     name = "requirement_changes"
     if not is_table(data):
         path = _path(data, name)
-        return partial(file_outputs, path, change_columns(path))
+        return count_letters(file_outputs(path, change_columns(path)))
     table = table_of(data, name)
     when = [one for one in ("slot", "time") if one in table.column_names] or ["slot"]
     columns = [one for one in CHANGE_COLUMNS if one not in ("slot", "time") or one in when]
-    return partial(table_outputs, rows_of_events(table, name, columns), name)
+    return count_letters(table_outputs(rows_of_events(table, name, columns), name))
 
 
 def _path(data: Any, name: str) -> str:

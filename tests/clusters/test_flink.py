@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from streamveil.mechanisms.core.records import format_time
-from streamveil.pipelines.launch import FlinkOptions
+from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.pipelines.main import main
 
 pytestmark = pytest.mark.flink

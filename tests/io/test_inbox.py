@@ -1,14 +1,12 @@
-"""Messages of Pub/Sub that were kept as files: as outputs, and on Beam."""
+"""Messages of Pub/Sub that were kept as files."""
 
-import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.engine import metrics
-from streamveil.engine.messages import REJECTED, Output
-from streamveil.io import ReadInbox, ReadPubSubEvents, inbox_outputs
+from streamveil.engine.messages import REJECTED
+from streamveil.io import ReadPubSubEvents, inbox_outputs
 from streamveil.mechanisms import ConfigurationError
 
 pytest.importorskip("google.cloud.pubsub", reason="the extra gcp is not installed")
@@ -50,22 +48,6 @@ def test_files_are_read_as_the_source_says_and_named_in_dead_letters(tmp_path, s
     # Whoever takes the dead letters counts them.
     assert told(inbox_outputs([first, second], source)) == (events, letters, {})
     assert told(inbox_outputs([first, second], source, again=True)) == (events, [], {})
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_on_beam_they_come_out_the_same(tmp_path, source, keep, again):
-    files = [
-        kept(tmp_path / "1.parquet", b'{"user":"a"}', b"no"),
-        kept(tmp_path / "2.parquet", b'{"user":"b"}'),
-    ]
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        read = pipeline | ReadInbox(files, source, again)
-        batches, rejected = keep(read.batches, "batches"), keep(read.rejected, "rejected")
-    outputs = [Output(batch) for batch, _ in batches]
-    outputs += [Output(letters, REJECTED) for letters, _ in rejected]
-    events, *rest = told(outputs)
-    expected, *others = told(inbox_outputs(files, source, again))
-    assert (sorted(events), rest) == (expected, others)
 
 
 def test_a_file_that_is_broken_is_refused(tmp_path, source):

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import read_table, write_table
+from streamveil.pipelines.commands import read
+from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.main import main
 
 DAY = dt.timedelta(days=1)
@@ -139,6 +141,11 @@ class Job:
         given = {**self.flags, **flags}
         named = [f"--{name}={value}" for name, value in given.items() if value is not None]
         return [self.command, *named, *extra]
+
+    def asked(self, *extra, **flags):
+        """Its options as they are read, and how it runs."""
+        given, others = read(self.command, self.arguments(*extra, **flags)[1:])
+        return given, Execution.of(others)
 
     def __call__(self, *extra, **flags):
         return run(*self.arguments(*extra, **flags))

@@ -11,7 +11,7 @@ import pytest
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import release
 from streamveil.pipelines.claims import claimed
-from streamveil.pipelines.errors import WorkerDied, refused_by_disk
+from streamveil.pipelines.errors import refused_by_disk
 from streamveil.pipelines.jobs import _removed
 from streamveil.pipelines.signals import ending, stopping
 
@@ -175,7 +175,6 @@ def test_a_run_that_outlives_its_terminal_is_not_stopped_by_it():
         (RuntimeError("IOError: [Errno 5] Input/output error\nmore"), "Input/output error: look"),
         (OSError(errno.EFBIG, "Too large", "/d/x"), "/d/x: File too large: raise the limit"),
         (OSError(errno.ESTALE, "Stale", "/d/x"), "Stale file handle: mount its disk again"),
-        (WorkerDied("process 7 was ended by signal 9: try fewer"), "signal 9: try fewer"),
     ],
 )
 def test_what_has_a_remedy_is_one_line(job, monkeypatch, error, words):

@@ -14,12 +14,12 @@ from pathlib import Path
 import apache_beam as beam
 import grpc
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
 from streamveil.pipelines import keys
+from streamveil.pipelines.graphs import build
 from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
 from streamveil.pipelines.release import ReleaseJob
 
@@ -356,9 +356,8 @@ def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secrets_manager):
     place = f"{noisy.key(SECRET)},env:A_NAME_2@19800,secret:{VERSION}@19900"
     monkeypatch.setenv("A_NAME_2", SECRET[::-1])
     secrets_manager.content = SECRET[5:].encode()
-    options = PipelineOptions(noisy.arguments(noise_key=place)[1:])
     pipeline = beam.Pipeline()
-    ReleaseJob.of(options).build(pipeline)
+    build(ReleaseJob.of(*noisy.asked("--runner=FnApiRunner", noise_key=place)), pipeline)
     sent = functions_of(pipeline)
     for name in (noisy.path("key"), "A_NAME_2", VERSION):
         assert name.encode() in sent
@@ -371,11 +370,10 @@ def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secrets_manager):
 
 
 def test_the_test_above_would_see_a_key(noisy):
-    job = ReleaseJob.of(PipelineOptions(noisy.arguments()[1:]))
+    job = ReleaseJob.of(*noisy.asked("--runner=FnApiRunner"))
     pipeline = beam.Pipeline()
-    dataclasses.replace(
-        job, transform=dataclasses.replace(job.transform, noise_key=SECRET[:32].encode())
-    ).build(pipeline)
+    plan = dataclasses.replace(job.plan, noise_key=SECRET[:32].encode())
+    build(dataclasses.replace(job, plan=plan), pipeline)
     assert SECRET[:32].encode() in functions_of(pipeline)
 
 

@@ -1,7 +1,6 @@
 """Flags, summaries and failures of a run."""
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -17,14 +16,11 @@ import grpc
 import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    DirectOptions,
     PipelineOptions,
     S3Options,
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.transforms.userstate import CombiningValueStateSpec
 from apache_beam.utils import subprocess_server
 
 from streamveil import io
@@ -33,14 +29,13 @@ from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines import job_servers, launch, options
-from streamveil.pipelines.beam_flags import BeamFlags
+from streamveil.pipelines.beam_flags import check_flags
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.options import FORMATS
-from streamveil.pipelines.flags import beams_names, names_of
-from streamveil.pipelines.flink import add_flink_options
-from streamveil.pipelines.jobs import EventOptions
-from streamveil.pipelines.launch import beams_parser, parse_flags, run
-from streamveil.pipelines.per_record import STATISTICS
+from streamveil.pipelines.execution import Execution
+from streamveil.pipelines.graphs import STATISTICS
+from streamveil.pipelines.launch import run
+from streamveil.pipelines.plans import RECORD_PLANS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms.slots.state_fence import StateWentBack
 
@@ -163,6 +158,37 @@ def test_help_does_not_wait_for_beam():
     assert not imported
 
 
+def test_no_command_without_a_runner_waits_for_beam(job, toolbox):
+    """Of a file, questions about it, a state that goes on, devices, and records."""
+    job.write("questions.yaml", "base_slot: 1d\nquestions: [{name: all}]\n")
+    asked = dict.fromkeys(("value_column", "slot", "domain"))
+    asked |= {"questions": job.path("questions.yaml"), "output": job.path("answers")}
+    state = {"state": job.path("state"), "start": "2024-01-01", "output": job.path("kept.jsonl")}
+    sums = {"statistic": "count", "budget": "inverse:1", "budget_column": "fare", **RECORDS}
+    (job.folder / "fares.csv").write_text("fare\n1\n2\n")
+    local = toolbox.Job(job.folder, "collect").arguments(output=job.path("reports.jsonl"))
+    record = {"input": job.path("fares.csv"), "output": job.path("sums.csv"), **sums}
+    commands = [
+        job.arguments(rejected=job.path("rejected.jsonl"), ledger=job.path("ledger.csv")),
+        job.arguments("--dry_run", output=job.path("none.jsonl")),
+        job.arguments(**asked),
+        job.arguments(**state),
+        job.arguments("--resume", **state),
+        local,
+        ["per-record", *(f"--{name}={value}" for name, value in record.items())],
+    ]
+    codes, imported, said = without_beam(commands)
+    assert codes == [0] * len(commands), said
+    assert not imported
+
+
+def test_a_state_is_not_for_a_runner(job):
+    words = ("--state=s is for passes in this process", "--runner=PrismRunner asks for a runner")
+    job.refused(*words, state="s", start="2024-01-01", runner="PrismRunner")
+
+
+RECORDS = {"value_max": "9", "epsilon_max": "1"}
+
 WRONG = {
     "input": ("nowhere.csv", "no file matches 'nowhere.csv'"),
     "requirements": ("nobody.csv", "no file matches 'nobody.csv'"),
@@ -208,7 +234,7 @@ def test_other_names_of_options(command, old, new):
 def test_what_is_declared_without_beam_is_what_is_read_with_it():
     assert options.LAYOUTS == io.LAYOUTS
     assert tuple(io.DATASETS) == FORMATS
-    assert tuple(STATISTICS) == options.STATISTICS
+    assert tuple(STATISTICS) == tuple(RECORD_PLANS) == options.STATISTICS
 
 
 @pytest.mark.slow
@@ -217,8 +243,9 @@ def test_a_missing_library_of_google_is_no_news(job):
     folder = job.folder / "hidden" / "apitools"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("raise ImportError('not installed')\n")
+    arguments = job.arguments("--runner=FnApiRunner", "--dry_run")
     done = subprocess.run(
-        [sys.executable, "-m", "streamveil.pipelines.main", *job.arguments("--dry_run")],
+        [sys.executable, "-m", "streamveil.pipelines.main", *arguments],
         env={**os.environ, "PYTHONPATH": str(folder.parent)},
         capture_output=True,
         text=True,
@@ -285,19 +312,11 @@ WRONG_FLAGS = [
     (["collect", "--slot=1d"], "--input is missing"),
     (["per-record", "--statistic=count"], "--input is missing"),
     (["demo", "--mechanism=laplace"], "'laplace'"),
-    (["demo", "--runnr=x"], "did you mean --runner?"),
     (["evaluate"], "--streams is missing"),
     (["evaluate", "--streams=sinus"], "'sinus' is unknown"),
     (["evaluate", "--streams=sin", "--mechanisms=abp"], "'abp' is unknown"),
-    (["evaluate", "--streams=sin", "--seed=3"], "did you mean --seeds?"),
-    (["evaluate", "--streams=sin", "--slot=100"], "or did you mean --slots?"),
     (["evaluate", "--streams=sin", "--page=p.pdf"], "end the name in .html"),
     (["evaluate", "--per_record=zipf-5", "--runs=2"], "--runs=2"),
-    (["release", "--domian=a,b"], "did you mean --domain?"),
-    (["release", "--inptu=a"], "did you mean --input?"),
-    (["release", "--checkpoint_interval=1"], "did you mean --checkpointing_interval?"),
-    (["release", "--runner", "PrismRunner", "--wholly_unknown=1"], "release --help"),
-    (["release", "--slot=1d", "stray"], "unknown option stray"),
     (["collect", "--epsilon=1"], "every user has a requirement"),
     (["collect", "--max_contributions=2"], "a device reports one"),
 ]
@@ -313,7 +332,6 @@ def test_what_is_wrong_is_told_without_waiting_for_beam(job):
             (["per-record", *(f"--{k}={v}" for k, v in {**SUM, **flags}.items() if v)], words)
             for flags, words in WRONG_STATISTIC
         ),
-        (job.arguments("--runner=FlinkRunner", slot="1y"), "'1y'"),
         *WRONG_FLAGS,
     ]
     codes, imported, said = without_beam([flags for flags, _ in cases])
@@ -347,12 +365,21 @@ def test_unknown_flag(job, flag, hint):
     assert job.files() == before
 
 
-def test_no_flag_of_beam_is_unknown_before_beam_is_asked():
-    flink = argparse.ArgumentParser(add_help=False)
-    add_flink_options(flink)
-    beams = set(names_of(beams_parser()))
-    assert "--runner" in beams
-    assert beams - {*beams_names(), *names_of(flink)} == set()
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        (["demo", "--runnr=x"], "did you mean --runner?"),
+        (["evaluate", "--streams=sin", "--seed=3"], "did you mean --seeds?"),
+        (["evaluate", "--streams=sin", "--slot=100"], "or did you mean --slots?"),
+        (["release", "--checkpoint_interval=1"], "did you mean --checkpointing_interval?"),
+        (["release", "--runner", "PrismRunner", "--wholly_unknown=1"], "release --help"),
+        (["release", "--slot=1d", "stray"], "unknown option stray"),
+    ],
+)
+def test_unknown_flags_of_other_commands_and_of_beam(toolbox, flags, hint):
+    outcome = toolbox.run(*flags)
+    assert outcome.code == 2
+    assert hint in outcome.message
 
 
 def test_hint_is_no_other_thing(job):
@@ -377,14 +404,13 @@ def test_flag_without_its_value(job):
 def test_flags_of_another_command_are_unknown(flag):
     """Taken and ignored, they would seem to have worked."""
     with pytest.raises(ConfigurationError, match="unknown option"):
-        parse_flags("demo", [flag])
+        read("demo", [flag])
 
 
 def test_flags_reach_beam():
-    given = ["--runner=SomeRunner", "--slot=1h"]
-    options = parse_flags("release", given)
-    assert options.view_as(StandardOptions).runner == "SomeRunner"
-    assert options.view_as(EventOptions).slot == "1h"
+    execution = Execution.of(["--runner=SomeRunner"])
+    assert execution.options.view_as(StandardOptions).runner == "SomeRunner"
+    assert not execution.here
 
 
 @pytest.mark.parametrize(
@@ -392,7 +418,8 @@ def test_flags_reach_beam():
 )
 def test_flags_of_flink_reach_beam(flag, value):
     given = [f"--finish_bundle_before_checkpointing{flag}", "--checkpointing_interval=1000"]
-    known = parse_flags("release", given)
+    check_flags("release", given, ())
+    known = Execution.of(given).options
     told = known.get_all_options(drop_default=True)
     assert told["finish_bundle_before_checkpointing"] is value
     assert told["checkpointing_interval"] == 1000
@@ -410,14 +437,6 @@ def test_wrong_flags_of_flink(job, flag, reason):
     outcome = job(flag)
     assert outcome.code == 2
     assert reason in outcome.message
-
-
-def test_all_commands_fit_into_one_process():
-    """Beam reads the options of all classes that it knows, so none may be in two of them."""
-    for module in ("collect", "demo", "per_record", "release"):
-        importlib.import_module(f"streamveil.pipelines.{module}")
-    given = PipelineOptions(["--slot=1h", "--window=3", "--follow=1m"]).get_all_options()
-    assert [given[name] for name in ("slot", "window", "follow")] == ["1h", 3, "1m"]
 
 
 # ---- summaries -------------------------------------------------------------------------------
@@ -462,17 +481,6 @@ def test_summary_of_nothing():
     assert [line.split(":")[0] for line in lines] == ["events"]
 
 
-def test_flags_are_parsed_once_for_each_kind_and_all_views_share_them():
-    flags = BeamFlags(["--experiments=one", "--direct_num_workers=3"])
-    assert flags.view_as(DirectOptions).direct_num_workers == 3
-    assert flags.view_as(DirectOptions) is flags.view_as(DirectOptions)
-    flags.view_as(DirectOptions).direct_num_workers = 2
-    flags.view_as(DebugOptions).add_experiment("two")
-    plain = PipelineOptions(["--experiments=one", "--direct_num_workers=2"])
-    plain.view_as(DebugOptions).add_experiment("two")
-    assert flags.get_all_options(drop_default=True) == plain.get_all_options(drop_default=True)
-
-
 @pytest.mark.parametrize(
     ("flags", "started"),
     [([], 0), (["--direct_num_workers=1"], 1), (["--experiments=a"], 1)],
@@ -501,23 +509,6 @@ def test_a_runner_of_this_process_sends_bundles_whole(job, monkeypatch):
         os.remove(job.path(written))
     job.done("--direct_running_mode=multi_threading", "--direct_num_workers=2")
     assert limits == [0]
-
-
-def test_what_needs_a_runner_gets_one():
-    seen = []
-    spec = CombiningValueStateSpec("sum", sum)
-
-    class Adds(beam.DoFn):
-        def process(self, element, total=beam.DoFn.StateParam(spec)):
-            total.add(element[1])
-            metrics.count(metrics.EVENTS_READ, 1)
-
-    def build(pipeline):
-        seen.append(pipeline)
-        pipeline | beam.Create([(0, 1), (0, 2)]) | beam.ParDo(Adds())
-
-    assert run(build, BeamFlags([]), "x").counters[metrics.EVENTS_READ] == 2
-    assert len(seen) == 1
 
 
 # ---- failures --------------------------------------------------------------------------------
@@ -752,10 +743,9 @@ S3 = "http://localhost:1"
 
 @pytest.mark.parametrize("flags", [[f"--s3_endpoint_url={S3}"], ["--s3_endpoint_url", S3]])
 def test_options_of_filesystems_are_set_and_ask_for_no_runner(flags):
-    options = parse_flags("release", ["--input=a.csv", *flags, "--processes=2"])
-    assert not options.of_beam
+    assert Execution.of(flags).here
     assert FileSystems._pipeline_options.view_as(S3Options).s3_endpoint_url == S3
-    assert parse_flags("release", [*flags, "--runner=FnApiRunner"]).of_beam
+    assert Execution.of([*flags, "--runner=FnApiRunner"]).of_runner == ["--runner=FnApiRunner"]
 
 
 @pytest.mark.parametrize("command", ["plan", "card", "evaluate", "audit"])

@@ -23,7 +23,7 @@ from streamveil.io.faults import fault_in_reading, is_memory_short
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines import follow
-from streamveil.pipelines.errors import WorkerDied, may_pass
+from streamveil.pipelines.errors import may_pass
 from streamveil.pipelines.main import main
 
 NOBODY = 65534
@@ -348,7 +348,6 @@ def test_what_may_pass():
     assert may_pass(caused)
     for error in (
         MachineFault("x"),
-        WorkerDied("x"),
         MemoryError(),
         RuntimeError("OSError: [Errno 24] Too many open files [while running 'Read']"),
         RuntimeError("pyarrow.lib.ArrowMemoryError: malloc of size 5 failed"),

@@ -15,10 +15,7 @@ import streamveil as sv
 from streamveil.engine.count import bounds_choice
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.io import read_table
-from streamveil.pipelines.jobs import EventOptions, JobOptions, given_by, in_time
-from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.questions import QuestionsJob
-from streamveil.pipelines.release import ReleaseOptions
 
 UTC = dt.timezone.utc
 QUESTIONS = """\
@@ -471,12 +468,10 @@ def test_answers_one_by_one(job):
 
 def test_a_stream_settles_where_there_are_checkpoints(job):
     flags = {"input": "watch:in/*.csv", "output": "folder:a", "ledger": None}
-    arguments = job.arguments(
+    given = job.asked(
         *("--runner=FlinkRunner", "--checkpointing_interval=2500"), **flags, start="2024-01-01"
     )
-    options = parse_flags("release", arguments[1:])
-    given = given_by(options, EventOptions, JobOptions, ReleaseOptions)
-    assert in_time(QuestionsJob.of(given), options).transform.settle == 2_500_000
+    assert QuestionsJob.of(*given).plan.settle == 2_500_000
 
 
 @pytest.mark.parametrize("command", ["collect", "per-record"])

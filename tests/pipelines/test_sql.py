@@ -32,9 +32,7 @@ def released(job, name="out.jsonl"):
     return [row["counts"] for row in job.rows(name)]
 
 
-@pytest.mark.parametrize(
-    "more", [(), ("--processes=2",), ("--runner=FnApiRunner",)], ids=["here", "processes", "runner"]
-)
+@pytest.mark.parametrize("more", [(), ("--runner=FnApiRunner",)], ids=["here", "runner"])
 def test_release(job, sql, more):
     letters = job.path("rejected.jsonl")
     outcome = job.done(*more, **sql(), rejected=letters, max_rejected=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamveil.pipelines.launch import FlinkOptions, parse_flags
+from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.pipelines.release import ReleaseJob
 
 SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"
@@ -103,16 +103,15 @@ def test_a_stream_on_spark_is_refused(job, google):
 def test_slots_settle_where_there_are_checkpoints(job, chosen):
     flags = ("--checkpointing_interval=2500", "--num_concurrent_checkpoints=1")
     flags = (f"--runner={chosen}", *flags, "--unaligned_checkpoint_enabled")
-    options = parse_flags("release", job.arguments(*flags, **WATCHED)[1:])
-    assert ReleaseJob.of(options).transform.settle == 2_500_000
-    assert options.view_as(FlinkOptions).finish_bundle_before_checkpointing
+    given, execution = job.asked(*flags, **WATCHED)
+    assert ReleaseJob.of(given, execution).plan.settle == 2_500_000
+    assert execution.options.view_as(FlinkOptions).finish_bundle_before_checkpointing
 
 
 def test_slots_of_a_bounded_input_need_not_settle(job):
     job.lines("u1,A,2024-01-01T00:00:00Z")
     flags = ("--runner=FlinkRunner", "--checkpointing_interval=2500")
-    options = parse_flags("release", job.arguments(*flags)[1:])
-    assert ReleaseJob.of(options).transform.settle is None
+    assert ReleaseJob.of(*job.asked(*flags)).plan.settle is None
 
 
 @pytest.mark.parametrize(

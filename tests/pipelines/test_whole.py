@@ -1,19 +1,23 @@
 """A step that fails, on a runner that drops what it was given and goes on: nothing comes of it.
 
-Prism does so until the job is torn down. Here it is done to every element of every step of a run,
-one in each run: a file is then written as it would have been, or not at all.
+Prism does so until the job is torn down. Here FnApiRunner does it to every element of every step of
+a job, those of Beam's own transforms as well, one in each run: a file is then written as it would
+have been, or not at all.
 """
 
 import os
+from collections import Counter
+from functools import partial, update_wrapper
 
 import apache_beam as beam
 import pytest
-from apache_beam.runners.runner import PipelineRunner
-from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.pipeline import PipelineVisitor
 
-from streamveil.pipelines import collect, per_record, release
-from streamveil.pipelines.in_memory import steps
-from streamveil.pipelines.launch import parse_flags
+from streamveil.pipelines import commands, graphs
+from streamveil.pipelines.collect import CollectJob
+from streamveil.pipelines.execution import Execution
+from streamveil.pipelines.per_record import job_of
+from streamveil.pipelines.release import ReleaseJob
 
 EVENTS = (
     "u1,A,2024-01-01T08:00:00Z,1",
@@ -48,10 +52,11 @@ JOBS = {
         },
     },
 }
+ON_RUNNER = Execution(("--runner=FnApiRunner",))
 OF = {
-    "release": release.ReleaseJob.of,
-    "collect": collect.job_of,
-    "per-record": per_record.job_of,
+    "release": (ReleaseJob.of, graphs.build),
+    "collect": (CollectJob.of, graphs.build),
+    "per-record": (job_of, graphs.build_per_record),
 }
 
 
@@ -59,51 +64,66 @@ class GoesOn:
     """A runner on which elements that a step fails on are gone, and all else goes on."""
 
     def __init__(self):
-        self.dropped, self.taken, self.errors = None, [], []
+        self.begin(None)
 
-    def take(self, step, element):
-        self.taken.append(step.label)
-        if len(self.taken) - 1 == self.dropped:
-            return
+    def begin(self, dropped):
+        """Forget the last run; the next drops that element, a step and a number, if not None."""
+        self.dropped, self.taken, self.errors = dropped, Counter(), []
+
+    @property
+    def elements(self):
+        """All that were taken: steps, and numbers of what each was given."""
+        return [(step, number) for step, taken in self.taken.items() for number in range(taken)]
+
+    def take(self, step, process):
+        """What a step gives for its next element, if `process` does it."""
+        element = step, self.taken[step]
+        self.taken[step] += 1
+        if element == self.dropped:
+            return []
         try:
-            outputs = list(step._fn.process(element, *step._args, **step._kwargs) or ())
+            return list(process() or ())
         except Exception as error:
             self.errors.append(error)
-        else:
-            step._give_all(outputs)
+            return []
 
-    def run(self, build, dropped=None):
-        """Take a job through its steps, and drop the element with that number of all."""
-        self.dropped, self.taken, self.errors = dropped, [], []
-        pipeline = beam.Pipeline(runner=PipelineRunner())
-        build(pipeline)
-        assert steps.run_steps(pipeline) is not None
+    def run(self, pipeline, dropped=None):
+        """Take a job through its steps, and drop that element."""
+        self.begin(dropped)
+        pipeline.run().wait_until_finish()
+        assert dropped is None or dropped in self.elements
+
+
+GOES_ON = GoesOn()
+"""The only one: workers, threads of this process, take copies of steps, which find it here."""
+
+
+class Process:
+    """What a step does with an element, as `GOES_ON` takes it."""
+
+    def __init__(self, step, process):
+        update_wrapper(self, process)  # Beam looks at the signature
+        self.step = step
+
+    def __call__(self, *args, **kwargs):
+        return GOES_ON.take(self.step, partial(self.__wrapped__, *args, **kwargs))
+
+
+class Wrapping(PipelineVisitor):
+    """Lets `GOES_ON` take what the steps of a pipeline are given."""
+
+    def visit_transform(self, applied):
+        if isinstance(applied.transform, beam.ParDo):
+            fn = applied.transform.fn
+            fn.process = Process(applied.full_label, fn.process)
 
 
 @pytest.fixture
-def goes_on(monkeypatch):
-    made = GoesOn()
-    give, begin = steps._Step.give, steps._Do.__init__
-
-    def unwrapped(step, element, tag=None):  # steps that gather a bundle wrap what they give
-        give(step, element.value if isinstance(element, WindowedValue) else element, tag)
-
-    def named(step, applied, takers, processes):
-        step.label = applied.full_label
-        begin(step, applied, takers, processes)
-
-    monkeypatch.setattr(steps._Do, "__init__", named)
-    monkeypatch.setattr(steps._Step, "give", unwrapped)
-    monkeypatch.setattr(steps._Do, "take", lambda step, element: made.take(step, element))
-    return made
-
-
-@pytest.fixture
-def build(toolbox, tmp_path):
-    """What builds a job of that name, which writes into a folder."""
+def compose(toolbox, tmp_path):
+    """What makes the pipeline of a job of that name, which writes into a folder."""
     (tmp_path / "out").mkdir()
 
-    def build(name):
+    def compose(name):
         command = name.split()[0]
         job = toolbox.Job(tmp_path, command)
         job.requirements(dict.fromkeys(("u1", "u2", "u3"), (1, 4000.0)))
@@ -114,10 +134,14 @@ def build(toolbox, tmp_path):
         for number, lines in enumerate((EVENTS, MORE)):
             job.write(f"events-{number}.csv", "\n".join(("user,value,time,amount", *lines)) + "\n")
         flags |= {"input": job.path("events-*.csv"), "noise_key": job.key()}
-        argv = job.arguments(**flags)[1:]
-        return OF[command](parse_flags(command, argv)).build
+        given, _ = commands.read(command, job.arguments(**flags)[1:])
+        of, build = OF[command]
+        pipeline = beam.Pipeline(options=ON_RUNNER.options)
+        build(of(given, ON_RUNNER), pipeline)
+        pipeline.visit(Wrapping())
+        return pipeline
 
-    return build
+    return compose
 
 
 def written(folder):
@@ -130,16 +154,17 @@ def written(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
-def test_whatever_is_lost_nothing_is_written_that_is_not_whole(goes_on, build, tmp_path, name):
-    goes_on.run(build(name))
-    whole, steps_of = written(tmp_path), goes_on.taken
-    assert not goes_on.errors
+def test_whatever_is_lost_nothing_is_written_that_is_not_whole(compose, tmp_path, name):
+    pipeline = compose(name)
+    GOES_ON.run(pipeline)
+    whole, elements = written(tmp_path), GOES_ON.elements
+    assert not GOES_ON.errors
     wanted = {"out.jsonl"} | ({"ledger.jsonl"} if name != "per-record" else set())
     assert set(whole) == wanted | ({"revisions.jsonl"} if "revise" in JOBS[name] else set())
     refused = 0
-    for dropped, step in enumerate(steps_of):
-        goes_on.run(build(name), dropped)
+    for dropped in elements:
+        GOES_ON.run(pipeline, dropped)
         found = written(tmp_path)
-        assert found.items() <= whole.items(), step
+        assert found.items() <= whole.items(), dropped
         refused += not found
-    assert refused > len(steps_of) / 3
+    assert refused > len(elements) / 3

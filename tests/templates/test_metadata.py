@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from google.cloud.dataflow_v1beta3.types import TemplateMetadata
 from google.protobuf import json_format
 
+from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flex import TEMPLATES, write_metadata
 from streamveil.pipelines.main import main
 
@@ -76,9 +76,9 @@ def test_parameters_are_options_of_the_command(name, capsys):
 
 @EVERY
 def test_defaults_are_those_of_the_options_and_match(name):
-    usual = PipelineOptions([]).get_all_options()
+    usual = COMMANDS[TEMPLATES[name].command].strict().parse_args([])
     for parameter in parameters(name).values():
-        default = usual[parameter["name"]]
+        default = getattr(usual, parameter["name"])
         assert parameter.get("defaultValue") == (None if default is None else str(default))
         if default is not None:
             assert parameter["isOptional"]

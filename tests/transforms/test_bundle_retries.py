@@ -13,7 +13,6 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
-from streamveil.engine.encode.passes import Pass
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence import Limit
@@ -22,7 +21,6 @@ from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInT
 from streamveil.transforms.counting.map_changes import _MapChangesFn
 from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
-from streamveil.transforms.slots.passes import SplitByPass, _SplitByPassFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
 
@@ -49,16 +47,14 @@ def rows(seed):
 
 
 class Bounded(beam.PTransform):
-    """All events at once, through the step that picks those of a pass."""
+    """All events at once."""
 
     def __init__(self, kit, transform):
         super().__init__()
         self.kit, self.transform = kit, transform
 
     def expand(self, pbegin):
-        batches = pbegin | beam.Create([self.kit.batch(rows(s)) for s in range(3)], reshuffle=False)
-        due = Pass(0, 0, LAST)
-        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
+        return pbegin | beam.Create([self.kit.batch(rows(s)) for s in range(3)], reshuffle=False)
 
 
 class Unbounded(Bounded):
@@ -76,14 +72,13 @@ class Unbounded(Bounded):
             stream.advance_watermark_to(slot * hour + 1)
         stream.advance_watermark_to_infinity()
         batches = pbegin | stream.with_output_types(pa.RecordBatch)
-        due = Pass(0, 0, LAST)
         self.transform.heartbeat = beam.Create(range(LAST + 1))
-        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
+        return batches
 
 
 STAGES = {
-    Bounded: [_SplitByPassFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
-    Unbounded: [_SplitByPassFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+    Bounded: [_MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Unbounded: [_MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
 }
 # Where requirements change.
 CHANGING = {

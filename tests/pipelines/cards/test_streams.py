@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from apache_beam.io.filesystem import FileSystem
 
-from streamveil.pipelines import jobs
+from streamveil.pipelines import jobs, launch
 from streamveil.pipelines.cards import statement
 from streamveil.pipelines.cards.files import read_card, write_card
 from streamveil.pipelines.cards.registry_form import deployment_of
@@ -46,7 +46,7 @@ class Stream:
     def launched(self, how=None, **flags):
         """Launch it over an input without an end, where the runner does `how`."""
         flags = {**self.flags, "input": f"watch:{self.job.path('in')}/*.csv", **flags}
-        with mock.patch.object(jobs, "run", side_effect=how or KeyboardInterrupt):
+        with mock.patch.object(launch, "run", side_effect=how or KeyboardInterrupt):
             return self.job(RUNNER, **flags)
 
     @property
@@ -332,7 +332,7 @@ def test_windows_of_records_without_an_end_are_checked(job, toolbox, schema):
         return [f"--{name}={value}" for name, value in {**given, **more}.items()]
 
     watched = flags(input=f"watch:{job.path('in')}/*.csv")
-    with mock.patch.object(jobs, "run", side_effect=KeyboardInterrupt):
+    with mock.patch.object(launch, "run", side_effect=KeyboardInterrupt):
         toolbox.run("per-record", *watched, RUNNER)
     schema.validate(read_card(given["card"]))
     ended = flags(input=job.path("paid.csv"), end=f"{FIRST}T09:00:00Z", card=job.path("ended.json"))
@@ -755,7 +755,7 @@ def test_limits_that_a_run_may_choose_are_all_in_the_card_of_its_launch(stream):
     """Whoever chose one that is not among them did not keep what was promised."""
     stream.job.requirements(dict.fromkeys(USERS, (15, 4.0)))
     flags = {**stream.flags, "end": str(FIRST + dt.timedelta(40)), "max_slots": "auto"}
-    with mock.patch.object(jobs, "run", side_effect=KeyboardInterrupt):
+    with mock.patch.object(jobs, "run_here", side_effect=KeyboardInterrupt):
         stream.job(**flags)
     (one,) = stream.card["promise"]["classes"]
     assert None in one["limit"]["max_slots"]

@@ -12,7 +12,7 @@ import streamveil as sv
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.portfolio.reading import portfolio_of
 from streamveil.pipelines.in_memory.options import options_of
-from streamveil.pipelines.jobs import EventOptions
+from streamveil.pipelines.options import add_shared_options
 from streamveil.pipelines.yaml import _parsed
 
 EVENTS = pd.DataFrame({"user": ["u0"], "place": ["cafe"], "time": ["2024-05-01"], "n": [1.0]})
@@ -177,4 +177,4 @@ def test_options_are_any_kind_of_number():
 def test_forms_of_times_are_listed_with_their_commas():
     forms = ["%d.%m.%Y", "%b %d, %Y"]
     assert options_of("release", {"time_format": forms}).time_format == "\n".join(forms)
-    assert _parsed((EventOptions,), {"time_format": forms}).time_format == "\n".join(forms)
+    assert _parsed((add_shared_options,), {"time_format": forms}).time_format == "\n".join(forms)

@@ -1,0 +1,52 @@
+"""How a command runs: here, in this process, or on a runner of Beam, with its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from streamveil.pipelines.flags import is_of_filesystem
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Flags of Beam that a command was given, and what follows from them."""
+
+    flags: Sequence[str] = ()
+    """With their values, each of which Beam knows."""
+
+    @classmethod
+    def of(cls, flags: Sequence[str]) -> Execution:
+        """Take the flags of a command that are not its own, and let filesystems take theirs."""
+        if flags:  # else Beam, which takes a second to import, may not be needed
+            from streamveil.io.remote_filesystems import take_options
+
+            take_options(flags)
+        return cls(tuple(flags))
+
+    @property
+    def of_runner(self) -> list[str]:
+        """The flags that do not just say how files are reached: they ask for a runner."""
+        return [
+            flag
+            for before, flag in pairwise(["", *self.flags])
+            if not (is_of_filesystem(flag) or (is_of_filesystem(before) and flag[:1] != "-"))
+        ]
+
+    @property
+    def here(self) -> bool:
+        """Whether the command runs in this process, without a runner."""
+        return not self.of_runner
+
+    @cached_property
+    def options(self) -> PipelineOptions:
+        """The flags as Beam reads them."""
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        return PipelineOptions(list(self.flags))

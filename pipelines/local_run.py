@@ -1,0 +1,106 @@
+"""A bounded input through a plan, in this process: from where events are to where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from streamveil.engine import metrics
+from streamveil.engine.messages import REJECTED, Output
+from streamveil.engine.per_record.records_plan import RecordsPlan
+from streamveil.engine.run import (
+    release_histograms,
+    release_local,
+    release_queries,
+    release_records,
+)
+from streamveil.engine.stream.histogram_plan import HistogramPlan
+from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.io.result_files import Destination
+from streamveil.mechanisms.core.records import InputLost
+from streamveil.pipelines.summary import Summary
+
+Plan = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
+Source = Iterable[Output]
+"""Batches of events, and other outputs that are not for the engine, such as dead letters."""
+Take = Callable[[Output], None]
+
+
+def run_here(
+    plan: Plan, sources: Sequence[Source], destinations: Mapping[str | None, Destination]
+) -> Summary:
+    """Release what a plan says, and write it when all of it is there.
+
+    Args:
+        plan: what is released.
+        sources: events, and perhaps changes of requirements.
+        destinations: of outputs, by tag; they are written in this order. Other outputs are dropped.
+
+    Raises:
+        InputLost: if too much of the input is lost; then only dead letters are written.
+        Exception: what the engine raises, and writing.
+    """
+
+    def take(output: Output) -> None:
+        destination = destinations.get(output.tag)
+        if destination is not None:
+            destination.add(output.value)
+
+    try:
+        summary = run_plan(plan, sources, take)
+    except InputLost:
+        if REJECTED in destinations:
+            destinations[REJECTED].write()
+        raise
+    for destination in destinations.values():
+        destination.write()
+    return summary
+
+
+def run_plan(plan: Plan, sources: Sequence[Source], take: Take) -> Summary:
+    """Release what a plan says; gives what was counted.
+
+    Args:
+        plan: what is released.
+        sources: events, and perhaps changes of requirements.
+        take: called with every output of the engine, and of the sources what is not for it.
+
+    Raises:
+        Exception: what the engine raises.
+    """
+    with metrics.counting() as counts:
+        for output in _outputs(plan, [_batches(source, take) for source in sources]):
+            take(output)
+    use = counts.largest.get(metrics.WINDOW_USE)
+    return Summary.of_metrics(counts.counters, () if use is None else (use,))
+
+
+def _outputs(plan: Plan, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[Output]:
+    if isinstance(plan, HistogramPlan):
+        return release_histograms(plan, *inputs)
+    (events,) = inputs
+    if isinstance(plan, QueryPlan):
+        return release_queries(plan, events)
+    if isinstance(plan, LocalPlan):
+        return release_local(plan, events)
+    return release_records(plan.plan(), events)
+
+
+def _batches(source: Source, take: Take) -> Iterator[pa.RecordBatch]:
+    for output in source:
+        if output.tag is None:
+            yield output.value
+        else:
+            take(output)
+
+
+def count_letters(outputs: Iterable[Output]) -> Iterator[Output]:
+    """The same outputs; the dead letters of a reader among them are counted as events read."""
+    for output in outputs:
+        if output.tag == REJECTED:
+            lost = output.value.num_rows
+            metrics.count(metrics.EVENTS_READ, lost)
+            metrics.count(metrics.REJECTED_PREFIX + output.value.column("reason")[0].as_py(), lost)
+        yield output
