@@ -110,18 +110,3 @@ def test_a_pipeline_that_prism_refuses(prism):
     ).err
     for words in ("Prism refuses the pipeline", "beam:transform:pubsub_read", "another --runner"):
         assert words in said
-
-
-@pytest.mark.prism
-@pytest.mark.parametrize("forever", [False, True], ids=["windows", "forever"])
-def test_a_run_goes_on_from_the_state_of_the_last(prism, forever):
-    budget = {"guarantee": "infinite", "epsilon": 2, "requirements": None} if forever else {}
-    common = {"start": "2024-01-01", "noise_key": prism.key(), **budget}
-    run(prism, end="2024-01-04", **common)
-    state = {"state": prism.path("state"), "output": prism.path("part.jsonl")}
-    for hour, more in (("02T12", ()), ("05T00", ("--resume",))):
-        clock = prism.write("clock", f"2024-01-{hour}:00:00Z")
-        run(prism, *more, end="2024-01-04", clock_file=clock, **state, **common)
-    parts = [prism.json_rows(f"part-{number:08d}.jsonl") for number in (1, 2)]
-    assert [len(part) for part in parts] == [1, 2]
-    assert [*parts[0], *parts[1]] == prism.json_rows("out.jsonl")
