@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from streamveil.io import filesystems
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import UTC_MICROSECONDS, TableForm, write_tables
+from streamveil.io.tables import UTC_MICROSECONDS, TableForm, stage_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -193,14 +194,28 @@ def write_answers(
 
     Raises ConfigurationError for a folder that cannot be made.
     """
+    with ExitStack() as block:
+        return stage_answers(block, folder, portfolio, answers, prefix)
+
+
+def stage_answers(
+    block: ExitStack,
+    folder: str,
+    portfolio: Portfolio,
+    answers: Iterable[SlotAnswer],
+    prefix: str = "",
+) -> list[str]:
+    """The same; the files get their names when the block ends: all are whole, or none.
+
+    Raises ConfigurationError for a folder that cannot be made.
+    """
     by_question: dict[str, list[SlotAnswer]] = {question.name: [] for question in portfolio}
     for answer in answers:
         by_question[answer.question].append(answer)
     make_folder(folder)
-    files = answer_files(folder, portfolio, prefix)
-    tables = {}
+    paths = answer_files(folder, portfolio, prefix)
     for question in portfolio:
         in_order = sorted(by_question.pop(question.name), key=lambda one: (one.end, -one.start))
-        tables[files[question.name]] = answers_batch(in_order, answer_schema(question))
-    write_tables(tables)
-    return list(files.values())
+        schema = answer_schema(question)
+        stage_table(block, paths[question.name], schema, [answers_batch(in_order, schema)])
+    return list(paths.values())

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from streamveil.io.answers import write_answers
+from streamveil.io.answers import stage_answers
 from streamveil.io.formats import output_format_of
-from streamveil.io.tables import TableForm, write_table
+from streamveil.io.tables import TableForm, stage_table
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
 
-class Destination(Protocol):
-    """Where results of a kind go."""
+class Results(Protocol):
+    """Takes results of a kind, to keep them until all are there."""
 
     def add(self, result: Any) -> None:
         """Take one result."""
 
-    def write(self) -> None:
-        """Write all that were taken. Raises what writing does."""
+
+class Files(Results, Protocol):
+    """Writes results to one file or several."""
+
+    def write(self, block: ExitStack) -> None:
+        """Write all that were taken; the files get their names when the block ends.
+
+        Raises what writing does.
+        """
 
 
 @dataclass
@@ -58,10 +66,11 @@ class ResultFile:
             self._batches.append(self.form.convert(self._waiting))
             self._waiting.clear()
 
-    def write(self) -> None:
-        """Write the file. Raises as :func:`write_table`."""
+    def write(self, block: ExitStack) -> None:
+        """Write the file, as :func:`stage_table` does."""
         self._convert()
-        write_table(
+        stage_table(
+            block,
             self.path,
             self.form.schema,
             self._drained(),
@@ -90,6 +99,6 @@ class AnswerFiles:
         """Take one answer."""
         self._answers.append(result)
 
-    def write(self) -> None:
-        """Write the files. Raises as :func:`write_answers`."""
-        write_answers(self.folder, self.portfolio, self._answers, self.prefix)
+    def write(self, block: ExitStack) -> None:
+        """Write the files, as :func:`stage_answers` does."""
+        stage_answers(block, self.folder, self.portfolio, self._answers, self.prefix)

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from typing import Any, BinaryIO, NamedTuple
 
@@ -110,10 +111,27 @@ def write_table(
     Raises ConfigurationError for an unknown format or a type that the format cannot hold, and
     TypeError for a batch of another schema.
     """
+    with contextlib.ExitStack() as block:
+        stage_table(block, path, schema, batches, sort_by=sort_by, private=private)
+
+
+def stage_table(
+    block: contextlib.ExitStack,
+    path: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    sort_by: Sequence[str] = (),
+    private: bool = False,
+) -> None:
+    """Write a file as :func:`write_table` does, which gets its name when the block ends.
+
+    Of several in one block none gets its name before all are written; the last one is the first.
+    """
     write = _writer(path)
     if sort_by:
         batches = _sorted(pa.Table.from_batches(batches, schema), sort_by).to_batches()
-    with _whole(path, private) as handle:
+    with _staged(block, path, private) as handle:
         write(handle, schema, _grouped(schema, batches))
 
 
@@ -134,40 +152,42 @@ def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch
     return write_avro
 
 
-def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
-    """Write a batch to each of some files, as :func:`write_table` does: all are whole, or none.
-
-    They get their names one after another when all of them are written.
-    """
-    with contextlib.ExitStack() as stack:
-        for path, batch in tables.items():
-            write = _writer(path)
-            write(stack.enter_context(_whole(path)), batch.schema, [batch])
-
-
 def write_text(path: str, text: str, private: bool = False) -> None:
     """Write a text file as UTF-8, whole or not at all, as :func:`write_table` does."""
-    with _whole(path, private) as handle:
+    with contextlib.ExitStack() as block, _staged(block, path, private) as handle:
         handle.write(text.encode())
 
 
 @contextlib.contextmanager
-def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write that gets its name when the block has ended well."""
+def _staged(block: contextlib.ExitStack, path: str, private: bool = False) -> Iterator[BinaryIO]:
+    """A file to write, under a temporary name until the block has ended well."""
     require_filesystem(path)
     folder, name = filesystems.split(path)
     temporary = filesystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+    block.push(partial(_end, temporary, path))
+    with storing(path):
+        handle = _created(temporary, private)
+        with naming(path), contextlib.closing(handle):
+            yield handle
+            _send_empty(handle, temporary)
+
+
+def _end(temporary: str, path: str, fault: type[BaseException] | None, *_: object) -> None:
+    """Give a file its name, or where there was a fault delete it."""
     try:
-        with storing(path):
-            handle = _created(temporary, private)
-            with naming(path), contextlib.closing(handle):
-                yield handle
-                _send_empty(handle, temporary)
-            filesystems.give_name(temporary, path)
+        if fault is None:
+            with storing(path):
+                filesystems.give_name(temporary, path)
+            return
     except BaseException:
-        with contextlib.suppress(Exception):
-            filesystems.delete(temporary)
+        _delete(temporary)
         raise
+    _delete(temporary)
+
+
+def _delete(temporary: str) -> None:
+    with contextlib.suppress(Exception):
+        filesystems.delete(temporary)
 
 
 def _send_empty(handle: Any, path: str) -> None:

@@ -29,7 +29,7 @@ from streamveil.io.filesystems import require_filesystem
 from streamveil.io.formats import output_format_of
 from streamveil.io.places import is_bigquery
 from streamveil.io.releases import ledger_form, release_form
-from streamveil.io.result_files import Destination, ResultFile
+from streamveil.io.result_files import Files, ResultFile
 from streamveil.io.revisions import revision_form
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
 
     from streamveil.pipelines.follow import Following
+    from streamveil.pipelines.publishing import Published
 
 _PLACES = ("input", "output", "revisions", "ledger", "rejected")
 PUBSUB_IN_PASSES = ("input", "output", "revisions")
@@ -81,18 +82,10 @@ class Written(NamedTuple):
     name: str
     """What the step of a pipeline that writes them is called."""
     place: str
-    file: Callable[[], Destination]
+    file: Callable[[], Files]
     """Makes what writes them where the place is one of files. Raises ConfigurationError."""
     sink: Callable[[], beam.PTransform]
     """Makes what writes them on a runner, and to a stream. Raises ConfigurationError."""
-
-    def destination(self, execution: Execution, title: str) -> Destination:
-        """What takes them in this process."""
-        if not is_stream(self.place):
-            return self.file()
-        from streamveil.pipelines.publishing import Published  # Beam comes with it
-
-        return Published(self.sink(), execution, title)
 
     def check(self) -> beam.PTransform | None:
         """The sink of a stream; None for files. Raises ConfigurationError where it cannot be."""
@@ -100,6 +93,19 @@ class Written(NamedTuple):
             return self.sink()
         self.file()
         return None
+
+
+def written_here(
+    results: Mapping[str | None, Written], execution: Execution, title: str
+) -> tuple[dict[str | None, Files], dict[str | None, Published]]:
+    """What takes results in this process, by tag: files, and streams."""
+    files = {tag: one.file() for tag, one in results.items() if not is_stream(one.place)}
+    streams = {tag: one.sink() for tag, one in results.items() if is_stream(one.place)}
+    if not streams:
+        return files, {}
+    from streamveil.pipelines.publishing import Published  # Beam comes with it
+
+    return files, {tag: Published(sink, execution, title) for tag, sink in streams.items()}
 
 
 def following_of(given: Any, execution: Execution) -> Following | None:
@@ -359,14 +365,11 @@ class Job(Generic[P]):
         return run(partial(graphs.build, self), execution.options, title)
 
     def _run_here(self, execution: Execution, title: str) -> Summary:
-        destinations: dict[str | None, Destination] = {}
+        files, streams = written_here(self.results, execution, title)
         if self.rejected:
-            destinations[REJECTED] = ResultFile(self.rejected, REJECTED_FORM, private=True)
-        streams_first = sorted(self.results.items(), key=lambda one: not is_stream(one[1].place))
-        for tag, written in streams_first:
-            destinations[tag] = written.destination(execution, title)
+            files[REJECTED] = ResultFile(self.rejected, REJECTED_FORM, private=True)
         with progress(title):
-            return run_here(self.plan, self._sources(), destinations)
+            return run_here(self.plan, self._sources(), files, streams)
 
     def _sources(self) -> list[Source]:
         """What is read: events, and perhaps changes of requirements."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,9 +21,12 @@ from streamveil.engine.run import (
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
-from streamveil.io.result_files import Destination
+from streamveil.io.result_files import Files, Results
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.pipelines.summary import Summary
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.publishing import Published
 
 Plan = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
 Source = Iterable[Output]
@@ -29,33 +35,46 @@ Take = Callable[[Output], None]
 
 
 def run_here(
-    plan: Plan, sources: Sequence[Source], destinations: Mapping[str | None, Destination]
+    plan: Plan,
+    sources: Sequence[Source],
+    files: Mapping[str | None, Files],
+    streams: Mapping[str | None, Published] = MappingProxyType({}),
 ) -> Summary:
-    """Release what a plan says, and write it when all of it is there.
+    """Release what a plan says, and write it when all of it is there; gives what was counted.
+
+    Releases come last, so that none is anywhere before the ledger says what it cost.
 
     Args:
         plan: what is released.
         sources: events, and perhaps changes of requirements.
-        destinations: of outputs, by tag; they are written in this order. Other outputs are dropped.
+        files: where outputs go, by tag, releases first. None gets its name before all are written,
+            and the last one is the first.
+        streams: the same of streams and tables, to which outputs are sent then, the last one first.
+            Outputs that go nowhere are dropped.
 
     Raises:
         InputLost: if too much of the input is lost; then only dead letters are written.
         Exception: what the engine raises, and writing.
     """
+    kept: Mapping[str | None, Results] = {**files, **streams}
 
     def take(output: Output) -> None:
-        destination = destinations.get(output.tag)
-        if destination is not None:
-            destination.add(output.value)
+        results = kept.get(output.tag)
+        if results is not None:
+            results.add(output.value)
 
     try:
         summary = run_plan(plan, sources, take)
     except InputLost:
-        if REJECTED in destinations:
-            destinations[REJECTED].write()
+        if REJECTED in files:
+            with ExitStack() as block:
+                files[REJECTED].write(block)
         raise
-    for destination in destinations.values():
-        destination.write()
+    with ExitStack() as block:
+        for written in files.values():
+            written.write(block)
+    for stream in reversed([*streams.values()]):
+        stream.send()
     return summary
 
 

@@ -30,7 +30,7 @@ from streamveil.io import (
 from streamveil.io.answers import PORTFOLIO_LEDGER_FORM
 from streamveil.io.events import REJECTED_FORM, file_outputs, lenient_outputs
 from streamveil.io.releases import STATE_FORM, ledger_form, release_form
-from streamveil.io.result_files import AnswerFiles, Destination, ResultFile
+from streamveil.io.result_files import AnswerFiles, Files, ResultFile
 from streamveil.io.revisions import revision_form
 from streamveil.io.tables import TableForm
 from streamveil.mechanisms.registry import only_dynamic
@@ -104,7 +104,7 @@ class PassJob:
         if self.users is not None:
             self.users.write(self.folder / _USERS)
         with progress(f"streamveil {self.command}"):
-            summary = run_here(self._plan_of_pass(), self._sources(), self._destinations())
+            summary = run_here(self._plan_of_pass(), self._sources(), self._files())
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():
                 raise RuntimeError(f"the pass is done, but {self.folder / name} was not written")
@@ -207,12 +207,11 @@ class PassJob:
             paths = [glob.escape(path) for path in self.changes]
             yield from count_letters(file_outputs(paths, change_columns(paths)))
 
-    def _destinations(self) -> dict[str | None, Destination]:
+    def _files(self) -> dict[str | None, Files]:
         """Where outputs go, by the tag that the engine gives them."""
-        found: dict[str | None, Destination] = {}
+        found = self._released()
         if "rejected" in self.results:
             found[REJECTED] = ResultFile(self._path("rejected"), REJECTED_FORM, private=True)
-        found |= self._released()
         found[WAITING] = ResultFile(str(self.folder / _WAITING), _WAITING_FORM, private=True)
         found[STATE] = ResultFile(str(self.folder / _STATE), STATE_FORM, private=True)
         return found
@@ -220,7 +219,7 @@ class PassJob:
     def _path(self, kind: str) -> str:
         return str(self.folder / self.results[kind])
 
-    def _released(self) -> dict[str | None, Destination]:
+    def _released(self) -> dict[str | None, Files]:
         """Where goes what is released, and what it cost."""
         plan = self.plan
         assert not isinstance(plan, QueryPlan)
@@ -233,7 +232,7 @@ class PassJob:
             "releases": (None, partial(release_form, shares=shares, layout=layout)),
             "revisions": (REVISIONS, partial(revision_form, layout=layout)),
         }
-        found: dict[str | None, Destination] = {}
+        found: dict[str | None, Files] = {}
         for kind, (tag, form_of) in forms.items():
             if kind in self.results:
                 path = self._path(kind)
@@ -252,11 +251,11 @@ class AnswersPass(PassJob):
         """Never: where the end is moved on, slots that it cut are answered whole."""
         return False
 
-    def _released(self) -> dict[str | None, Destination]:
+    def _released(self) -> dict[str | None, Files]:
         """Where answers go, and what they cost."""
         assert isinstance(self.plan, QueryPlan)
         answers = AnswerFiles(str(self.folder), self.plan.portfolio, answers_kind(""))
-        found: dict[str | None, Destination] = {None: answers}
+        found: dict[str | None, Files] = {None: answers}
         if "ledger" in self.results:
             found[LEDGER] = ResultFile(self._path("ledger"), PORTFOLIO_LEDGER_FORM)
         return found

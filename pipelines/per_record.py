@@ -16,7 +16,7 @@ from streamveil.io import (
 )
 from streamveil.io.events import file_outputs
 from streamveil.io.per_record import PER_RECORD_FORM
-from streamveil.io.result_files import Destination, ResultFile
+from streamveil.io.result_files import ResultFile
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
@@ -31,6 +31,7 @@ from streamveil.pipelines.jobs import (
     in_time,
     run_with_card,
     telling_of_tables,
+    written_here,
 )
 from streamveil.pipelines.local_run import run_here
 from streamveil.pipelines.logs import tell
@@ -134,11 +135,9 @@ class PerRecordJob:
 
     def _run_here(self, execution: Execution, title: str) -> Summary:
         records = file_outputs(self.input, self.columns, silent=True, dialect=self.dialect)
-        destinations: dict[str | None, Destination] = {
-            None: self.written.destination(execution, title)
-        }
+        files, streams = written_here({None: self.written}, execution, title)
         with progress(title):
-            return run_here(self.plan, [records], destinations)
+            return run_here(self.plan, [records], files, streams)
 
 
 def job_of(given: Namespace, execution: Execution) -> PerRecordJob:

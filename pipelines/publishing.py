@@ -25,7 +25,7 @@ class Published:
         """Take one result."""
         self._results.append(result)
 
-    def write(self) -> None:
+    def send(self) -> None:
         """Send all, in order. Raises what :func:`run` does."""
         run(self._build, self.execution.options, self.title)
 

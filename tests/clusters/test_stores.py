@@ -208,13 +208,13 @@ def test_questions_a_folder_and_a_glob(store, capsys):
 
 
 @pytest.mark.parametrize("store", ALL, indirect=True)
-def test_several_processes_write_the_same(store, expected):
+def test_a_runner_writes_the_same(store, expected):
     folder = store.folder()
     lines = EVENTS.splitlines()
     for name, some in (("a", lines[1:90]), ("b", lines[90:])):
         store.put(f"{folder}/in/{name}.csv", "\n".join([lines[0], *some]) + "\n")
     flags = release_flags(store, folder, input=f"{folder}/in/*.csv")
-    assert main([*flags, "--processes=2"]) == 0
+    assert main([*flags, "--runner=FnApiRunner"]) == 0
     found = outputs_of(store, folder)
     assert found["releases.csv"] == expected["releases.csv"]
     assert found["ledger.csv"] == expected["ledger.csv"]
