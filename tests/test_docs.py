@@ -101,8 +101,8 @@ def test_anchors_of_links_are_headings(page):
         assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
 
 
-def test_files_that_contributing_names_exist():
-    named = re.findall(r"`([\w.]+/[\w./]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+def test_files_that_the_page_of_the_architecture_names_exist():
+    named = re.findall(r"`([\w.]+/[\w./]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
     assert len(named) > 20
     assert [path for path in named if not (ROOT / path).exists()] == []
 
