@@ -7,11 +7,12 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from io import BytesIO
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -32,7 +33,8 @@ from streamveil.mechanisms.core.records import ConfigurationError
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 """The type of times in all tables that are written."""
 
-GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
+# Of a Parquet row group, unless the batches come larger.
+GROUP_ROWS, _GROUP_BYTES = 1 << 16, 1 << 25
 _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
 
 
@@ -136,7 +138,11 @@ def stage_table(
 
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in columns])
+    """The rows in order: the table itself if they are, as results mostly come."""
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
+    if order.equals(pa.array(np.arange(len(order), dtype=np.uint64))):
+        return table
+    return table.take(order)
 
 
 def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch]], None]:
@@ -223,15 +229,16 @@ def _created(path: str, private: bool) -> BinaryIO:
 def _grouped(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches, for every row group of a Parquet file has a price."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if not batch.schema.equals(schema):
             raise TypeError(f"a batch has the schema\n{batch.schema}\nin place of\n{schema}")
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= GROUP_ROWS:
+        size += batch.nbytes
+        if rows >= GROUP_ROWS or size >= _GROUP_BYTES:
             yield from _joined(schema, waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     yield from _joined(schema, waiting)
 
 
@@ -240,15 +247,34 @@ def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordB
     return table.combine_chunks().to_batches() if table.num_rows else []
 
 
-def read_table(path: str) -> pa.Table:
+def read_table(path: str, columns: Collection[str] | None = None) -> pa.Table:
     """Read back one whole file of any format that :func:`write_table` writes, of moderate size.
 
     Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
     timestamp[us, UTC] again, JSON lists in the cells of a CSV file become lists, and objects of
     numbers in JSON Lines become maps (in a CSV file they stay text).
     No pool of threads is started: Arrow's may abort a process that ends soon after.
-    Raises ConfigurationError when the file cannot be read.
+
+    Args:
+        path: the file.
+        columns: those that are wanted, of which the file may lack some; None for all.
+
+    Raises:
+        ConfigurationError: when the file cannot be read.
     """
+    if format_of(path) == PARQUET:
+        with reading(path), open_file(path) as handle:
+            file = pq.ParquetFile(handle)
+            return file.read(_those(file.schema_arrow.names, columns), use_threads=False)
+    table = _read_table(path)
+    return table.select(_those(table.column_names, columns))
+
+
+def _those(names: Sequence[str], wanted: Collection[str] | None) -> list[str]:
+    return [name for name in names if wanted is None or name in wanted]
+
+
+def _read_table(path: str) -> pa.Table:
     kind = format_of(path)
     if kind == AVRO:
         from streamveil.io.avro import avro_columns, avro_metadata, read_avro
@@ -260,8 +286,6 @@ def read_table(path: str) -> pa.Table:
             .replace_schema_metadata(avro_metadata(path))
         )
     with reading(path), open_file(path) as handle:
-        if kind == PARQUET:
-            return pq.read_table(handle, use_threads=False)
         return _read_text(handle, kind)
 
 

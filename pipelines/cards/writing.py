@@ -113,8 +113,7 @@ def _with_slots(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_slots(path: str) -> pa.Table:
     """The columns of a file that say which slots it is about."""
-    table = read_table(path)
-    return table.select([name for name in ("slot", "length") if name in table.column_names])
+    return read_table(path, ("slot", "length"))
 
 
 def _run_of(
