@@ -61,6 +61,11 @@ class ResultFile:
         if len(self._waiting) >= self.form.batch:
             self._convert()
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has come."""
+        return not (self._waiting or self._batches)
+
     def _convert(self) -> None:
         if self._waiting:
             self._batches.append(self.form.convert(self._waiting))

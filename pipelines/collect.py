@@ -59,6 +59,7 @@ def _check(given: Namespace) -> None:
 
 def main(given: Namespace, execution: Execution) -> int:
     """Run the command, or tell what it would do; returns the exit code."""
+    following = following_of(given, execution)
     if is_true("dry_run", given.dry_run):
         from streamveil.pipelines.dry_run import preview
 
@@ -66,7 +67,6 @@ def main(given: Namespace, execution: Execution) -> int:
         card = job.card.plan if given.state is None else ()
         preview(job.input, job.plan, job.places, job.dialect, given.state, card)
         return 0
-    following = following_of(given, execution)
     if following is not None:
         from streamveil.pipelines.follow import follow
 

@@ -27,8 +27,10 @@ from streamveil.mechanisms.registry import (
 from streamveil.pipelines.audit.options import AUDIT_SAYING, NOT_AUDITED
 from streamveil.pipelines.flags import (
     StrictParser,
+    is_of_filesystem,
     is_true,
     names_of,
+    refuse_unknown,
 )
 from streamveil.pipelines.foreign import (
     LOCAL_SAYING,
@@ -137,6 +139,16 @@ class Command:
         return parser
 
 
+def _refuse_unknown(command: Command, flags: Sequence[str]) -> None:
+    """Raise ConfigurationError where a flag is neither the command's nor one of Beam's for it."""
+    own = names_of(command.help())
+    if not command.beam and not any(map(is_of_filesystem, flags)):
+        refuse_unknown(command.name, flags, own)
+    from streamveil.pipelines.beam_flags import check_flags
+
+    check_flags(command.name, flags, own, runs_on_beam=command.beam)
+
+
 def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read and check the options of a command, as far as can be before a file is read.
 
@@ -150,9 +162,7 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     strict = command.strict()
     given, others = strict.parse_known_args(list(argv))
     if others:
-        from streamveil.pipelines.beam_flags import check_flags
-
-        check_flags(name, others, names_of(command.help()), runs_on_beam=command.beam)
+        _refuse_unknown(command, others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
     take_query(given)
     command.check(given)

@@ -20,6 +20,7 @@ _DISK_REMEDIES = {
     errno.EIO: "look after its disk before anything is written there",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
 }
+_WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
 class PartlyWritten(RuntimeError):  # noqa: N818
@@ -28,6 +29,11 @@ class PartlyWritten(RuntimeError):  # noqa: N818
 
 class JobFailed(RuntimeError):  # noqa: N818
     """A job on a service failed, or is lost and may go on there: it says where, and what to do."""
+
+
+def without_step(text: str) -> str:
+    """What a runner tells of an error, without the step of the pipeline that it says to it."""
+    return _WHILE.sub("", text)
 
 
 def in_one_line(text: str) -> str:

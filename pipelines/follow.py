@@ -1,6 +1,6 @@
 """A local run that goes on: slots are released as they close, in passes over a committed state.
 
-Local runners keep no checkpoints. So every pass is a small bounded pipeline over the slots that
+A process keeps nothing when it ends. So every pass is a small bounded run over the slots that
 closed since the last one; it starts from the state that the last one left, and its results count
 once the folder of the state says so (`io/snapshot.py`). A pass that dies before that is run again.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -100,12 +101,14 @@ def written_here(
 ) -> tuple[dict[str | None, Files], dict[str | None, Published]]:
     """What takes results in this process, by tag: files, and streams."""
     files = {tag: one.file() for tag, one in results.items() if not is_stream(one.place)}
-    streams = {tag: one.sink() for tag, one in results.items() if is_stream(one.place)}
-    if not streams:
+    to_streams = {tag: one for tag, one in results.items() if is_stream(one.place)}
+    if not to_streams:
         return files, {}
     from streamveil.pipelines.publishing import Published  # Beam comes with it
 
-    return files, {tag: Published(sink, execution, title) for tag, sink in streams.items()}
+    return files, {
+        tag: Published(one.sink(), one.place, execution, title) for tag, one in to_streams.items()
+    }
 
 
 def following_of(given: Any, execution: Execution) -> Following | None:
@@ -118,8 +121,8 @@ def following_of(given: Any, execution: Execution) -> Following | None:
         return None
     if not execution.here:
         raise ConfigurationError(
-            f"--state={given.state} is for passes in this process, and {execution.of_runner[0]} "
-            "asks for a runner, which keeps its own state: leave one of them out"
+            f"--state={given.state} is for passes in this process, and {execution.of_runner[0]} is "
+            "for a runner, which keeps a state of its own: leave one of them out"
         )
     from streamveil.pipelines.follow import Following  # half of a command's modules
 
@@ -366,10 +369,17 @@ class Job(Generic[P]):
 
     def _run_here(self, execution: Execution, title: str) -> Summary:
         files, streams = written_here(self.results, execution, title)
+        letters = None
         if self.rejected:
-            files[REJECTED] = ResultFile(self.rejected, REJECTED_FORM, private=True)
-        with progress(title):
-            return run_here(self.plan, self._sources(), files, streams)
+            letters = ResultFile(self.rejected, REJECTED_FORM, private=True)
+            files[REJECTED] = letters
+        try:
+            with progress(title):
+                return run_here(self.plan, self._sources(), files, streams)
+        except InputLost:
+            if letters is not None:
+                _write_letters(letters)
+            raise
 
     def _sources(self) -> list[Source]:
         """What is read: events, and perhaps changes of requirements."""
@@ -384,6 +394,17 @@ class Job(Generic[P]):
         """Where all goes that the card is about, by what it is."""
         places = {"releases": self.output, "revisions": self.revisions, "ledger": self.ledger}
         return {kind: place for kind, place in places.items() if place}
+
+
+def _write_letters(letters: ResultFile) -> None:
+    """Write the dead letters of an input that is lost, if there are any. That it fails is said."""
+    if letters.empty:
+        return
+    try:
+        with ExitStack() as block:
+            letters.write(block)
+    except (OSError, MachineFault) as error:
+        tell(f"warning: the dead letters are not written: {reason_of(error)}", logging.WARNING)
 
 
 def _written(

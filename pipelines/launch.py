@@ -18,6 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.engine import metrics
+from streamveil.io import AlreadyReleasedError
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -25,7 +26,7 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
     NothingChosen,
 )
-from streamveil.pipelines.errors import in_one_line
+from streamveil.pipelines.errors import in_one_line, without_step
 from streamveil.pipelines.job_servers import followed, started
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import progress
@@ -42,7 +43,6 @@ _KINDS = {
     )
 }
 _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
-_WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
@@ -136,10 +136,10 @@ def _plain_errors(quiet: bool) -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
-    except (ConfigurationError, BudgetExceeded, MachineFault) as error:
-        raise type(error)(_WHILE.sub("", str(error))) from error
+    except (ConfigurationError, BudgetExceeded, MachineFault, AlreadyReleasedError) as error:
+        raise type(error)(without_step(str(error))) from error
     except Exception as error:
-        found = _OURS.findall(_WHILE.sub("", str(error)))
+        found = _OURS.findall(without_step(str(error)))
         if "KeyboardInterrupt" in str(error):
             raise KeyboardInterrupt from error
         if not found:

@@ -22,7 +22,6 @@ from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io.result_files import Files, Results
-from streamveil.mechanisms.core.records import InputLost
 from streamveil.pipelines.summary import Summary
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def run_here(
             Outputs that go nowhere are dropped.
 
     Raises:
-        InputLost: if too much of the input is lost; then only dead letters are written.
-        Exception: what the engine raises, and writing.
+        Exception: what the engine raises, with nothing written, and what writing does.
     """
     kept: Mapping[str | None, Results] = {**files, **streams}
 
@@ -63,13 +61,7 @@ def run_here(
         if results is not None:
             results.add(output.value)
 
-    try:
-        summary = run_plan(plan, sources, take)
-    except InputLost:
-        if REJECTED in files:
-            with ExitStack() as block:
-                files[REJECTED].write(block)
-        raise
+    summary = run_plan(plan, sources, take)
     with ExitStack() as block:
         for written in files.values():
             written.write(block)

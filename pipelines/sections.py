@@ -66,7 +66,7 @@ class CommandHelp(argparse.ArgumentParser):
         if self._beam:
             formatter.add_text(
                 "All options of Apache Beam pass through, such as --runner; without it the "
-                "pipeline runs in this process."
+                "command runs in this process."
             )
         else:
             formatter.add_text(

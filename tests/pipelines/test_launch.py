@@ -182,8 +182,19 @@ def test_no_command_without_a_runner_waits_for_beam(job, toolbox):
     assert not imported
 
 
+def test_results_in_a_folder_are_told_of_when_the_rest_fails(job):
+    """They are sent when the ledger is whole."""
+    job.write("pub", "a file")
+    flags = {"output": f"folder:{job.path('pub')}", "ledger": job.path("ledger.csv"), "card": None}
+    outcome = job(**flags)
+    assert outcome.code == 1
+    assert f"What folder:{job.path('pub')} has of this run's results stays there" in outcome.message
+    assert f"whole before that and are kept: {job.path('ledger.csv')}" in outcome.message
+    assert "while running" not in outcome.message
+
+
 def test_a_state_is_not_for_a_runner(job):
-    words = ("--state=s is for passes in this process", "--runner=PrismRunner asks for a runner")
+    words = ("--state=s is for passes in this process", "--runner=PrismRunner is for a runner")
     job.refused(*words, state="s", start="2024-01-01", runner="PrismRunner")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from streamveil.io.result_files import ResultFile
 from streamveil.pipelines.summary import write_summary
 
 UTC = dt.timezone.utc
@@ -522,3 +523,23 @@ def test_a_public_total_that_is_hopeless_is_warned_of(job):
     outcome = job.done(mechanism="gated:total=10", **flags)
     assert outcome.out.startswith("warning: slots need about ")
     assert "total is 10" in outcome.out.splitlines()[0]
+
+
+def test_a_lost_input_is_told_where_its_dead_letters_cannot_be_written(job, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device", job.path("dead.jsonl"))
+
+    monkeypatch.setattr(ResultFile, "write", refuse)
+    job.lines("u1,?,2024-01-01")
+    outcome = job(rejected=job.path("dead.jsonl"), **RANGE)
+    assert outcome.code == 3
+    assert "warning: the dead letters are not written: " in outcome.out
+    assert "no event was accepted" in outcome.message
+    assert "Dead letters" not in outcome.message
+
+
+def test_an_input_without_events_leaves_no_dead_letters(job):
+    job.lines()
+    outcome = job(rejected=job.path("dead.jsonl"), **RANGE)
+    assert outcome.code == 3
+    assert not os.path.exists(job.path("dead.jsonl"))
