@@ -162,7 +162,7 @@ def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
         elif output.tag == STATE:
             states.append(output)
     config = plan.server_config(clock)
-    yield from release_at_end(config, config.drivers()(LOCAL), crossing)
+    yield from release_at_end(config, LOCAL, crossing)
     yield from states
 
 
@@ -187,12 +187,11 @@ def release_records(plan: Plan, records: Batches) -> Iterator[Output]:
     for (position, pane), payload in panes.items():
         by_key[position].append(Message(Kind.COUNTS, pane, payload=payload))
     config = plan.release_config()
-    driver_of = config.drivers()
     for position in range(source.number):
         messages = by_key.pop(position, [])
         word = Message(Kind.WHOLE, payload=b"%d" % len(messages))
         messages += [Message(Kind.OPEN, plan.first_pane), word]
-        for output in release_at_end(config, driver_of(position), messages):
+        for output in release_at_end(config, position, messages):
             if output.tag is None:
                 yield output
 
@@ -281,7 +280,7 @@ class _Run:
         for key, messages in self.sent.items():
             looks += [look for _, look in _without_tallies(choice.look(key, messages), tallies)]
         looks.append(self._word(tallies))
-        for output in self.gather(choice.choose(looks)):
+        for output in self.gather(choice.choose(self._stream, looks)):
             assert output.tag == FOR_STREAM
             to, message = output.value
             self.sent[to].append(message)
@@ -300,7 +299,7 @@ class _Run:
             counted = choice.count(key, blocks.pop(key))
             looks += [look for _, look in _without_tallies(counted, tallies)]
         looks.append(self._word(tallies))
-        (chosen,) = self.gather(choice.choose(looks))
+        (chosen,) = self.gather(choice.choose(self._stream, looks))
         assert chosen.tag == BOUNDS
         return bytes(chosen.value)
 
@@ -318,7 +317,7 @@ class _Run:
         messages = self.sent.pop(self._stream, [])
         messages += [Message(Kind.OPEN, slot) for slot in ticks]
         messages.append(self._word(self._tallies))
-        yield from release_at_end(config, config.drivers()(self._stream), messages)
+        yield from release_at_end(config, self._stream, messages)
 
     def _word(self, tallies: Iterable[bytes]) -> Message:
         """That this is all. Raises InputLost where it is too little."""

@@ -15,6 +15,7 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
+from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     ConfigurationError,
@@ -23,11 +24,12 @@ from streamveil.mechanisms.core.records import (
     Release,
     Revision,
 )
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import refuse_loss
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
@@ -142,7 +144,7 @@ class PrivateHistograms(StreamOptions, HistogramPlan, beam.PTransform):
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
-            releasing = _ReleaseAtEndFn(config)
+            releasing = AtEnd(partial(release_at_end, config))
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
             LEDGER, STATE, REVISIONS, DONE, REVISED, main="releases"
         )

@@ -182,7 +182,7 @@ class BoundsChoice:
         yield Output((self.stream, message))
         yield Output(EventTally(messages=1 - len(parts)).to_bytes(), TALLIES)
 
-    def choose(self, messages: Iterable[Message]) -> Iterator[Output]:
+    def choose(self, _: str, messages: Iterable[Message]) -> Iterator[Output]:
         """What all shards counted to the bounds: for the stream, and on the side for the mapping.
 
         Raises NothingChosen where too few events can be told from noise.

@@ -146,11 +146,12 @@ def warn_of_range(first_slot: int | None, last_slot: int | None) -> None:
         )
 
 
-def count_block(counter: Counter, key: BlockKey, messages: Sequence[Message]) -> Iterator[Output]:
+def count_block(counter: Counter, key: BlockKey, messages: Iterable[Message]) -> Iterator[Output]:
     """All events of a block and shard to what :class:`Counter` emits; on the side a tally."""
-    visits = counter.bound(key, messages)
+    taken = list(messages)
+    visits = counter.bound(key, taken)
     told = counter.told(key, visits)
-    tally = counter.tally(key, visits, len(told) - len(messages))
+    tally = counter.tally(key, visits, len(told) - len(taken))
     yield Output(tally.to_bytes(), TALLIES)
     yield from map(Output, told)
 

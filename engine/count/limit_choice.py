@@ -71,7 +71,7 @@ class LimitChoice:
         tally = EventTally(counted=counted, messages=1 - len(visits))
         yield Output(tally.to_bytes(), TALLIES)
 
-    def choose(self, messages: Iterable[Message]) -> Iterator[Output]:
+    def choose(self, _: str, messages: Iterable[Message]) -> Iterator[Output]:
         """What all shards saw to the limits: for each shard; on the side the stream, and a tally.
 
         Raises InputLost where a message is missing.

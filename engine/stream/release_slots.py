@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from streamveil.engine import metrics
@@ -77,6 +78,11 @@ class ReleaseConfig:
     tells_booked: bool = False
     """Whether the number of ledger entries is emitted, since there are not as many as releases."""
 
+    @cached_property
+    def driver_of(self) -> DriverOf:
+        """Gives the driver of a key."""
+        return self.drivers()
+
 
 @dataclass(frozen=True)
 class Publish:
@@ -119,7 +125,7 @@ class Publish:
 
 
 def release_at_end(
-    config: ReleaseConfig, driver: Any, messages: Iterable[Message]
+    config: ReleaseConfig, key: Any, messages: Iterable[Message]
 ) -> Iterator[Output]:
     """Release a bounded input whose counts are gathered, quiet slots included.
 
@@ -133,10 +139,11 @@ def release_at_end(
 
     Args:
         config: what the stage is made of.
-        driver: of the stream.
+        key: of the stream.
         messages: all that came: counts; what shards keep; that a slot is open; limits or bounds
             that were chosen; that this is all.
     """
+    driver: Any = config.driver_of(key)
     ended: dict[int, list[Message]] = {}
     kept: list[Message] = []
     chosen: list[Message] = []

@@ -17,18 +17,18 @@ from streamveil.engine.count.changes import spread
 from streamveil.engine.count.chosen_limits import choice_message, limits_from
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import pack
+from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
-from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end
 from streamveil.mechanisms import Categories, Lifetime, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.counting.count_shards import _CountAtEndFn
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn
+from streamveil.transforms.at_end import AtEnd
 from tests.transforms.stand_ins import whole
 
 STREAM = "histogram"
@@ -123,8 +123,11 @@ class Limited:
         """What the shards tell in a pass: counts, and what they keep."""
         made = self.transform(first, last, state)
         layout = made.layout(bounded=True)
-        step = _CountAtEndFn(
-            made.shard_logic(layout, SlotClock(HOUR), changes=made.changing, keeps=True)
+        step = AtEnd(
+            partial(
+                close_at_end,
+                made.shard_logic(layout, SlotClock(HOUR), changes=made.changing, keeps=True),
+            )
         )
         return [
             output[1]
@@ -151,8 +154,7 @@ class Limited:
             state,
             keeps=True,
         )
-        releasing, found = _ReleaseAtEndFn(config), defaultdict(list)
-        releasing.setup()
+        releasing, found = AtEnd(partial(release_at_end, config)), defaultdict(list)
         for output in releasing.process((STREAM, whole([*sent, *self._chosen(state)]))):
             tagged = isinstance(output, beam.pvalue.TaggedOutput)
             value = getattr(output.value, "value", output.value)

@@ -16,10 +16,11 @@ from apache_beam.transforms.window import TimestampedValue
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence import Limit
-from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn
+from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.counting.count_shards import _CountInTimeFn
 from streamveil.transforms.counting.map_changes import _MapChangesFn
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
@@ -30,7 +31,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
+RELEASE = (AtEnd, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -77,17 +78,17 @@ class Unbounded(Bounded):
 
 
 STAGES = {
-    Bounded: [_MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Bounded: [_MapEventsFn, AtEnd],
     Unbounded: [_MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
 }
 # Where requirements change.
 CHANGING = {
-    Bounded: [_MapChangesFn, _CountAtEndFn, _ReleaseAtEndFn],
+    Bounded: [_MapChangesFn, AtEnd],
     Unbounded: [_MapChangesFn, _CountInTimeFn, _ReleaseInTimeFn],
 }
 # Where users count in a few slots only.
 LIMITED = {
-    Bounded: [_CountAtEndFn, _ReleaseAtEndFn],
+    Bounded: [AtEnd],
     Unbounded: [_CountInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")

@@ -16,7 +16,7 @@ from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Configuration, one_driver
 from streamveil.engine.stream.noise_keys import GivenKey
-from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
@@ -30,7 +30,8 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots import arrivals
 from tests.transforms.stand_ins import Bag, Cell, whole
 
@@ -45,8 +46,7 @@ REGISTRY = Registry.of({u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)
 
 def at_end(config, elements):
     """What the release stage of a bounded input gives."""
-    fn = _ReleaseAtEndFn(config)
-    fn.setup()
+    fn = AtEnd(partial(release_at_end, config))
     return list(fn.process(("histogram", whole(elements))))
 
 
@@ -162,8 +162,7 @@ def test_order_of_elements_does_not_matter():
 )
 def test_nothing_is_released_without_the_word_that_all_came(words, should):
     made = config(block=4)
-    fn = _ReleaseAtEndFn(made)
-    fn.setup()
+    fn = AtEnd(partial(release_at_end, made))
     elements = [data for block in (0, 1, 5) for data in parts(block, made, block)]
     elements += [Message(Kind.WHOLE, payload=b"%d" % number) for number in words]
     with pytest.raises(InputLost, match=f"6 messages .* {should} should: a step before this fail"):

@@ -15,17 +15,17 @@ import pytest
 from streamveil.engine.count.changes import spread, stranger_keys
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, pack
+from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.encode.text import find_users
 from streamveil.engine.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
-from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
-from streamveil.transforms.counting.count_shards import _CountAtEndFn
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn
+from streamveil.transforms.at_end import AtEnd
 from tests.transforms.stand_ins import whole
 
 KEY = bytes(range(50, 82))
@@ -116,8 +116,7 @@ def run_piece(transform, kit, events, changes=()):
         transform.resume,
         keeps=True,
     )
-    step = _ReleaseAtEndFn(config)
-    step.setup()
+    step = AtEnd(partial(release_at_end, config))
     found = defaultdict(list)
     for output in step.process((STREAM, whole(messages))):
         tagged = isinstance(output, beam.pvalue.TaggedOutput)
@@ -139,7 +138,9 @@ def join(transform, layout, clock, told, changes):
         assert not rejected.num_rows
         for key, some in spread(found, transform.shards):
             shards[key].append(layout.message(Kind.CHANGES, some.first, key, some.to_bytes()))
-    step = _CountAtEndFn(transform.shard_logic(layout, clock, changes=True, keeps=True))
+    step = AtEnd(
+        partial(close_at_end, transform.shard_logic(layout, clock, changes=True, keeps=True))
+    )
     messages, homeless = [], 0
     for output in (output for shard in shards.items() for output in step.process(shard)):
         if isinstance(output, beam.pvalue.TaggedOutput):

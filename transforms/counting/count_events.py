@@ -5,7 +5,8 @@ An input that ends is counted at its end, an unbounded one slot by slot as these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -29,6 +30,7 @@ from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.messages import REJECTED, TALLIES, Kind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
 from streamveil.transforms.slots.clock import closing_time, latest_slot
@@ -125,7 +127,8 @@ def count_at_end(
     counted = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()
-        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_outputs(TALLIES, main="counts")
+        | "CountBlocks"
+        >> beam.ParDo(AtEnd(partial(count_block, counter))).with_outputs(TALLIES, main="counts")
     )
     counted.counts.element_type = _counts_type(counter)
     counted[TALLIES].element_type = bytes
@@ -238,19 +241,8 @@ class _MapEventsFn(beam.DoFn):
                 self._watch.see(output.value)
 
 
-class _CountBlocksFn(beam.DoFn):
-    """All events of a block and shard of a bounded input, by :func:`count_block`."""
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-
-    def process(self, element: tuple[BlockKey, Iterable[Message]]) -> Iterator[Any]:
-        key, messages = element
-        yield from map(emitted, count_block(self._counter, key, list(messages)))
-
-
 class _CountSlotsFn(beam.DoFn):
-    """The same in a stream that never ends, when the slot closes; blocks are of one slot.
+    """All events of a slot and shard of a stream, when the slot closes; blocks are of one slot.
 
     Input: events, and that every slot is open, once. Output: what :class:`Counter` emits of
     every slot and shard that was opened, busy or not, so that whoever has all of a slot need

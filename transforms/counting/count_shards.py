@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -23,6 +24,7 @@ from streamveil.engine.count.shards import ShardLogic, close_at_end
 from streamveil.engine.messages import REJECTED, TALLIES, Kind, Output
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.state_codec import seal, unseal
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.map_changes import changes_by_shard
 from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
@@ -102,7 +104,9 @@ class CountShards(beam.PTransform):
             | "AddState" >> beam.Flatten()
             | "GatherShards" >> beam.GroupByKey()
             | "CountAtEnd"
-            >> beam.ParDo(_CountAtEndFn(self.logic)).with_outputs(REJECTED, TALLIES, main="counts")
+            >> beam.ParDo(AtEnd(partial(close_at_end, self.logic))).with_outputs(
+                REJECTED, TALLIES, main="counts"
+            )
         )
         counted[TALLIES].element_type = bytes
         counted[REJECTED].element_type = pa.RecordBatch
@@ -156,16 +160,6 @@ def to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[Shar
     """Tell every shard which slot is the first of a stream."""
     for part in range(layout.parts):
         yield layout.key(part), start[1]
-
-
-class _CountAtEndFn(beam.DoFn):
-    """All that came of a shard of a bounded input to its counts, by :func:`close_at_end`."""
-
-    def __init__(self, logic: ShardLogic) -> None:
-        self._logic = logic
-
-    def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
-        yield from map(emitted, close_at_end(self._logic, *element))
 
 
 class _Progress(NamedTuple):

@@ -5,9 +5,9 @@ See :mod:`streamveil.engine.count.limit_choice`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.typehints import KV, Tuple
@@ -16,8 +16,9 @@ from streamveil.engine.count.event_codes import ShardKey
 from streamveil.engine.count.limit_choice import FOR_STREAM, LimitChoice
 from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import TALLIES, Kind
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.loss_limit import refuse_loss
-from streamveil.transforms.on_beam import Message, emitted
+from streamveil.transforms.on_beam import Message
 
 
 class Chosen(NamedTuple):
@@ -53,7 +54,8 @@ class ChooseLimits(beam.PTransform):
         looked = (
             visits
             | "GatherForLook" >> beam.GroupByKey()
-            | "LookAtUsers" >> beam.ParDo(_LookFn(self.choice)).with_outputs(TALLIES, main="looked")
+            | "LookAtUsers"
+            >> beam.ParDo(AtEnd(self.choice.look)).with_outputs(TALLIES, main="looked")
         )
         looked.looked.element_type = KV[str, Message]
         looked[TALLIES].element_type = bytes
@@ -63,29 +65,11 @@ class ChooseLimits(beam.PTransform):
             | "AddNobody" >> beam.Flatten()
             | "GatherLooks" >> beam.GroupByKey()
             | "Choose"
-            >> beam.ParDo(_ChooseFn(self.choice)).with_outputs(TALLIES, FOR_STREAM, main="shards")
+            >> beam.ParDo(AtEnd(self.choice.choose)).with_outputs(
+                TALLIES, FOR_STREAM, main="shards"
+            )
         )
         chosen.shards.element_type = KV[Tuple[int, int], Message]
         chosen[FOR_STREAM].element_type = KV[str, Message]
         chosen[TALLIES].element_type = bytes
         return Chosen(chosen.shards, chosen[FOR_STREAM], chosen[TALLIES])
-
-
-class _LookFn(beam.DoFn):
-    """All visits of a shard to the cells of classes, by :meth:`LimitChoice.look`."""
-
-    def __init__(self, choice: LimitChoice) -> None:
-        self._choice = choice
-
-    def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
-        yield from map(emitted, self._choice.look(*element))
-
-
-class _ChooseFn(beam.DoFn):
-    """What all shards saw to the limits, by :meth:`LimitChoice.choose`."""
-
-    def __init__(self, choice: LimitChoice) -> None:
-        self._choice = choice
-
-    def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
-        yield from map(emitted, self._choice.choose(element[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,11 +15,13 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
+from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.core.records import LedgerEntry, Release, Revision
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
@@ -92,7 +95,7 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
                 told
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
-                >> beam.ParDo(_ReleaseAtEndFn(edge)).with_outputs(
+                >> beam.ParDo(AtEnd(partial(release_at_end, edge))).with_outputs(
                     STATE, DONE, REVISED, main="tallies"
                 )
             )
@@ -107,7 +110,7 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
                 | "AddWord" >> beam.Flatten()
                 | "GatherTallies" >> beam.GroupByKey()
             )
-            server: beam.DoFn = _ReleaseAtEndFn(serving)
+            server: beam.DoFn = AtEnd(partial(release_at_end, serving))
         else:
             tallies = told | "Edge" >> beam.ParDo(_ReleaseInTimeFn(edge)).with_output_types(
                 _BY_STREAM

@@ -21,10 +21,12 @@ from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to
 from streamveil.engine.per_record.mapper import PaneKey
 from streamveil.engine.per_record.plan import Plan, added
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream import release_slots
 from streamveil.mechanisms.core.records import PerRecordRow
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.loss_limit import added_up
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.slots.clock import closing_time, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
@@ -73,7 +75,9 @@ def release_at_end(
         | "AddKeys" >> beam.Flatten()
         | "GatherPanes" >> beam.GroupByKey()
         | "ReleasePanes"
-        >> beam.ParDo(_ReleaseAtEndFn(plan.release_config())).with_output_types(PerRecordRow)
+        >> beam.ParDo(
+            AtEnd(partial(release_slots.release_at_end, plan.release_config()))
+        ).with_output_types(PerRecordRow)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,12 +15,14 @@ from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
+from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.stream_options import StreamOptions
@@ -84,7 +87,7 @@ class PrivateAnswers(StreamOptions, QueryPlan, beam.PTransform):
             word = refuse_loss(counted.tallies, LossLimit.of(self), QUERIES)
             counts = (told, *counted.ticks, word) | "AddTicks" >> beam.Flatten()
             counts |= "GatherCounts" >> beam.GroupByKey()
-            releasing = _ReleaseAtEndFn(config)
+            releasing = AtEnd(partial(release_at_end, config))
         else:
             told = settled(told, [QUERIES], self.settle)
             counts = (told, *counted.ticks) | "AddTicks" >> beam.Flatten()

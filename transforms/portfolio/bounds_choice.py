@@ -6,7 +6,7 @@ events, which waits for it, and to the release stage, which keeps it in the stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from apache_beam.typehints import KV, Tuple
 from streamveil.engine.count.bounds_choice import BOUNDS, BoundsChoice, Sample
 from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import TALLIES, Kind
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.on_beam import Message, emitted
 
@@ -62,7 +63,7 @@ class ChooseBounds(beam.PTransform):
             drawn.codes
             | "GatherSample" >> beam.GroupByKey()
             | "CountSample"
-            >> beam.ParDo(_CountSampleFn(self.choice)).with_outputs(TALLIES, main="counts")
+            >> beam.ParDo(AtEnd(self.choice.count)).with_outputs(TALLIES, main="counts")
         )
         counted.counts.element_type = KV[str, Message]
         counted[TALLIES].element_type = bytes
@@ -72,7 +73,7 @@ class ChooseBounds(beam.PTransform):
             | "AddNothing" >> beam.Flatten()
             | "GatherLooks" >> beam.GroupByKey()
             | "ChooseBounds"
-            >> beam.ParDo(_ChooseFn(self.choice)).with_outputs(TALLIES, BOUNDS, main="told")
+            >> beam.ParDo(AtEnd(self.choice.choose)).with_outputs(TALLIES, BOUNDS, main="told")
         )
         chosen.told.element_type = KV[str, Message]
         chosen[BOUNDS].element_type = bytes
@@ -93,23 +94,3 @@ class _MapSampleFn(beam.DoFn):
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
         yield from map(emitted, self._sample.map_batch(self._mapper, element))
-
-
-class _CountSampleFn(beam.DoFn):
-    """All events of a look and shard to its cells, by :meth:`BoundsChoice.count`."""
-
-    def __init__(self, choice: BoundsChoice) -> None:
-        self._choice = choice
-
-    def process(self, element: tuple[tuple[int, int, int], Iterable[Message]]) -> Iterator[Any]:
-        yield from map(emitted, self._choice.count(*element))
-
-
-class _ChooseFn(beam.DoFn):
-    """What all shards counted to the bounds, by :meth:`BoundsChoice.choose`."""
-
-    def __init__(self, choice: BoundsChoice) -> None:
-        self._choice = choice
-
-    def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
-        yield from map(emitted, self._choice.choose(element[1]))

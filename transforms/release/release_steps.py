@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.engine.messages import Kind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Driver
-from streamveil.engine.stream.release_slots import ReleaseConfig, release_at_end
+from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import closing_time
@@ -27,24 +27,6 @@ from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 LONGEST_WAIT = 60.0
 
 _LOGGER = logging.getLogger("streamveil")
-
-
-class _ReleaseAtEndFn(beam.DoFn):
-    """Releases a bounded input whose counts are gathered, by :func:`release_at_end`; without state.
-
-    What a GroupByKey gives has the time of the end of all times, so a timer that waited for counts
-    at the end of a slot would fire before them.
-    """
-
-    def __init__(self, config: ReleaseConfig) -> None:
-        self._config = config
-
-    def setup(self) -> None:
-        self._driver_of = self._config.drivers()
-
-    def process(self, element: tuple[Any, Iterable[Message]]) -> Iterator[Any]:
-        key, messages = element
-        yield from map(emitted, release_at_end(self._config, self._driver_of(key), messages))
 
 
 class _ReleaseInTimeFn(Fenced, beam.DoFn):
@@ -72,7 +54,7 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
         self._told, self._shown = -LONGEST_WAIT, 0
 
     def setup(self) -> None:
-        self._driver_of = self._config.drivers()
+        self._driver_of = self._config.driver_of
 
     def process(
         self,

@@ -9,6 +9,7 @@ import copy
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 
 import apache_beam as beam
 import numpy as np
@@ -32,13 +33,15 @@ from streamveil.engine.count.event_codes import (
     bound_block,
     pack,
 )
+from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
-from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn
+from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.counting.count_shards import _CountInTimeFn
 from streamveil.transforms.slots.clock import closing_time
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
@@ -288,7 +291,11 @@ def at_end(kit, registry, events, changes):
         shards[key].append(message)
     for key, message in change_elements(transform, config, changes):
         shards[key].append(message)
-    outputs = [o for element in shards.items() for o in _CountAtEndFn(config).process(element)]
+    outputs = [
+        o
+        for element in shards.items()
+        for o in AtEnd(partial(close_at_end, config)).process(element)
+    ]
     return split(outputs)
 
 
@@ -550,7 +557,11 @@ def test_users_who_move_alike_are_one_cohort(kit):
     for key, message in change_elements(transform, config, changes):
         shards[key].append(message)
     found = moves_of(
-        split(o for element in shards.items() for o in _CountAtEndFn(config).process(element))[0]
+        split(
+            o
+            for element in shards.items()
+            for o in AtEnd(partial(close_at_end, config)).process(element)
+        )[0]
     )
     told = [(parent, users, asked) for _, parent, _, users, asked in found]
     assert told == [(NEWCOMER, 2, units(THIRD)), (0, 3, units(THIRD)), (1, 3, units(THIRD))]

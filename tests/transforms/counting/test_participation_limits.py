@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from streamveil.engine import metrics
 from streamveil.engine.count.changes import stranger_keys
 from streamveil.engine.count.event_codes import MEMBERS, BlockCounts, Layout, Visits
 from streamveil.engine.count.participants import ParticipationLimits
+from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Registry, Requirement, Slots
@@ -25,7 +27,8 @@ from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms.counting.count_shards import _CountAtEndFn, _CountInTimeFn, _Progress
+from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.counting.count_shards import _CountInTimeFn, _Progress
 from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.transforms.stand_ins import Bag, Cell
 
@@ -461,7 +464,7 @@ def test_what_waits_must_all_be_there():
 def test_messages_and_events_add_up_at_the_end():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
-    outputs = list(_CountAtEndFn(made).process(((MEMBERS, 0), messages)))
+    outputs = list(AtEnd(partial(close_at_end, made)).process(((MEMBERS, 0), messages)))
     tallies = [one.value for one in outputs if getattr(one, "tag", None) == TALLIES]
     told = [one[1] for one in outputs if getattr(one, "tag", None) is None]
     tally = EventTally.of_bytes(tallies[0])
@@ -479,7 +482,8 @@ def test_where_nothing_goes_on_no_counters_are_told():
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     shard = ((MEMBERS, 0), messages)
     both = [
-        list(_CountAtEndFn(replace(made, keeps=keeps)).process(shard)) for keeps in (True, False)
+        list(AtEnd(partial(close_at_end, replace(made, keeps=keeps))).process(shard))
+        for keeps in (True, False)
     ]
     tallies = [EventTally.of_bytes(outputs.pop().value) for outputs in both]
     assert both[1] == both[0][:-1]
@@ -503,7 +507,7 @@ def test_a_decision_that_is_broken_fails_at_the_end():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
-        list(_CountAtEndFn(made).process(((MEMBERS, 0), messages)))
+        list(AtEnd(partial(close_at_end, made)).process(((MEMBERS, 0), messages)))
 
 
 @pytest.mark.usefixtures("broken")

@@ -8,11 +8,12 @@ from collections import Counter
 import pytest
 
 from streamveil.transforms import PerRecordRunningTotal
+from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.per_record.pipeline import _ClosePaneFn, _MapRecordsFn
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 
 STEPS = {
-    False: [_MapRecordsFn, _ReleaseAtEndFn],
+    False: [_MapRecordsFn, AtEnd],
     True: [_MapRecordsFn, _ClosePaneFn, _ReleaseInTimeFn],
 }
 

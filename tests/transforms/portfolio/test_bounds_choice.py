@@ -197,7 +197,7 @@ def test_every_look_has_noise_of_its_own(monkeypatch):
         cells = np.full(CELLS, events)
         messages = [Message(Kind.COUNTS, look, payload=array_to_bytes(cells)) for look in range(2)]
         messages += [Message(Kind.WHOLE, payload=word) for word in words]
-        list(choice.choose(messages))
+        list(choice.choose("", messages))
         return [(told - cells).tolist() for told in seen[-2:]]
 
     once, again, other = noise(100, b"2"), noise(100, b"2"), noise(101, b"2")

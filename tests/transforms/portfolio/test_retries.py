@@ -10,10 +10,11 @@ from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.bounds import AutoBounds
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean
-from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
 from streamveil.transforms.portfolio.answers import PrivateAnswers
-from streamveil.transforms.portfolio.bounds_choice import _ChooseFn, _CountSampleFn, _MapSampleFn
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.portfolio.bounds_choice import _MapSampleFn
+from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 from tests.transforms.portfolio.test_answers import AB, batch, random_rows
 from tests.transforms.test_bundle_retries import RELEASE, fail_every_bundle_once
@@ -25,9 +26,7 @@ LAST, SLOTS_IN_ALL = 10, 12 + 4 + 2
 REGISTRY = Registry.of(
     {f"u{i}": (1 + i % 4, 300.0 + i % 2) for i in range(30)}, default=(Requirement(3, 300.0), 20)
 )
-BOUNDED = (
-    *(_MapSampleFn, _CountSampleFn, _ChooseFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn),
-)
+BOUNDED = (_MapSampleFn, _MapEventsFn, AtEnd)
 UNBOUNDED = (_MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn)
 
 
