@@ -15,6 +15,12 @@ from streamveil.pipelines.flags import (
     refuse_unknown,
 )
 from streamveil.pipelines.flink import add_flink_options
+from streamveil.pipelines.options import (
+    add_job_options,
+    add_per_record_options,
+    add_release_options,
+    add_shared_options,
+)
 
 
 class FlinkOptions(PipelineOptions):
@@ -23,6 +29,23 @@ class FlinkOptions(PipelineOptions):
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         add_flink_options(parser)
+
+
+class CommandOptions(PipelineOptions):
+    """Options of commands that run on a runner, which a service shows among Beam's.
+
+    No command reads them here. Beam takes those of all classes at once, so this is one class.
+    """
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        for add in (
+            add_shared_options,
+            add_job_options,
+            add_release_options,
+            add_per_record_options,
+        ):
+            add(parser)
 
 
 def check_flags(
@@ -38,7 +61,8 @@ def check_flags(
     """
     parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _subclasses(PipelineOptions):
-        kind._add_argparse_args(parser)
+        if kind is not CommandOptions:
+            kind._add_argparse_args(parser)
     if not runs_on_beam:
         _drop_others(parser)
     _, unknown = parser.parse_known_args(list(flags))

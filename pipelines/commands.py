@@ -91,7 +91,7 @@ _WRITTEN = ("output", "ledger", "rejected", "revisions")
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
 HOW: Sequence[AddOptions] = (add_dry_run, add_log_options)
-"""Options that say how a command runs; they are not handed on to Beam."""
+"""Options that say how a command runs; no service shows them."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,14 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     take_query(given)
     command.check(given)
     return given, others
+
+
+def without_how(argv: Sequence[str]) -> list[str]:
+    """The arguments of a command but for those that say how it runs."""
+    parser = StrictParser(add_help=False, allow_abbrev=False)
+    for add in HOW:
+        add(parser)
+    return parser.parse_known_args(list(argv))[1]
 
 
 def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:

@@ -20,15 +20,22 @@ class Execution:
 
     flags: Sequence[str] = ()
     """With their values, each of which Beam knows."""
+    shown: Sequence[str] = ()
+    """The same and those of the command itself, which a service shows with the job."""
 
     @classmethod
-    def of(cls, flags: Sequence[str]) -> Execution:
-        """Take the flags of a command that are not its own, and let filesystems take theirs."""
+    def of(cls, flags: Sequence[str], shown: Sequence[str] = ()) -> Execution:
+        """Take the flags of a command that are not its own, and let filesystems take theirs.
+
+        Args:
+            flags: those.
+            shown: what a service may show with the job: see :class:`CommandOptions`.
+        """
         if flags:  # else Beam, which takes a second to import, may not be needed
             from streamveil.io.remote_filesystems import take_options
 
             take_options(flags)
-        return cls(tuple(flags))
+        return cls(tuple(flags), tuple(shown))
 
     @property
     def of_runner(self) -> list[str]:
@@ -49,4 +56,6 @@ class Execution:
         """The flags as Beam reads them."""
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        return PipelineOptions(list(self.flags))
+        import streamveil.pipelines.beam_flags  # noqa: F401 - declares what is shown
+
+        return PipelineOptions(list(self.shown or self.flags))

@@ -148,33 +148,33 @@ def _run(command: str, rest: Sequence[str]) -> int:
 
 
 def _release(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
+    from streamveil.pipelines.commands import read, without_how
     from streamveil.pipelines.execution import Execution
 
     given, flags = read("release", argv)
     from streamveil.pipelines import release
 
-    return release.main(given, Execution.of(flags))
+    return release.main(given, Execution.of(flags, without_how(argv)))
 
 
 def _collect(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
+    from streamveil.pipelines.commands import read, without_how
     from streamveil.pipelines.execution import Execution
 
     given, flags = read("collect", argv)
     from streamveil.pipelines import collect
 
-    return collect.main(given, Execution.of(flags))
+    return collect.main(given, Execution.of(flags, without_how(argv)))
 
 
 def _per_record(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
+    from streamveil.pipelines.commands import read, without_how
     from streamveil.pipelines.execution import Execution
 
     given, flags = read("per-record", argv)
     from streamveil.pipelines import per_record
 
-    return per_record.main(given, Execution.of(flags))
+    return per_record.main(given, Execution.of(flags, without_how(argv)))
 
 
 def _evaluate(argv: Sequence[str]) -> int:

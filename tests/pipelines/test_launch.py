@@ -30,7 +30,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines import job_servers, launch, options
 from streamveil.pipelines.beam_flags import check_flags
-from streamveil.pipelines.commands import COMMANDS, read
+from streamveil.pipelines.commands import COMMANDS, read, without_how
 from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.graphs import STATISTICS
@@ -418,10 +418,20 @@ def test_flags_of_another_command_are_unknown(flag):
         read("demo", [flag])
 
 
-def test_flags_reach_beam():
-    execution = Execution.of(["--runner=SomeRunner"])
-    assert execution.options.view_as(StandardOptions).runner == "SomeRunner"
+def test_flags_reach_beam_and_those_of_the_command_are_shown(caplog):
+    own = ["--slot=1h", "--log_format=json", "--window=3", "--follow=1m"]
+    runner = "--runner=SomeRunner"
+    execution = Execution.of([runner], without_how([*own, "--dry_run", runner]))
     assert not execution.here
+    assert execution.options.view_as(StandardOptions).runner == "SomeRunner"
+    shown = execution.options.get_all_options(drop_default=True)
+    assert {name: shown[name] for name in ("slot", "window", "follow")} == {
+        "slot": "1h",
+        "window": 3,
+        "follow": "1m",
+    }
+    assert "log_format" not in shown
+    assert "unparseable" not in caplog.text
 
 
 @pytest.mark.parametrize(

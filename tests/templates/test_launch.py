@@ -124,6 +124,8 @@ def test_a_launch_writes_the_job_and_its_card_and_ends(
     pool = job["environment"]["workerPools"][0]
     images = {image["containerImage"] for image in pool["sdkHarnessContainerImages"]}
     assert {pool["workerHarnessContainerImage"], *images} == {IMAGE}
+    options = job["environment"]["sdkPipelineOptions"]["options"]
+    assert options[{"per-record": "budget", "questions": "questions"}.get(name, "domain")]
     assert not (tmp_path / "out.jsonl").exists()
     told = json.loads(card.read_text())
     schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
