@@ -237,7 +237,7 @@ def cores(given, folder: Path):
 
 
 def on_cores(number: int, command: Sequence[str]) -> list[str]:
-    """The command on so many of the cores of this machine."""
+    """The command, restricted to that number of cores."""
     some = sorted(os.sched_getaffinity(0))[:number]
     script = f"import os, sys; os.sched_setaffinity(0, {some}); os.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", script, *command]

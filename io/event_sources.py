@@ -5,8 +5,6 @@ Streams, which give the same outputs, are read in the modules `pubsub`, `kafka` 
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.events import lenient_file_outputs, part_outputs, parts_of
 from streamveil.io.files import Columns, Patterns, distinct
 from streamveil.io.formats import CsvDialect
+from streamveil.io.held import Held
 from streamveil.io.memory import rows_of_events, table_outputs
 from streamveil.io.parquet import Part
 from streamveil.mechanisms.core.event_tallies import EventTally
@@ -29,7 +28,6 @@ from streamveil.mechanisms.core.records import (
     LOST_METADATA,
     METRICS_NAMESPACE,
     REJECTED_PREFIX,
-    ConfigurationError,
 )
 
 _NUMBER_TAG = "number"
@@ -125,9 +123,9 @@ def _split(
 
 
 def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
-    """What :func:`read_outputs` gives of a part; if `counted`, the last says how many there are."""
+    """What :func:`part_outputs` gives of a part; if `counted`, the last says how many there are."""
     sent = 0
-    for output in read_outputs(part, columns, silent):
+    for output in sent_by_tag(part_outputs(part, columns, silent)):
         if counted and not isinstance(output, TaggedOutput):
             sent += 1
             output = _counted(output, -1)
@@ -157,11 +155,6 @@ class ReadFileFn(beam.DoFn):
         """Batches of events; dead letters to their output."""
         outputs = lenient_file_outputs(*element, self._columns, self._silent, self._dialect)
         return sent_by_tag(outputs)
-
-
-def read_outputs(part: Part, columns: Columns, silent: bool = False) -> Iterator[Any]:
-    """Batches of :func:`read_part` and the dead letters, as a DoFn yields them."""
-    return sent_by_tag(part_outputs(part, columns, silent))
 
 
 def sent_by_tag(outputs: Iterable[Output]) -> Iterator[Any]:
@@ -214,33 +207,12 @@ class ReadTable(beam.PTransform):
         )
 
 
-class _Held:
-    """A table that is pickled by a number which this process knows."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self._number = next(_NUMBERS)
-        _HELD[self._number] = self
-
-    def __reduce__(self) -> Any:
-        return _held, (self._number,)
-
-
-def _held(number: int) -> _Held:
-    if number not in _HELD:
-        raise ConfigurationError("a table in memory is read in another process: write it to a file")
-    return _HELD[number]
-
-
-_NUMBERS = itertools.count()
-_HELD: weakref.WeakValueDictionary[int, _Held] = weakref.WeakValueDictionary()
-
-
 class _ReadTableFn(beam.DoFn):
     def __init__(self, table: pa.Table, name: str, silent: bool) -> None:
-        self._held = _Held(table)
+        elsewhere = "a table in memory is read in another process: write it to a file"
+        self._held = Held(table, elsewhere)
         self._name = name
         self._silent = silent
 
     def process(self, element: bytes) -> Iterator[Any]:
-        yield from sent_by_tag(table_outputs(self._held.table, self._name, self._silent))
+        yield from sent_by_tag(table_outputs(self._held.value, self._name, self._silent))

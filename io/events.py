@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 
 import pyarrow as pa
 
@@ -38,7 +37,7 @@ from streamveil.io.parquet import Part, parquet_columns, parquet_schema, read_pa
 from streamveil.io.partitions import partitions_of, with_partitions
 from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in
-from streamveil.io.tables import TableForm
+from streamveil.io.tables import as_they_come
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.records import (
@@ -52,8 +51,8 @@ from streamveil.mechanisms.core.records import (
 UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
-REJECTED_FORM = TableForm(REJECTED_SCHEMA, itemgetter(0), (), batch=1)
-"""Of batches of dead letters, as they come."""
+REJECTED_FORM = as_they_come(REJECTED_SCHEMA)
+"""Of batches of dead letters."""
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
 

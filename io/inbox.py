@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,28 +267,18 @@ def inbox_outputs(
         ConfigurationError: for a file that cannot be read.
         MachineFault: for what the machine lacks to read one, or to look schemas up.
     """
-    parser_of = inbox_parsers(source, again)
     for path in files:
-        yield from inbox_file_outputs(path, parser_of(path))
-
-
-def inbox_parsers(source: ReadPubSubEvents, again: bool) -> Callable[[str], MessageParser]:
-    """What makes the parser of a file of an inbox, given its path."""
-    return partial(
-        MessageParser,
-        columns=source.columns,
-        silent=again,
-        message_format=source.message_format,
-        max_field_bytes=source.max_field_bytes,
-        registry=source.registry,
-    )
-
-
-def inbox_file_outputs(path: str, parser: MessageParser) -> Iterator[Output]:
-    """What the parser yields of the messages of a file, some of them at a time."""
-    with reading(path), pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_MESSAGES, columns=["data"]):
-            yield from parser.parse(batch.column(0).to_pylist())
+        parser = MessageParser(
+            path,
+            source.columns,
+            again,
+            source.message_format,
+            source.max_field_bytes,
+            source.registry,
+        )
+        with reading(path), pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_MESSAGES, columns=["data"]):
+                yield from parser.parse(batch.column(0).to_pylist())
 
 
 def _published(received: Any) -> int:

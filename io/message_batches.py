@@ -67,7 +67,7 @@ class MessageParser:
 
         read = 0
 
-        def told() -> Iterator[Output]:
+        def rejected() -> Iterator[Output]:
             nonlocal read
             for reason, records in letters.items():
                 read += len(records)
@@ -81,11 +81,11 @@ class MessageParser:
         messages = [message for message in messages if len(message) <= MAX_MESSAGE_BYTES]
         for parsed in self._read(messages, self._columns, reject):
             kept = self._within_limit(parsed, reject)
-            yield from told()
+            yield from rejected()
             if len(kept.messages):
                 read += len(kept.messages)
                 yield Output(event_batch(self._source, self._columns, kept.arrays, kept.places))
-        yield from told()
+        yield from rejected()
         if not self._silent:
             tell_read(read)
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from io import BytesIO
+from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -53,6 +54,11 @@ class TableForm(NamedTuple):
         """All of some results, in the order of a file of them."""
         table = pa.Table.from_batches([self.convert(items)] if items else [], self.schema)
         return _sorted(table, self.sort_by)
+
+
+def as_they_come(schema: pa.Schema) -> TableForm:
+    """The form of results that are batches of rows already."""
+    return TableForm(schema, itemgetter(0), (), batch=1)
 
 
 def check_output(path: str) -> None:

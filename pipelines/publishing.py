@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakValueDictionary
 
 import apache_beam as beam
 
+from streamveil.io.held import Held
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.errors import PartlyWritten, reason_of, without_step
 from streamveil.pipelines.execution import Execution
@@ -29,11 +28,12 @@ class Published:
     def __init__(self, sink: beam.PTransform, place: str, execution: Execution, title: str) -> None:
         self._sink, self._place = sink, place
         self._execution, self._title = execution, title
-        self._kept = _Kept()
+        # Beam would hold and compress them several times in the description of the pipeline.
+        self._held = Held(deque[Any](), f"results for {place} are kept in another process")
 
     def add(self, result: Any) -> None:
         """Take one result."""
-        self._kept.results.append(result)
+        self._held.value.append(result)
 
     def send(self) -> None:
         """Send all, in order.
@@ -51,41 +51,18 @@ class Published:
             ) from error
 
     def _build(self, pipeline: beam.Pipeline) -> None:
-        results = pipeline | beam.Impulse() | "Results" >> beam.ParDo(_Give(self._kept))
+        results = pipeline | beam.Impulse() | "Results" >> beam.ParDo(_Give(self._held))
         results.element_type = Any
         _ = results | "Write" >> self._sink
-
-
-class _Kept:
-    """Results that are pickled by a number which this process knows.
-
-    A pipeline that had them in its description would hold and compress them several times.
-    """
-
-    def __init__(self) -> None:
-        self.results: deque[Any] = deque()
-        self._number = next(_NUMBERS)
-        _KEPT[self._number] = self
-
-    def __reduce__(self) -> Any:
-        return _kept, (self._number,)
-
-
-_NUMBERS = itertools.count()
-_KEPT: WeakValueDictionary[int, _Kept] = WeakValueDictionary()
-
-
-def _kept(number: int) -> _Kept:
-    return _KEPT[number]
 
 
 class _Give(beam.DoFn):
     """Gives results, and lets each go."""
 
-    def __init__(self, kept: _Kept) -> None:
-        self._kept = kept
+    def __init__(self, held: Held[deque[Any]]) -> None:
+        self._held = held
 
     def process(self, _: bytes) -> Iterator[Any]:
-        results = self._kept.results
+        results = self._held.value
         while results:
             yield results.popleft()

@@ -27,7 +27,7 @@ def kept(path, *messages):
     return str(path)
 
 
-def told(outputs):
+def collected(outputs):
     """(file, user) of all events, (file, reason) of all dead letters, and what was counted."""
     events, letters = [], []
     with metrics.counting() as counts:
@@ -46,11 +46,11 @@ def test_files_are_read_as_the_source_says_and_named_in_dead_letters(tmp_path, s
     events = [(first, "a"), (first, "b"), (first, "c"), (second, "d")]
     letters = [(first, "unparsable"), (second, "field too long")]
     # Whoever takes the dead letters counts them.
-    assert told(inbox_outputs([first, second], source)) == (events, letters, {})
-    assert told(inbox_outputs([first, second], source, again=True)) == (events, [], {})
+    assert collected(inbox_outputs([first, second], source)) == (events, letters, {})
+    assert collected(inbox_outputs([first, second], source, again=True)) == (events, [], {})
 
 
 def test_a_file_that_is_broken_is_refused(tmp_path, source):
     (tmp_path / "1.parquet").write_bytes(b"PAR1")
     with pytest.raises(ConfigurationError, match=r"1\.parquet: the file cannot be read"):
-        told(inbox_outputs([str(tmp_path / "1.parquet")], source))
+        collected(inbox_outputs([str(tmp_path / "1.parquet")], source))

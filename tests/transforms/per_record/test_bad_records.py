@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.io.event_sources import read_outputs
-from streamveil.io.events import drop_silently
+from streamveil.io.event_sources import sent_by_tag
+from streamveil.io.events import drop_silently, part_outputs
 from streamveil.io.json_objects import read_objects
 from streamveil.io.parquet import Part
 from streamveil.mechanisms.per_record import Inverse
@@ -166,7 +166,7 @@ def test_bad_lines_of_json_leave_no_trace(observe, records, tmp_path, source):
             arrays = read_objects(lines, names, drop_silently)[0]
             return [pa.RecordBatch.from_arrays(arrays, list(names))]
         path.write_bytes(b"\n".join(lines))
-        return list(read_outputs(Part(str(path)), names, silent=True))
+        return list(sent_by_tag(part_outputs(Part(str(path)), names, silent=True)))
 
     def figures(lines):
         transform = PerRecordSum(FUNCTION_OF_AMOUNT, **OPTIONS, **options)
