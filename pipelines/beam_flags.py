@@ -54,8 +54,8 @@ def check_flags(
     """Raise ConfigurationError where Beam does not know one of the flags.
 
     Args:
-        command: that was given them, for which they are no options of its own.
-        flags: with their values.
+        command: name of the command.
+        flags: what it was given beside its own options, with values.
         own: names of its own options, one of which may have been meant.
         runs_on_beam: whether it takes all of Beam's flags, and not just those of its filesystems.
     """

@@ -20,22 +20,22 @@ class Execution:
 
     flags: Sequence[str] = ()
     """With their values, each of which Beam knows."""
-    shown: Sequence[str] = ()
-    """The same and those of the command itself, which a service shows with the job."""
+    arguments: Sequence[str] = ()
+    """All that the command was given, which a service shows with the job."""
 
     @classmethod
-    def of(cls, flags: Sequence[str], shown: Sequence[str] = ()) -> Execution:
+    def of(cls, flags: Sequence[str], arguments: Sequence[str] = ()) -> Execution:
         """Take the flags of a command that are not its own, and let filesystems take theirs.
 
         Args:
             flags: those.
-            shown: what a service may show with the job: see :class:`CommandOptions`.
+            arguments: all of the command; without them a service shows the flags alone.
         """
         if flags:  # else Beam, which takes a second to import, may not be needed
             from streamveil.io.remote_filesystems import take_options
 
             take_options(flags)
-        return cls(tuple(flags), tuple(shown))
+        return cls(tuple(flags), tuple(arguments))
 
     @property
     def of_runner(self) -> list[str]:
@@ -57,5 +57,6 @@ class Execution:
         from apache_beam.options.pipeline_options import PipelineOptions
 
         import streamveil.pipelines.beam_flags  # noqa: F401 - declares what is shown
+        from streamveil.pipelines.commands import without_how
 
-        return PipelineOptions(list(self.shown or self.flags))
+        return PipelineOptions(without_how(self.arguments) or list(self.flags))

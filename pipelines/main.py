@@ -10,6 +10,8 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 
 from streamveil import __version__
 from streamveil.pipelines.standard_streams import lasting_streams
@@ -147,34 +149,15 @@ def _run(command: str, rest: Sequence[str]) -> int:
         return refused(f"failed: {reason_of(error)}", 1)
 
 
-def _release(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read, without_how
+def _run_job(name: str, argv: Sequence[str]) -> int:
+    """Run a command that takes events to releases."""
+    from streamveil.pipelines.commands import read
     from streamveil.pipelines.execution import Execution
 
-    given, flags = read("release", argv)
-    from streamveil.pipelines import release
-
-    return release.main(given, Execution.of(flags, without_how(argv)))
-
-
-def _collect(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read, without_how
-    from streamveil.pipelines.execution import Execution
-
-    given, flags = read("collect", argv)
-    from streamveil.pipelines import collect
-
-    return collect.main(given, Execution.of(flags, without_how(argv)))
-
-
-def _per_record(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read, without_how
-    from streamveil.pipelines.execution import Execution
-
-    given, flags = read("per-record", argv)
-    from streamveil.pipelines import per_record
-
-    return per_record.main(given, Execution.of(flags, without_how(argv)))
+    given, flags = read(name, argv)
+    command = import_module(f"streamveil.pipelines.{name.replace('-', '_')}")
+    code: int = command.main(given, Execution.of(flags, argv))
+    return code
 
 
 def _evaluate(argv: Sequence[str]) -> int:
@@ -234,9 +217,9 @@ def _demo(argv: Sequence[str]) -> int:
 
 # Commands import what they need when they run: --help does not wait for Beam.
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "release": _release,
-    "collect": _collect,
-    "per-record": _per_record,
+    "release": partial(_run_job, "release"),
+    "collect": partial(_run_job, "collect"),
+    "per-record": partial(_run_job, "per-record"),
     "evaluate": _evaluate,
     "audit": _audit,
     "plan": _plan,

@@ -30,7 +30,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines import job_servers, launch, options
 from streamveil.pipelines.beam_flags import check_flags
-from streamveil.pipelines.commands import COMMANDS, read, without_how
+from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.graphs import STATISTICS
@@ -421,7 +421,7 @@ def test_flags_of_another_command_are_unknown(flag):
 def test_flags_reach_beam_and_those_of_the_command_are_shown(caplog):
     own = ["--slot=1h", "--log_format=json", "--window=3", "--follow=1m"]
     runner = "--runner=SomeRunner"
-    execution = Execution.of([runner], without_how([*own, "--dry_run", runner]))
+    execution = Execution.of([runner], [*own, "--dry_run", runner])
     assert not execution.here
     assert execution.options.view_as(StandardOptions).runner == "SomeRunner"
     shown = execution.options.get_all_options(drop_default=True)
