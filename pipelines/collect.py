@@ -11,7 +11,7 @@ from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.jobs import Job, following_of, in_time, kind_of, run_and_tell
 from streamveil.pipelines.plans import local_plan_of
-from streamveil.pipelines.values import check_required, check_revisions, dialect_of
+from streamveil.pipelines.values import check_required, check_revisions
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,7 @@ class CollectJob(Job[LocalPlan]):
             given, kind_of(LocalPlan, execution, allowed_lateness=given.allowed_lateness)
         )
         check_revisions(given, plan.mechanism, local=True)
-        job = cls(
-            given.input,
-            given.output,
-            plan,
-            given.ledger,
-            given.rejected,
-            given.summary,
-            dialect_of(given),
-            given.layout,
-            given.revisions,
-            given.card,
-            bool(given.state),
-        )
-        job.check()
-        return in_time(job, execution)
+        return in_time(cls.checked(given, plan), execution)
 
 
 def _check(given: Namespace) -> None:

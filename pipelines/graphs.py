@@ -15,6 +15,13 @@ from apache_beam.options.pipeline_options import (
 )
 
 from streamveil.engine.messages import LEDGER, REVISIONS
+from streamveil.engine.per_record.records_plan import (
+    CountPlan,
+    DistinctPlan,
+    MaxPlan,
+    RunningTotalPlan,
+    SumPlan,
+)
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
@@ -23,7 +30,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.pipelines.job_servers import BATCH_ONLY
 from streamveil.pipelines.jobs import Job, never_ends, ways_to_stream
-from streamveil.pipelines.options import COUNT, RUNNING_COUNT
+from streamveil.pipelines.plans import RECORD_PLANS
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.per_record import (
     PerRecordCount,
@@ -32,7 +39,6 @@ from streamveil.transforms.per_record import (
     PerRecordRunningTotal,
     PerRecordSum,
 )
-from streamveil.transforms.per_record.statistics import PerRecord
 
 if TYPE_CHECKING:
     from streamveil.pipelines.per_record import PerRecordJob
@@ -43,17 +49,15 @@ TRANSFORMS: Mapping[type[Any], Callable[..., Any]] = {
     HistogramPlan: PrivateHistograms,
     LocalPlan: CollectHistograms,
     QueryPlan: PrivateAnswers,
+    CountPlan: PerRecordCount,
+    SumPlan: PerRecordSum,
+    MaxPlan: PerRecordMax,
+    DistinctPlan: PerRecordDistinctCount,
+    RunningTotalPlan: PerRecordRunningTotal,
 }
 """The transform that extends a plan."""
-STATISTICS: Mapping[str, Callable[..., PerRecord]] = {
-    COUNT: PerRecordCount,
-    "sum": PerRecordSum,
-    "max": PerRecordMax,
-    "distinct": PerRecordDistinctCount,
-    RUNNING_COUNT: PerRecordRunningTotal,
-    "running-sum": PerRecordRunningTotal,
-}
-"""Those that extend the plans of statistics of records, by name."""
+STATISTICS = {name: TRANSFORMS[kind] for name, kind in RECORD_PLANS.items()}
+"""The same of statistics that protect each record, by name."""
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
 

@@ -29,9 +29,7 @@ from streamveil.io.files import is_there
 from streamveil.io.filesystems import require_filesystem
 from streamveil.io.formats import output_format_of
 from streamveil.io.places import is_bigquery
-from streamveil.io.releases import ledger_form, release_form
 from streamveil.io.result_files import Files, ResultFile
-from streamveil.io.revisions import revision_form
 from streamveil.io.tables import remove_unfinished
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.number_text import number_of
@@ -44,14 +42,15 @@ from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.local_run import Source, count_letters, run_here
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
-from streamveil.pipelines.plans import is_dynamic
 from streamveil.pipelines.progress import progress
+from streamveil.pipelines.result_forms import FormOf, forms_of, has_dynamic_ledger, has_shares
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import check_going_on, check_summary
+from streamveil.pipelines.values import check_going_on, check_summary, dialect_of
 
 if TYPE_CHECKING:
     import apache_beam as beam
+    from typing_extensions import Self
 
     from streamveil.pipelines.follow import Following
     from streamveil.pipelines.publishing import Published
@@ -75,6 +74,7 @@ class Told(Protocol):
 
 J = TypeVar("J", bound=Any)
 P = TypeVar("P", HistogramPlan, LocalPlan, QueryPlan)
+K = TypeVar("K")
 
 
 class Written(NamedTuple):
@@ -129,7 +129,7 @@ def following_of(given: Any, execution: Execution) -> Following | None:
     return Following.of(given)
 
 
-def kind_of(plan: type[P], execution: Execution, **of_stream: Any) -> Callable[..., P]:
+def kind_of(plan: type[K], execution: Execution, **of_stream: Any) -> Callable[..., K]:
     """What a command makes of its options: a plan, or on a runner the transform that is one.
 
     `of_stream` are arguments of the transform alone.
@@ -180,6 +180,36 @@ class Job(Generic[P]):
 
     command: ClassVar[str] = "release"
     """What the run is called."""
+
+    @classmethod
+    def checked(cls, given: Any, plan: P, **more: Any) -> Self:
+        """The job that the options of a command ask for; its places are looked at.
+
+        Args:
+            given: the options, as parsed.
+            plan: what is released.
+            **more: fields that only this kind of job has.
+
+        Raises:
+            ConfigurationError: for a place that cannot be.
+        """
+        job = cls(
+            given.input,
+            given.output,
+            plan,
+            given.ledger,
+            given.rejected,
+            given.summary,
+            dialect_of(given),
+            given.layout,
+            given.revisions,
+            given.card,
+            bool(given.state),
+            given.requirement_changes,
+            **more,
+        )
+        job.check()
+        return job
 
     @property
     def files(self) -> list[str]:
@@ -281,37 +311,24 @@ class Job(Generic[P]):
     def results(self) -> dict[str | None, Written]:
         """What is released and may be published, by the tag that the engine gives it."""
         assert not isinstance(self.plan, QueryPlan)
-        labels, layout = self.plan.domain.labels, self.layout
-        found: dict[str | None, Written] = {
-            None: _written(
-                "WriteReleases",
-                self.output,
-                partial(release_form, self.output, labels, shares=self._shares, layout=layout),
-                self._release_sink,
-            )
+        forms = forms_of(self.plan, self.layout, changes=self.requirement_changes is not None)
+        places = {
+            None: ("WriteReleases", self.output, self._release_sink),
+            REVISIONS: ("WriteRevisions", self.revisions, self._revision_sink),
+            LEDGER: ("WriteLedger", self.ledger, self._ledger_sink),
         }
-        if self.revisions:
-            found[REVISIONS] = _written(
-                "WriteRevisions",
-                self.revisions,
-                partial(revision_form, self.revisions, labels, layout=layout),
-                self._revision_sink,
-            )
-        if self.ledger:
-            found[LEDGER] = _written(
-                "WriteLedger",
-                self.ledger,
-                partial(ledger_form, self._dynamic),
-                self._ledger_sink,
-            )
-        return found
+        return {
+            tag: Written(name, place, partial(_file, place, forms[tag]), sink)
+            for tag, (name, place, sink) in places.items()
+            if place
+        }
 
     def _release_sink(self) -> beam.PTransform:
         from streamveil.io import sink_of
 
         assert not isinstance(self.plan, QueryPlan)
         labels = self.plan.domain.labels
-        return sink_of(self.output, labels, shares=self._shares, layout=self.layout)
+        return sink_of(self.output, labels, shares=has_shares(self.plan), layout=self.layout)
 
     def _revision_sink(self) -> beam.PTransform:
         from streamveil.io import revision_sink_of
@@ -324,7 +341,9 @@ class Job(Generic[P]):
         from streamveil.io import ledger_sink_of
 
         assert self.ledger is not None
-        return ledger_sink_of(self.ledger, dynamic=self._dynamic)
+        assert not isinstance(self.plan, QueryPlan)
+        changes = self.requirement_changes is not None
+        return ledger_sink_of(self.ledger, dynamic=has_dynamic_ledger(self.plan, changes=changes))
 
     def _refuse_files(self) -> None:
         for name, path in zip(_PLACES[1:], self._places[1:], strict=True):
@@ -335,18 +354,6 @@ class Job(Generic[P]):
                     f"--{name}={path}: a file is written when the input has ended, and --input="
                     f"{self.input} does not end: {remedy}"
                 )
-
-    @property
-    def _dynamic(self) -> bool:
-        """Whether rows of the ledger are about requirements that change."""
-        plan = self.plan
-        return isinstance(plan, HistogramPlan) and is_dynamic(plan, self.requirement_changes)
-
-    @property
-    def _shares(self) -> bool:
-        """Whether releases have shares."""
-        plan = self.plan
-        return isinstance(plan, HistogramPlan) and plan.population.requirements.forever
 
     def told(self, summary: Summary) -> Told:
         """What is said of a run."""
@@ -407,10 +414,8 @@ def _write_letters(letters: ResultFile) -> None:
         tell(f"warning: the dead letters are not written: {reason_of(error)}", logging.WARNING)
 
 
-def _written(
-    name: str, place: str, form: Callable[[], Any], sink: Callable[[], beam.PTransform]
-) -> Written:
-    return Written(name, place, lambda: ResultFile(place, form()), sink)
+def _file(place: str, form_of: FormOf) -> ResultFile:
+    return ResultFile(place, form_of(place))
 
 
 def check_streams(sinks: Sequence[beam.PTransform | None]) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +28,12 @@ from streamveil.io import (
 )
 from streamveil.io.answers import PORTFOLIO_LEDGER_FORM
 from streamveil.io.events import REJECTED_FORM, file_outputs, lenient_outputs
-from streamveil.io.releases import STATE_FORM, ledger_form, release_form
+from streamveil.io.releases import STATE_FORM
 from streamveil.io.result_files import AnswerFiles, Files, ResultFile
-from streamveil.io.revisions import revision_form
-from streamveil.io.tables import TableForm
-from streamveil.mechanisms.registry import only_dynamic
+from streamveil.io.tables import as_they_come
 from streamveil.pipelines.local_run import Source, count_letters, run_here
 from streamveil.pipelines.progress import progress
+from streamveil.pipelines.result_forms import forms_of
 from streamveil.pipelines.summary import Summary
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def users_after(folder: Path) -> UserTable | None:
     return UserTable.read(folder / _USERS) if (folder / _USERS).exists() else None
 
 
-_WAITING_FORM = TableForm(WAITING_SCHEMA, lambda batches: batches[0], (), batch=1)
+_WAITING_FORM = as_they_come(WAITING_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -223,23 +221,13 @@ class PassJob:
         """Where goes what is released, and what it cost."""
         plan = self.plan
         assert not isinstance(plan, QueryPlan)
-        labels, layout = plan.domain.labels, self.layout
-        shares, dynamic = False, only_dynamic(plan.mechanism)
-        if isinstance(plan, HistogramPlan):
-            shares = plan.population.requirements.forever
-            dynamic |= plan.changing and plan.limits is None
-        forms = {
-            "releases": (None, partial(release_form, shares=shares, layout=layout)),
-            "revisions": (REVISIONS, partial(revision_form, layout=layout)),
+        forms = forms_of(plan, self.layout, changes=self._changing)
+        kinds = {"releases": None, "revisions": REVISIONS, "ledger": LEDGER}
+        return {
+            tag: ResultFile(self._path(kind), forms[tag](self._path(kind)))
+            for kind, tag in kinds.items()
+            if kind in self.results
         }
-        found: dict[str | None, Files] = {}
-        for kind, (tag, form_of) in forms.items():
-            if kind in self.results:
-                path = self._path(kind)
-                found[tag] = ResultFile(path, form_of(path, labels))
-        if "ledger" in self.results:
-            found[LEDGER] = ResultFile(self._path("ledger"), ledger_form(dynamic))
-        return found
 
 
 @dataclass(frozen=True)

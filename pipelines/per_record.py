@@ -29,6 +29,7 @@ from streamveil.pipelines.jobs import (
     check_card_apart,
     check_streams,
     in_time,
+    kind_of,
     run_with_card,
     telling_of_tables,
     written_here,
@@ -143,19 +144,16 @@ class PerRecordJob:
 def job_of(given: Namespace, execution: Execution) -> PerRecordJob:
     """Read and check all options; nothing is run yet. Raises ConfigurationError."""
     check_required("per-record", given, ("input", "output"))
-    plan = _plan_of(given, execution)
+    lateness = given.allowed_lateness
+    kinds = {
+        name: kind_of(kind, execution, allowed_lateness=lateness)
+        for name, kind in RECORD_PLANS.items()
+    }
+    plan = records_plan_of(given, kinds)
     columns, dialect = columns_of(given), dialect_of(given)
     job = PerRecordJob(given.input, given.output, columns, plan, dialect, given.card)
     job.check()
     return in_time(job, execution)
-
-
-def _plan_of(given: Namespace, execution: Execution) -> Any:
-    if execution.here:
-        return records_plan_of(given, RECORD_PLANS)
-    from streamveil.pipelines.graphs import STATISTICS
-
-    return records_plan_of(given, STATISTICS, allowed_lateness=given.allowed_lateness)
 
 
 def main(given: Namespace, execution: Execution) -> int:

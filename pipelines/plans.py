@@ -25,7 +25,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
-from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, LOCAL_DEFAULT, only_dynamic
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, LOCAL_DEFAULT
 from streamveil.pipelines.budgets import budget_of, lookup_of
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
 from streamveil.pipelines.inputs import Inputs, P, required_registry
@@ -47,7 +47,7 @@ L = TypeVar("L", bound=LocalPlan)
 Q = TypeVar("Q", bound=QueryPlan)
 R = TypeVar("R", bound=RecordsPlan)
 
-RECORD_PLANS: Mapping[str, Callable[..., RecordsPlan]] = {
+RECORD_PLANS: Mapping[str, type[RecordsPlan]] = {
     COUNT: CountPlan,
     "sum": SumPlan,
     "max": MaxPlan,
@@ -127,12 +127,6 @@ def _one_class(given: Any) -> Registry:
     """Everybody, with one budget forever."""
     check_required("release", given, REQUIRED)
     return Registry.of(default=(budget_for_ever(given), 0))
-
-
-def is_dynamic(plan: HistogramPlan, changes: object) -> bool:
-    """Whether rows of the ledger are about requirements that change."""
-    by_ledger = changes is not None and plan.limits is None
-    return by_ledger or only_dynamic(plan.mechanism)
 
 
 def local_plan_of(given: Any, kind: Callable[..., L], **more: Any) -> L:

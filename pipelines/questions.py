@@ -46,7 +46,6 @@ from streamveil.pipelines.plans import query_plan_of
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
-from streamveil.pipelines.values import dialect_of
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -65,19 +64,7 @@ class QuestionsJob(Job[QueryPlan]):
         Raises ConfigurationError for anything missing or wrong.
         """
         kind = kind_of(QueryPlan, execution, allowed_lateness=given.allowed_lateness)
-        job = cls(
-            given.input,
-            given.output,
-            query_plan_of(given, kind),
-            given.ledger,
-            given.rejected,
-            given.summary,
-            dialect_of(given),
-            card_place=given.card,
-            page=given.page,
-            in_passes=bool(given.state),
-        )
-        job.check()
+        job = cls.checked(given, query_plan_of(given, kind), page=given.page)
         return in_time(job, execution)
 
     @property

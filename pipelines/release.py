@@ -12,7 +12,7 @@ from streamveil.pipelines.jobs import Job, following_of, in_time, kind_of, run_a
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.plan_texts import about_least_total, about_limits
 from streamveil.pipelines.plans import histogram_plan_of
-from streamveil.pipelines.values import check_required, check_revisions, dialect_of
+from streamveil.pipelines.values import check_required, check_revisions
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,7 @@ class ReleaseJob(Job[HistogramPlan]):
             given, kind_of(HistogramPlan, execution, allowed_lateness=given.allowed_lateness)
         )
         check_revisions(given, plan.mechanism)
-        job = cls(
-            given.input,
-            given.output,
-            plan,
-            given.ledger,
-            given.rejected,
-            given.summary,
-            dialect_of(given),
-            given.layout,
-            given.revisions,
-            given.card,
-            bool(given.state),
-            given.requirement_changes,
-        )
-        job.check()
+        job = cls.checked(given, plan)
         if not is_true("resume", given.resume):  # which goes on with what was chosen
             plan.check_look()
         return in_time(job, execution)

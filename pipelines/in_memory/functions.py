@@ -53,12 +53,12 @@ from streamveil.pipelines.plans import (
     RECORD_PLANS,
     columns_of,
     histogram_plan_of,
-    is_dynamic,
     local_plan_of,
     query_plan_of,
     records_plan_of,
 )
 from streamveil.pipelines.questions_summary import QuestionsSummary
+from streamveil.pipelines.result_forms import has_dynamic_ledger
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 
@@ -182,8 +182,8 @@ def release(
         sources = [_events(data, "data", plan.columns.names, dialect_of(options))]
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))
-        dynamic = is_dynamic(plan, requirement_changes)
         changes = requirement_changes is not None
+        dynamic = has_dynamic_ledger(plan, changes=changes)
         return _releases(release, plan, sources, dynamic=dynamic, changes=changes)
 
 
