@@ -50,7 +50,6 @@ from streamveil.pipelines.values import check_going_on, check_summary, dialect_o
 
 if TYPE_CHECKING:
     import apache_beam as beam
-    from typing_extensions import Self
 
     from streamveil.pipelines.follow import Following
     from streamveil.pipelines.publishing import Published
@@ -182,7 +181,7 @@ class Job(Generic[P]):
     """What the run is called."""
 
     @classmethod
-    def checked(cls, given: Any, plan: P, **more: Any) -> Self:
+    def checked(cls: type[J], given: Any, plan: Any, **more: Any) -> J:
         """The job that the options of a command ask for; its places are looked at.
 
         Args:
