@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from streamveil.engine.stream.noise_keys import GivenKey, RotatedKey
 from streamveil.io.faults import blaming
 from streamveil.io.filesystems import open_to_read, require_filesystem
-from streamveil.io.optional import require_google
+from streamveil.io.secret_manager import secret_of
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT
@@ -101,43 +101,7 @@ class KeyFromSecretManager:
 
     def __call__(self) -> bytes:
         """The key: 32 bytes."""
-        where = f"secret:{self.version}"
-        require_google("google.cloud.secretmanager", where)
-        from google.api_core import exceptions
-        from google.cloud import secretmanager
-        from google_crc32c import value as checksum_of
-
-        try:
-            client = secretmanager.SecretManagerServiceClient()
-            payload = client.access_secret_version(request={"name": self.version}).payload
-        except exceptions.NotFound as error:
-            raise ConfigurationError(
-                f"{where} is not there ({error}): name a version that the secret has"
-            ) from error
-        except exceptions.FailedPrecondition as error:
-            raise ConfigurationError(
-                f"{where} is disabled or destroyed ({error}): enable it again, for the key of a "
-                "stream must stay the same"
-            ) from error
-        except (
-            exceptions.ServerError,
-            exceptions.TooManyRequests,
-            exceptions.RetryError,
-        ) as error:
-            raise MachineFault(
-                f"{where} could not be read: Secret Manager says: {error}: look whether the "
-                "service and the way to it are up, and run it again"
-            ) from error
-        except Exception as error:
-            raise ConfigurationError(
-                f"{where} cannot be read ({error}): the account that launches and those of the "
-                "workers need the role roles/secretmanager.secretAccessor on it"
-            ) from error
-        if "data_crc32c" in payload and payload.data_crc32c != checksum_of(payload.data):
-            raise MachineFault(
-                f"{where} came damaged from Secret Manager, by its checksum: run it again"
-            )
-        return _key_of(payload.data, where)
+        return _key_of(secret_of(self.version), f"secret:{self.version}")
 
 
 _KINDS: dict[str, Callable[[str], Callable[[], bytes]]] = {

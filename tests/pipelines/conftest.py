@@ -19,6 +19,8 @@ from streamveil.io import read_table, write_table
 from streamveil.pipelines.commands import read
 from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.main import main
+from tests.clusters.stores import fake_account
+from tests.pipelines.secret_manager_server import SecretManagerServer
 
 DAY = dt.timedelta(days=1)
 NEW_YEAR = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
@@ -211,6 +213,35 @@ def job(tmp_path):
         "u1,C,2024-01-03T23:59:59.999999Z",
     )
     return made
+
+
+@pytest.fixture
+def noisy(job):
+    """A job whose releases are mostly noise."""
+    job.requirements({f"u{u}": (1, 1.0) for u in range(200)})
+    job.lines(*(f"u{u},{'ABC'[u % 3]},2024-01-0{d}" for u in range(200) for d in (1, 2, 3)))
+    return job
+
+
+@pytest.fixture(scope="session")
+def google_account(tmp_path_factory):
+    """A file with a service account of Google, which signs its tokens itself."""
+    pytest.importorskip("google.auth", reason="the extra gcp is not installed")
+    path = tmp_path_factory.mktemp("google") / "account.json"
+    path.write_text(json.dumps(fake_account("http://127.0.0.1:1")))
+    return path
+
+
+@pytest.fixture
+def secret_manager(monkeypatch, google_account):
+    """A Secret Manager on this machine, to which Google's own client is led."""
+    pytest.importorskip("google.cloud.secretmanager", reason="the extra gcp is not installed")
+    server = SecretManagerServer("c0ffee" * 10 + "beef")
+    server.lead(monkeypatch)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(google_account))
+    monkeypatch.setattr("streamveil.io.secret_manager.FIRST_WAIT", 0.05)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

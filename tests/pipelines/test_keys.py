@@ -8,11 +8,9 @@ import logging
 import os
 import pickle
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apache_beam as beam
-import grpc
 import pytest
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
@@ -22,16 +20,9 @@ from streamveil.pipelines import keys
 from streamveil.pipelines.graphs import build
 from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
 from streamveil.pipelines.release import ReleaseJob
+from tests.pipelines.secret_manager_server import VERSION
 
 SECRET = "c0ffee" * 10 + "beef"
-
-
-@pytest.fixture
-def noisy(job):
-    """A job whose releases are mostly noise."""
-    job.requirements({f"u{u}": (1, 1.0) for u in range(200)})
-    job.lines(*(f"u{u},{'ABC'[u % 3]},2024-01-0{d}" for u in range(200) for d in (1, 2, 3)))
-    return job
 
 
 @pytest.fixture
@@ -217,109 +208,11 @@ def test_environment_without_the_key(monkeypatch):
 
 # ---- places -------------------------------------------------------------------------------------
 
-VERSION = "projects/a-project/secrets/noise/versions/3"
 
-
-class SecretManager:
-    """A server that speaks the protocol of Secret Manager, and gives one secret or an error."""
-
-    def __init__(self, secretmanager):
-        service = "google.cloud.secretmanager.v1.SecretManagerService"
-        self.types, self.content, self.asked = secretmanager, SECRET.encode(), []
-        self.errors, self.checksum = [], None
-        handler = grpc.unary_unary_rpc_method_handler(
-            self.access,
-            secretmanager.AccessSecretVersionRequest.deserialize,
-            secretmanager.AccessSecretVersionResponse.serialize,
-        )
-        self.server = grpc.server(ThreadPoolExecutor(2))
-        self.server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(service, {"AccessSecretVersion": handler})]
-        )
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
-        self.server.start()
-
-    def access(self, request, context):
-        self.asked.append(request.name)
-        if self.errors:
-            context.abort(*self.errors.pop(0))
-        payload = {"data": self.content, "data_crc32c": self.checksum}
-        if self.checksum is None:
-            from google_crc32c import value as checksum_of
-
-            payload["data_crc32c"] = checksum_of(self.content)
-        return self.types.AccessSecretVersionResponse(name=request.name, payload=payload)
-
-
-@pytest.fixture
-def secrets_manager(monkeypatch):
-    """A Secret Manager on this machine, to which Google's own client is led."""
-    secretmanager = pytest.importorskip(
-        "google.cloud.secretmanager", reason="the extra gcp is not installed"
-    )
-    server, client = SecretManager(secretmanager), secretmanager.SecretManagerServiceClient
-    transport = client.get_transport_class("grpc")
-
-    def local():
-        channel = grpc.insecure_channel(f"localhost:{server.port}")
-        return client(transport=transport(channel=channel))
-
-    monkeypatch.setattr(secretmanager, "SecretManagerServiceClient", local)
-    yield server
-    server.server.stop(0)
-
-
-def test_all_places_give_the_same_key(job, monkeypatch, secrets_manager):
+def test_all_places_give_the_same_key(job, monkeypatch, secret_manager):
     monkeypatch.setenv("ANOTHER_NAME", SECRET)
     places = (job.key(SECRET), "env:ANOTHER_NAME", f"secret:{VERSION}")
     assert len({noise_key(place)() for place in places}) == 1
-
-
-def test_key_of_secret_manager(noisy, secrets_manager):
-    of_file = released(noisy, "a.jsonl", noise_key=noisy.key(SECRET))
-    assert released(noisy, "b.jsonl", noise_key=f"secret:{VERSION}") == of_file
-    assert set(secrets_manager.asked) == {VERSION}
-
-
-@pytest.mark.parametrize(
-    ("code", "says", "remedy"),
-    [
-        ("PERMISSION_DENIED", "403 Permission denied", "secretAccessor"),
-        ("UNAUTHENTICATED", "401 The token expired", "secretAccessor"),
-        ("NOT_FOUND", "404 Secret Version not found", "name a version that the secret has"),
-        ("FAILED_PRECONDITION", "400 The version is in DISABLED state", "enable it again"),
-        ("FAILED_PRECONDITION", "400 The version is in DESTROYED state", "enable it again"),
-    ],
-)
-def test_secret_manager_refuses(job, secrets_manager, code, says, remedy):
-    secrets_manager.errors = [(grpc.StatusCode[code], says.split(" ", 1)[1])] * 9
-    job.refused(VERSION, says, remedy, noise_key=f"secret:{VERSION}")
-
-
-@pytest.mark.parametrize("code", ["INTERNAL", "DEADLINE_EXCEEDED"])
-def test_secret_manager_fails_for_now(secrets_manager, code):
-    secrets_manager.errors = [(grpc.StatusCode[code], "it broke")]
-    with pytest.raises(MachineFault, match=r"Secret Manager says: 50. it broke"):
-        noise_key(f"secret:{VERSION}")
-
-
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
-def test_secret_manager_is_asked_again(secrets_manager, code):
-    secrets_manager.errors = [(grpc.StatusCode[code], "in a while")]
-    noise_key(f"secret:{VERSION}")
-    assert len(secrets_manager.asked) == 2
-
-
-def test_damaged_key_of_secret_manager(secrets_manager):
-    secrets_manager.checksum = 7
-    with pytest.raises(MachineFault, match=f"{VERSION} came damaged from Secret Manager"):
-        noise_key(f"secret:{VERSION}")
-
-
-def test_short_key_of_secret_manager(job, secrets_manager):
-    secrets_manager.content = b"tooshort"
-    outcome = job.refused(VERSION, "8 bytes", "32 or more", noise_key=f"secret:{VERSION}")
-    assert "tooshort" not in outcome.message
 
 
 # A worker that starts after a rotation would get another key than the others have.
@@ -352,10 +245,10 @@ def functions_of(pipeline):
     return b"".join(bz2.decompress(base64.b64decode(one)) for one in packed)
 
 
-def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secrets_manager):
+def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secret_manager):
     place = f"{noisy.key(SECRET)},env:A_NAME_2@19800,secret:{VERSION}@19900"
     monkeypatch.setenv("A_NAME_2", SECRET[::-1])
-    secrets_manager.content = SECRET[5:].encode()
+    secret_manager.content = SECRET[5:].encode()
     pipeline = beam.Pipeline()
     build(ReleaseJob.of(*noisy.asked("--runner=FnApiRunner", noise_key=place)), pipeline)
     sent = functions_of(pipeline)
