@@ -1,6 +1,10 @@
 """`--sql` on the command line: it takes the place of `--input` wherever events are read."""
 
+import datetime as dt
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -70,6 +74,143 @@ def test_a_state_keeps_to_its_columns_wherever_the_files_are(job, sql):
     job.refused("another configuration", "the columns changed", **{**on, **as_they_are})
     elsewhere = given["sql"].replace("in/*", "in/[1-9]").replace(" ", "\n  ") + ";"
     job.done(**{**on, "sql": elsewhere})
+
+
+# Each line of its input asks for a run that is killed at some call for a batch, or before it does
+# something to its files; it answers how that ended.
+KILLED = """
+import itertools, json, os, signal, sys
+from streamveil.io.sql import Query
+from streamveil.pipelines import main, release
+def run(moment, at, folder, arguments):
+    numbers, compute = itertools.count(), Query.compute
+    def strike():
+        if next(numbers) == at:
+            os.killpg(0, signal.SIGKILL)
+    def computed(*given):
+        if moment == "before a batch":
+            strike()
+        made = compute(*given)
+        if moment == "after a batch":
+            strike()
+        return made
+    def changed(event, given):
+        flags = given[2] if event == "open" and isinstance(given[2], int) else 0
+        places = f"{folder}/state", f"{folder}/results"
+        if flags & (os.O_WRONLY | os.O_RDWR) or event in (
+            "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"
+        ):
+            if str(given[0]).startswith(places):
+                strike()
+    Query.compute = computed
+    if moment == "writes":
+        sys.addaudithook(changed)
+    os.setpgid(0, 0)
+    os.dup2(2, 1)
+    os._exit(main.main(arguments))
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(*json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+# By pass, which reads two files.
+KILLS = [
+    [("before a batch", 0), ("after a batch", 1), ("writes", 1)],
+    [("before a batch", 1), ("writes", 3)],
+    [("writes", 6), ("writes", 2)],
+    [("writes", 9)],
+    [("writes", 12)],
+    [("writes", 16), ("after a batch", 0)],
+    [("writes", 20)],
+]
+
+
+class Passes:
+    """A stream of a folder, released day by day, by --sql."""
+
+    def __init__(self, job, folder):
+        self.job, self.folder = job, folder
+        for name in ("in", "results"):
+            (folder / name).mkdir(parents=True)
+
+    def arguments(self):
+        place = self.folder / "results"
+        known = (self.folder / "state" / "manifest.json").exists()
+        own = {
+            "input": None,
+            "sql": SQL.replace("EVENTS", str(self.folder / "in" / "*.csv")),
+            "state": self.folder / "state",
+            "clock_file": self.folder / "clock",
+            "max_rejected": 1,
+        }
+        own |= {name: place / f"{name}.jsonl" for name in ("output", "ledger", "rejected")}
+        return self.job.arguments(*["--resume"] * known, **{**self.job.kept(), **NAMES, **own})
+
+    def advance(self, day):
+        """Two files of a day come, and it is over."""
+        for half in (0, 1):
+            users = range(half * 20, half * 20 + 20)
+            rows = [f"u{u},{'AB'[(u + day) % 2]},2024-01-0{day} 10:00:00" for u in users]
+            path = self.folder / "in" / f"{day}-{half}.csv"
+            path.write_text("\n".join(("user,value,time", *rows, "u1,B,soon")) + "\n")
+        now = dt.datetime(2024, 1, day + 1, tzinfo=dt.timezone.utc)
+        (self.folder / "clock").write_text(now.isoformat())
+
+    def made(self):
+        """What readers can see, by name, whatever the folder is called."""
+        here = str(self.folder).encode()
+        paths = self.folder.glob("results/[!.]*")
+        return {path.name: path.read_bytes().replace(here, b"") for path in paths}
+
+
+@pytest.fixture
+def kill():
+    """Run a stream until it is killed at some moment."""
+    command = [sys.executable, "-c", KILLED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+
+        def kill(stream, moment, at):
+            asked = json.dumps((moment, at, str(stream.folder), stream.arguments()))
+            process.stdin.write(f"{asked}\n".encode())
+            process.stdin.flush()
+            assert int(process.stdout.readline()) == -signal.SIGKILL, (moment, at)
+
+        yield kill
+        process.stdin.close()
+
+
+@pytest.mark.slow
+def test_passes_that_are_killed_release_each_slot_once(toolbox, job, kill, script):
+    job.requirements({f"u{u}": (1 + u % 3, 1.0) for u in range(40)})
+    once, killed = (Passes(job, job.folder / name) for name in ("once", "killed"))
+    for day, kills in enumerate(KILLS, 1):
+        for stream in (once, killed):
+            stream.advance(day)
+        for moment, at in kills:
+            seen = killed.made()
+            kill(killed, moment, at)
+            assert {**killed.made(), **seen} == killed.made()
+        for stream in (once, killed):
+            outcome = toolbox.run(*stream.arguments())
+            assert outcome.code == 0, outcome.message
+    rows = {
+        kind: [
+            json.loads(line)
+            for path in sorted(killed.folder.glob(f"results/{kind}-*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        for kind in ("output", "ledger", "rejected")
+    }
+    assert killed.made() == once.made()
+    assert len({row["slot"] for row in rows["output"]}) == len(rows["output"]) == len(KILLS)
+    assert len(rows["rejected"]) == 2 * len(KILLS)
+    for window in (1, 2, 3):
+        spent = [(row["slot"], row["spent"]) for row in rows["ledger"] if row["window"] == window]
+        assert len(spent) == len(KILLS)
+        assert not script("_drill").overspent(spent, window, 1.0)
+    assert not list(killed.folder.rglob("*.part"))
 
 
 def test_a_sample_is_shown(job, sql):
