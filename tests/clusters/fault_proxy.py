@@ -23,7 +23,7 @@ class Fault:
 
     how: str
     """`reset`, `reset_in_write`, `reset_in_read`, `truncate`, `shorten`, `lose_answer`, `slow`,
-    `say` what `headers` has, or a status."""
+    `slow_answer`, `say` what `headers` has, or a status."""
     method: str = ".*"
     path: str = ".*"
     times: int = FOREVER
@@ -174,6 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._abort()
         if how == "lose_answer":
             return self._abort()
+        if how == "slow_answer":
+            time.sleep(fault.seconds)
         ours, theirs = proxy.address.encode(), proxy.upstream.encode()
         changed = {name.lower(): value for name, value in (fault.headers if fault else {}).items()}
         dropped = {"transfer-encoding", "connection", "content-length", "date", *changed}

@@ -29,6 +29,14 @@ pytestmark = pytest.mark.slow
 
 TABLE, RELEASES = "a-project.stats.trips", "a-project.stats.releases"
 INPUT = f"bigquery:{TABLE}"
+# The command in a process of its own, whose client of Beam is led to a server.
+STREAM = """
+import sys
+from apache_beam.io.gcp.internal.clients.bigquery import BigqueryV2
+from streamveil.pipelines.main import main
+BigqueryV2.BASE_URL = sys.argv[1] + "/bigquery/v2/"
+sys.exit(main(sys.argv[2:]))
+"""
 STREAMED = f"bigquery:{RELEASES}?method=STREAMING_INSERTS"
 PAGES, JOBS, RESULTS, TOKEN = "/data", "/jobs", "/queries/", "/token"
 
@@ -219,6 +227,29 @@ def test_a_run_that_is_killed_leaves_nothing(proxy, truth):
     assert main(flags()) == 0
     assert released() == truth
     assert not [name for name in os.listdir() if ".part" in name or ".claim" in name]
+
+
+@pytest.mark.parametrize(("sent", "ledgers"), [(0, 0), (1, 1)], ids=["before", "between"])
+def test_rows_of_a_run_that_is_killed_are_those_of_the_next(bigquery, proxy, truth, sent, ledgers):
+    """It is killed before the first table, or between the two."""
+    ledger = "a-project.stats.ledger"
+    given = flags(STREAMED, ledger=f"bigquery:{ledger}?method=STREAMING_INSERTS", card="card.json")
+    proxy.faults = [Fault("reset", path="insertAll", after=sent)]
+    command = [sys.executable, "-c", STREAM, proxy.url, *given]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        while not proxy.struck():
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert not bigquery.rows.get(RELEASES)
+    proxy.reset()
+    assert main(given) == 0
+    rows = sorted((int(row["slot"]), row["counts"]) for row in bigquery.rows[RELEASES])
+    assert rows == [(one["slot"], one["counts"]) for one in truth]
+    found = [json.dumps(row, sort_keys=True) for row in bigquery.rows[ledger]]
+    assert len(found) == (ledgers + 1) * len(set(found)) == (ledgers + 1) * len(truth)
 
 
 STREAMING = {

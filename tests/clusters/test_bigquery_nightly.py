@@ -4,8 +4,10 @@ import datetime as dt
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,14 +63,25 @@ class Nights:
 
     def run(self, day):
         """Run the job in the night after a day; its exit code."""
-        later = dt.date.fromisoformat(day) + dt.timedelta(1)
-        (self.folder / "clock").write_text(f"{later}T02:00:00Z")
-        command = [sys.executable, "nightly.py", day, "--clock_file=clock"]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True
-        )
+        done = subprocess.run(**self.command(day), capture_output=True, text=True)
         self.said = done.stderr + done.stdout
         return done.returncode
+
+    def command(self, day):
+        later = dt.date.fromisoformat(day) + dt.timedelta(1)
+        (self.folder / "clock").write_text(f"{later}T02:00:00Z")
+        args = [sys.executable, "nightly.py", day, "--clock_file=clock"]
+        return {"args": args, "cwd": self.folder, "env": self.environment}
+
+    def killed(self, day, holds):
+        """Kill the job and all that it started once that holds."""
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(**self.command(day), **quiet, start_new_session=True) as process:
+            while not holds():
+                assert process.poll() is None, "it ended before it was killed"
+                time.sleep(0.005)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
 
     def tables(self):
         """What is in both tables, as far as they are there."""
@@ -112,7 +125,8 @@ def test_each_night_is_appended_once_also_if_it_runs_again(nights):
 FAULTS = {
     "loading": Fault("403", path="/upload/", times=1 << 20),
     "answer lost": Fault("lose_answer", path="/upload/", times=1),
-    "second table": Fault("reset_in_write", path="/upload/", after=1, times=1),
+    "first table": Fault("reset_in_write", "PUT", "/upload/", times=1),
+    "second table": Fault("reset_in_write", "PUT", "/upload/", after=1, times=1),
 }
 
 
@@ -138,3 +152,68 @@ def test_a_load_job_that_failed_is_done_once_more(nights):
     nights.server.before_job = None
     assert nights.run(DAYS[0]) == 0, nights.said
     expect(nights, DAYS[:1])
+
+
+HELD = 3.0  # seconds until a request that is held up goes on, after the kill
+UPLOAD = "PUT", "/upload/"
+# When a night is killed: as such a request is held up, or once such a file is there.
+MOMENTS = {
+    "the query starts": Fault("slow", "POST", "v2/projects/[^/]*/jobs", seconds=HELD),
+    "rows are read": Fault("slow", "GET", "/queries/|/data", seconds=HELD, after=1),
+    "the partition is written": "events/*",
+    "slots are released": "state/*",
+    "slots are committed": "state/manifest.json",
+    "the first upload": Fault("slow", *UPLOAD, seconds=HELD),
+    "its answer comes": Fault("slow_answer", *UPLOAD, seconds=HELD),
+    "the first is marked": "results/*.loaded",
+    "the second upload": Fault("slow", *UPLOAD, seconds=HELD, after=1),
+}
+FIRST_IS_LOADED = ("its answer comes", "the first is marked", "the second upload")
+
+
+def kill(nights, day, moment):
+    what, before = MOMENTS[moment], len(nights.tables()[0])
+    if isinstance(what, str):
+        there = set(nights.folder.glob(what))
+        nights.killed(day, lambda: set(nights.folder.glob(what)) - there)
+    else:
+        what.hits = 0
+        nights.proxy.faults = [what]
+        loaded = before + (what.how == "slow_answer")
+        nights.killed(day, lambda: nights.proxy.struck() and len(nights.tables()[0]) >= loaded)
+        nights.proxy.reset()
+    assert (len(nights.tables()[0]) > before) is (moment in FIRST_IS_LOADED)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What is in both tables after each night."""
+    nights = Nights(tmp_path_factory.mktemp("undisturbed"))
+    found = []
+    for day in DAYS:
+        nights.trips(day)
+        assert nights.run(day) == 0, nights.said
+        found.append([list(rows) for rows in nights.tables()])
+    nights.close()
+    return found
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_night_that_was_killed_is_finished_by_the_next_run(nights, undisturbed, moment):
+    nights.trips(DAYS[0])
+    kill(nights, DAYS[0], moment)
+    assert nights.run(DAYS[0]) == 0, nights.said
+    expect(nights, DAYS[:1])
+    assert nights.tables() == undisturbed[0]
+
+
+def test_a_night_that_was_killed_again_and_again(nights, undisturbed):
+    """The second one, which goes on with the state of the first."""
+    nights.trips(DAYS[0])
+    assert nights.run(DAYS[0]) == 0, nights.said
+    nights.trips(DAYS[1])
+    for moment in (*list(MOMENTS)[:4], "the first upload"):
+        kill(nights, DAYS[1], moment)
+    assert nights.run(DAYS[1]) == 0, nights.said
+    expect(nights, DAYS)
+    assert nights.tables() == undisturbed[1]
