@@ -416,10 +416,11 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     from streamveil.engine.slot_clock import SlotClock
     from streamveil.engine.stream.drivers import Configuration, one_driver
     from streamveil.engine.stream.noise_keys import SameKey
+    from streamveil.engine.stream.release_in_time import ReleaseInTime
     from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end
     from streamveil.mechanisms import Population, Requirement, Slots
     from streamveil.transforms.at_end import AtEnd
-    from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+    from streamveil.transforms.in_time import InTime
 
     requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
     population = Population(requirements, np.full(len(requirements), 100_000), bins)
@@ -427,7 +428,7 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)))
     clock, make = SlotClock(Slots.of("1m")), partial(one_driver, made)
     config = ReleaseConfig(make, clock, Publish(clock.slots, made.mechanism), 0, slots - 1)
-    stage, whole = Stage(_ReleaseInTimeFn(config)), AtEnd(partial(release_at_end, config))
+    stage, whole = Stage(InTime(ReleaseInTime(config))), AtEnd(partial(release_at_end, config))
     random = np.random.default_rng(bins)
     list(stage.process([("", Message(Kind.START, 0))]))
     cells = np.arange(len(requirements) * bins)

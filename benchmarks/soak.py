@@ -77,16 +77,18 @@ class Stream:
 
         from streamveil.engine.count.bounding import Bounding
         from streamveil.engine.count.changing_requirements import ChangingRequirements
+        from streamveil.engine.count.close_shards import CloseShards
+        from streamveil.engine.count.close_slots import CloseSlots
         from streamveil.engine.count.counter import Counter
         from streamveil.engine.count.event_codes import Layout
         from streamveil.engine.slot_clock import SlotClock
         from streamveil.engine.stream.drivers import Configuration, one_driver
         from streamveil.engine.stream.noise_keys import SameKey
+        from streamveil.engine.stream.release_in_time import ReleaseInTime
         from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
-        from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
-        from streamveil.transforms.counting.count_shards import _CountInTimeFn
+        from streamveil.transforms.counting.count_events import _MapEventsFn
         from streamveil.transforms.counting.map_changes import _MapChangesFn
-        from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+        from streamveil.transforms.in_time import InTime
         from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
         registry, most = transform.registry, transform.max_contributions
@@ -105,7 +107,7 @@ class Stream:
         self._map = _MapEventsFn(mapper, counter, bounded=False, real_time=False)
         self._map.setup()
         self._open = Stage(_OpenSlotsFn(None, None))
-        self._count = Stage(_CountSlotsFn(counter, self.clock))
+        self._count = Stage(InTime(CloseSlots(counter, self.clock)))
         longest = max(WINDOWS)
         logic = ChangingRequirements(
             registry=registry,
@@ -117,10 +119,10 @@ class Stream:
         )
         self._map_changes = _MapChangesFn(logic.change_mapper, logic.layout)
         self._map_changes.setup()
-        self._join = Stage(_CountInTimeFn(logic)) if changing else None
+        self._join = Stage(InTime(CloseShards(logic))) if changing else None
         publish = Publish(transform.slots, transform.mechanism)
         config = ReleaseConfig(partial(one_driver, ledgers), self.clock, publish)
-        self._release = Stage(_ReleaseInTimeFn(config))
+        self._release = Stage(InTime(ReleaseInTime(config)))
 
     @property
     def stages(self) -> tuple:
@@ -130,11 +132,12 @@ class Stream:
 
     def slot(self, slot: int, batch, changes) -> list:
         """What is released, once a slot has begun, had its events and changes, and closed."""
+        from apache_beam.utils.timestamp import Timestamp
+
         from streamveil.transforms.counting.count_events import open_blocks
         from streamveil.transforms.counting.count_shards import to_shards
-        from streamveil.transforms.slots.clock import closing_time
 
-        closes = closing_time(self.clock, slot)
+        closes = Timestamp(micros=self.clock.closing(slot))
         opened, starts = split(self._open.process([("", slot)]))
         codes, _ = split(self._map.process(batch))
         ticks = [block for tick in opened for block in open_blocks(tick, self.layout)]

@@ -18,6 +18,7 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.engine import metrics
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.io import AlreadyReleasedError
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import (
@@ -32,7 +33,6 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms.checks import follow_to_the_end
-from streamveil.transforms.slots.state_fence import StateWentBack
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {

@@ -15,6 +15,7 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
@@ -29,7 +30,7 @@ from streamveil.transforms.counting.count_events import Asked, Counted, count_ev
 from streamveil.transforms.counting.count_shards import CountShards
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import refuse_loss
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
@@ -141,7 +142,7 @@ class PrivateHistograms(StreamOptions, HistogramPlan, beam.PTransform):
         if counted.bounded:
             ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self), HISTOGRAMS))
         counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
-        releasing: beam.DoFn = _ReleaseInTimeFn(config)
+        releasing: beam.DoFn = InTime(ReleaseInTime(config))
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
             releasing = AtEnd(partial(release_at_end, config))

@@ -1,8 +1,10 @@
 """What stands in for a runner and for sources: state driven by hand, elements made before."""
 
 import apache_beam as beam
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.engine.messages import Kind, Message
+from streamveil.transforms.in_time import InTime
 
 
 class Cell:
@@ -16,6 +18,9 @@ class Cell:
 
     def write(self, value):
         self.value = value
+
+    def clear(self):
+        self.value = None
 
     def set(self, time):
         self.time = time
@@ -32,6 +37,28 @@ class Bag(Cell):
 
     def clear(self):
         self.bag = []
+
+
+class Hosted:
+    """A step of a stream in its host, with the state of one key."""
+
+    def __init__(self, step, key):
+        self.fn, self.key = InTime(step), key
+        self.waiting, self.changes = Bag(), Bag()
+        self.progress, self.state, self.taken, self.timer = Cell(), Cell(), Cell(), Cell()
+
+    @property
+    def cells(self):
+        return self.waiting, self.changes, self.progress, self.state, self.taken, self.timer
+
+    def take(self, message):
+        """Let a message come; what is put out."""
+        return list(self.fn.process((self.key, message), MIN_TIMESTAMP, *self.cells))
+
+    def fire(self):
+        """Let the timer ring, and forget that it was set; what is put out."""
+        self.timer.time = None
+        return list(self.fn._close(self.key, *self.cells))
 
 
 def whole(messages):

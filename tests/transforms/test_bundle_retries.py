@@ -13,14 +13,16 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
+from streamveil.engine.count.close_shards import CloseShards
+from streamveil.engine.count.close_slots import CloseSlots
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence import Limit
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.counting.count_shards import _CountInTimeFn
+from streamveil.transforms.counting.count_events import _MapEventsFn
 from streamveil.transforms.counting.map_changes import _MapChangesFn
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
@@ -31,7 +33,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-RELEASE = (AtEnd, _ReleaseInTimeFn)
+RELEASE = (AtEnd, ReleaseInTime)
 
 
 def rows(seed):
@@ -79,17 +81,17 @@ class Unbounded(Bounded):
 
 STAGES = {
     Bounded: [_MapEventsFn, AtEnd],
-    Unbounded: [_MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+    Unbounded: [_MapEventsFn, _OpenSlotsFn, CloseSlots, ReleaseInTime],
 }
 # Where requirements change.
 CHANGING = {
     Bounded: [_MapChangesFn, AtEnd],
-    Unbounded: [_MapChangesFn, _CountInTimeFn, _ReleaseInTimeFn],
+    Unbounded: [_MapChangesFn, CloseShards, ReleaseInTime],
 }
 # Where users count in a few slots only.
 LIMITED = {
     Bounded: [AtEnd],
-    Unbounded: [_CountInTimeFn, _ReleaseInTimeFn],
+    Unbounded: [CloseShards, ReleaseInTime],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")
 
@@ -116,12 +118,18 @@ class Changing(beam.PTransform):
 
 
 def fail_every_bundle_once(monkeypatch, stage):
-    """Let a stage raise at the end of every bundle until that runs again; gives what happened."""
-    happened = Counter()
+    """Let a stage raise at the end of every bundle until that runs again; gives what happened.
 
-    finish = stage.finish_bundle
+    The stage is a DoFn, or a step that `InTime` hosts.
+    """
+    happened = Counter()
+    host = stage if issubclass(stage, beam.DoFn) else InTime
+    finish = host.finish_bundle
 
     def finish_bundle(self):
+        if host is not stage and not isinstance(self.step, stage):
+            finish(self)
+            return
         happened["ends"] += 1
         if happened["ends"] % 2:
             raise RuntimeError("injected")
@@ -136,7 +144,7 @@ def fail_every_bundle_once(monkeypatch, stage):
 
         monkeypatch.setattr(kind, "release", noted)
 
-    monkeypatch.setattr(stage, "finish_bundle", finish_bundle)
+    monkeypatch.setattr(host, "finish_bundle", finish_bundle)
     note(ReleaseStream)
     note(DynamicStream)
     return happened

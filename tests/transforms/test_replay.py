@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.engine.count.event_codes import BlockCounts, Layout
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Configuration, one_driver
 from streamveil.engine.stream.noise_keys import GivenKey
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import (
@@ -30,10 +30,10 @@ from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
+from streamveil.transforms import in_time
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
-from streamveil.transforms.slots import arrivals
-from tests.transforms.stand_ins import Bag, Cell, whole
+from streamveil.transforms.in_time import InTime
+from tests.transforms.stand_ins import Hosted, whole
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -50,18 +50,15 @@ def at_end(config, elements):
     return list(fn.process(("histogram", whole(elements))))
 
 
-class InTime:
+class Stage(Hosted):
     """The release stage of a stream that never ends and its state for one stream."""
 
     def __init__(self, config):
-        self.config = config
-        self.waiting, self.progress, self.taken, self.stream = Bag(), Cell(), Cell(), Cell()
+        super().__init__(ReleaseInTime(config), "histogram")
 
-    def process(self, data):
-        fn = _ReleaseInTimeFn(self.config)
-        fn.setup()
-        state = self.waiting, self.progress, self.taken, self.stream
-        return list(fn.process(("histogram", data), MIN_TIMESTAMP, *state))
+    def process(self, message):
+        self.fn = InTime(self.fn.step)  # every bundle may be another worker's
+        return self.take(message)
 
 
 def told(outputs):
@@ -105,10 +102,11 @@ def parts(block, config, seed):
 
 # In a stream each element may be run again: nothing of a slot comes out before its last part.
 def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same(monkeypatch):
-    monkeypatch.setattr(arrivals.time, "time", lambda: 1.0)  # since when parts wait is no release
-    made = InTime(config(block=1))
+    # Since when parts wait is no release.
+    monkeypatch.setattr(in_time._Kept, "now", 1_000_000)
+    made = Stage(config(block=1))
     elements = [Message(Kind.START, 2)]
-    elements += [data for slot in (2, 3, 5, 4) for data in parts(slot, made.config, slot)]
+    elements += [data for slot in (2, 3, 5, 4) for data in parts(slot, made.fn.step.config, slot)]
     slots = []
     for data in elements:
         again = copy.deepcopy(made)
@@ -121,16 +119,16 @@ def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same(monkeypatch):
 
 def state_of(made):
     """The state that a bundle leaves, byte by byte."""
-    return {name: vars(cell) for name, cell in vars(made).items() if name != "config"}
+    return [vars(cell) for cell in made.cells]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_order_of_a_streams_elements_does_not_matter(seed):
     results = []
     for order in (np.arange(13), np.random.default_rng(seed).permutation(13)):
-        made = InTime(config(block=1))
+        made = Stage(config(block=1))
         elements = [Message(Kind.START, 0)]
-        elements += [data for slot in range(6) for data in parts(slot, made.config, slot)]
+        elements += [data for slot in range(6) for data in parts(slot, made.fn.step.config, slot)]
         results.append([one for i in order for one in told(made.process(elements[i]))])
         assert made.waiting.bag == []
         _, progress = made.progress.value

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
-from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine.count.close_slots import CloseSlots
 from streamveil.engine.count.counter import (
     BlockKey,
     Counter,
@@ -32,8 +30,9 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.on_beam import Message, MessageCoder, emitted, metrics
-from streamveil.transforms.slots.clock import closing_time, latest_slot
+from streamveil.transforms.in_time import InTime
+from streamveil.transforms.on_beam import Message, emitted
+from streamveil.transforms.slots.clock import latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _CODES = KV[Tuple[int, int, int], Message]
@@ -159,7 +158,7 @@ def count_in_time(
         (codes, shards)
         | "AddHeartbeat" >> beam.Flatten()
         | "CountSlots"
-        >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
+        >> beam.ParDo(InTime(CloseSlots(counter, clock))).with_outputs(REJECTED, main="counts")
     )
     counted.counts.element_type = _counts_type(counter)
     counted[REJECTED].element_type = pa.RecordBatch
@@ -239,56 +238,3 @@ class _MapEventsFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(TALLIES, told)
             else:
                 self._watch.see(output.value)
-
-
-class _CountSlotsFn(beam.DoFn):
-    """All events of a slot and shard of a stream, when the slot closes; blocks are of one slot.
-
-    Input: events, and that every slot is open, once. Output: what :class:`Counter` emits of
-    every slot and shard that was opened, busy or not, so that whoever has all of a slot need
-    wait no longer.
-
-    State, per slot and shard: what waits; nothing stays of a slot that is closed. Beam
-    itself never drops anything here as late, since the global window never closes.
-
-    Timer `close`, in event time, armed by `process`: counts what came. Events of a slot that is not
-    open came after it was closed, or it never was. They were bounded without those that came
-    before, so they must never be counted: they leave as dead letters. Whether an event is late
-    depends on the watermark and the heartbeat alone, never on the other events of its slot.
-    """
-
-    CODES = BagStateSpec("codes", MessageCoder())
-    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
-
-    def __init__(self, counter: Counter, clock: SlotClock) -> None:
-        self._counter = counter
-        self._clock = clock
-
-    def process(
-        self,
-        element: tuple[BlockKey, Message],
-        codes: Any = beam.DoFn.StateParam(CODES),
-        close: Any = beam.DoFn.TimerParam(CLOSE),
-    ) -> None:
-        codes.add(element[1])
-        close.set(closing_time(self._clock, element[1].slot))
-
-    @on_timer(CLOSE)
-    def _close_slot(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        codes: Any = beam.DoFn.StateParam(CODES),
-    ) -> Iterator[Any]:
-        waiting = list(codes.read())
-        codes.clear()
-        some = [message for message in waiting if message.kind is Kind.EVENTS]
-        visits = self._counter.bound(key, some)
-        if len(some) == len(waiting):
-            late = int(visits.kept.sum()) + visits.dropped
-            metrics.count(metrics.EVENTS_LATE, late)
-            # The slot's own time is behind the watermark: windows after this would drop it.
-            letters = TimestampedValue(self._counter.late(key, late), Timestamp.now())
-            yield beam.pvalue.TaggedOutput(REJECTED, letters)
-            return
-        self._counter.tally(key, visits, 0)
-        yield from self._counter.told(key, visits)

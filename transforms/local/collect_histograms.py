@@ -15,13 +15,14 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.messages import DONE, LEDGER, REVISED, REVISIONS, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.core.records import LedgerEntry, Release, Revision
 from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
@@ -112,13 +113,13 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
             )
             server: beam.DoFn = AtEnd(partial(release_at_end, serving))
         else:
-            tallies = told | "Edge" >> beam.ParDo(_ReleaseInTimeFn(edge)).with_output_types(
+            tallies = told | "Edge" >> beam.ParDo(InTime(ReleaseInTime(edge))).with_output_types(
                 _BY_STREAM
             )
             state = batches.pipeline | "NoState" >> beam.Create([])
             # Slots come in any order, so the server must know the first.
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
-            server = _ReleaseInTimeFn(serving)
+            server = InTime(ReleaseInTime(serving))
         released = crossing | "Server" >> beam.ParDo(server).with_outputs(
             LEDGER, REVISIONS, DONE, REVISED, main="releases"
         )

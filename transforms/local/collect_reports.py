@@ -4,32 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV
+from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.messages import ASKS, LEDGER, REJECTED
+from streamveil.engine.messages import ASKS, LEDGER, REJECTED, Kind
 from streamveil.engine.stream.local_server import LocalSetting
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.engine.stream.plan_checks import refuse_limits, take_public
 from streamveil.engine.stream.release_slots import Publish
+from streamveil.engine.stream.report_rounds import (
+    FORGED,
+    MALFORMED,
+    Answer,
+    ReportRounds,
+    ask_from_bytes,
+    rejected_reports,
+)
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Release, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
-from streamveil.mechanisms.local.messages import Assignment, encode_assignment
+from streamveil.mechanisms.local.messages import (
+    Assignment,
+    check_answer,
+    decode_report,
+    encode_assignment,
+    largest_report,
+)
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import check_heartbeat, refuse_windows
-from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
-from streamveil.transforms.on_beam import Message
+from streamveil.transforms.in_time import InTime
+from streamveil.transforms.on_beam import Message, metrics
 from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _BY_STREAM = KV[str, Message]
+
+# Of a message that cannot be read so many bytes are kept, in a dead letter.
+_MOST_BYTES = 64
 
 
 class _CollectedReports(NamedTuple):
@@ -157,7 +176,14 @@ class CollectReports(beam.PTransform):
             | "AddSlots" >> beam.Flatten()
             | "Rounds"
             >> beam.ParDo(
-                _AskFn(self.setting, publish, int(self.first_deadline), int(self.second_deadline))
+                InTime(
+                    ReportRounds(
+                        self.setting,
+                        publish,
+                        int(self.first_deadline),
+                        int(self.second_deadline),
+                    )
+                )
             ).with_outputs(ASKS, LEDGER, REJECTED, main="releases")
         )
         rounds.releases.element_type = Release
@@ -170,6 +196,55 @@ class CollectReports(beam.PTransform):
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
         outputs = CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
         return outputs.completed(self.domain.labels, None)
+
+
+class _CheckReportsFn(beam.DoFn):
+    """Messages of devices to (stream, Answer); what is none leaves on the side.
+
+    What is longer than any report of so many symbols is not even read, and only what has a right
+    token goes on: nobody else can make the state of the server grow.
+    """
+
+    def __init__(self, setting: LocalSetting) -> None:
+        self._setting = setting
+
+    def setup(self) -> None:
+        self._tokens = self._setting.tokens()
+        self._symbols = self._setting.users.symbols
+        self._most = largest_report(self._symbols)
+
+    def process(self, element: bytes) -> Iterator[Any]:
+        metrics.count(metrics.REPORTS_READ, 1)
+        try:
+            if len(element) > self._most:
+                raise ValueError(
+                    f"a message of {len(element)} bytes is no report of {self._symbols} symbols, "
+                    f"which has {self._most} at most"
+                )
+            report = decode_report(element)
+        except ValueError as error:
+            record = {"bytes": element[:_MOST_BYTES].hex(), "size": len(element)}
+            yield _aside(rejected_reports(MALFORMED, str(error), [record]))
+            return
+        user = self._tokens.user_of(report.slot, report.round, report.token)
+        if user is None:
+            place = {"slot": report.slot, "round": report.round, "token": report.token.hex()}
+            detail = "the token is not that of an assignment for this slot and round"
+            yield _aside(rejected_reports(FORGED, detail, [place]))
+            return
+        try:
+            check_answer(self._symbols, report.answer)
+        except ValueError as error:
+            record = {"slot": report.slot, "round": report.round, "user": user}
+            yield _aside(rejected_reports(MALFORMED, str(error), [record]))
+            return
+        answer = Answer(report.slot, report.round, user, report.answer)
+        yield self._setting.name, Message(Kind.REPORT, answer.slot, payload=answer.to_bytes())
+
+
+def _aside(letters: pa.RecordBatch) -> beam.pvalue.TaggedOutput:
+    # Their own time may be behind the watermark: windows after this would drop them.
+    return beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, Timestamp.now()))
 
 
 class _AssignFn(beam.DoFn):

@@ -12,23 +12,24 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import BooleanCoder, BytesCoder, TupleCoder, VarIntCoder
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.messages import TALLIES, Kind, array_from_bytes, array_to_bytes
+from streamveil.engine.per_record.close_panes import ClosePanes, by_key
 from streamveil.engine.per_record.mapper import PaneKey
 from streamveil.engine.per_record.plan import Plan, added
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream import release_slots
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.mechanisms.core.records import PerRecordRow
 from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.loss_limit import added_up
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import closing_time, latest_slot
+from streamveil.transforms.slots.clock import latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _PART = KV[Tuple[int, int], Message]
@@ -101,14 +102,15 @@ def release_in_time(
     panes = (
         (parts, open_panes)
         | "AddHeartbeat" >> beam.Flatten()
-        | "ClosePanes" >> beam.ParDo(_ClosePaneFn(plan, clock)).with_output_types(_PANE)
+        | "ClosePanes" >> beam.ParDo(InTime(ClosePanes(plan, clock))).with_output_types(_PANE)
     )
     start = first | "Start" >> beam.FlatMap(_to_keys, keys).with_output_types(_PANE)
     config = plan.release_config(clock)
     return (
         (settled(panes, range(keys), settle), start)
         | "AddStart" >> beam.Flatten()
-        | "ReleasePanes" >> beam.ParDo(_ReleaseInTimeFn(config)).with_output_types(PerRecordRow)
+        | "ReleasePanes"
+        >> beam.ParDo(InTime(ReleaseInTime(config))).with_output_types(PerRecordRow)
     )
 
 
@@ -173,59 +175,7 @@ class _ByKeyFn(beam.DoFn):
         key, (number, part) = element
         messages = array_to_bytes(np.array([[key[0], 1 - number]]))
         yield beam.pvalue.TaggedOutput(TALLIES, messages)
-        yield _by_key((key, part))
-
-
-class _ClosePaneFn(beam.DoFn):
-    """Adds up the parts of a pane and key in a stream that never ends, until the pane closes.
-
-    Input: parts, and that every pane of a key is open, once. Output: (position of key, part of the
-    pane), once of all that were opened.
-
-    State, per pane and key: the part of what came, whether the pane is open; nothing stays of one
-    that is closed.
-
-    Timer `close`, in event time, armed by `process`: tells the part. Parts of a pane that is not
-    open came after it was closed, or it never was: they are forgotten. So whether a record is late
-    depends on its own time, the watermark and the heartbeat alone.
-    """
-
-    PART = ReadModifyWriteStateSpec("part", BytesCoder())
-    OPENED = ReadModifyWriteStateSpec("opened", BooleanCoder())
-    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
-
-    def __init__(self, plan: Plan, clock: SlotClock) -> None:
-        self._plan = plan
-        self._clock = clock
-
-    def setup(self) -> None:
-        self._statistic = self._plan.statistic()
-
-    def process(
-        self,
-        element: tuple[PaneKey, Message],
-        part: Any = beam.DoFn.StateParam(PART),
-        opened: Any = beam.DoFn.StateParam(OPENED),
-        close: Any = beam.DoFn.TimerParam(CLOSE),
-    ) -> None:
-        message = element[1]
-        if message.kind is Kind.OPEN:
-            opened.write(True)
-        else:
-            part.write(added(self._statistic, (part.read() or b"", message.payload)))
-        close.set(closing_time(self._clock, message.slot))
-
-    @on_timer(CLOSE)
-    def _close(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        part: Any = beam.DoFn.StateParam(PART),
-        opened: Any = beam.DoFn.StateParam(OPENED),
-    ) -> Iterator[tuple[int, Message]]:
-        if opened.read():
-            yield _by_key((key, part.read() or b""))
-        part.clear()
-        opened.clear()
+        yield by_key((key, part))
 
 
 def _sum_tallies(keys: int, tallies: Iterable[bytes]) -> bytes:
@@ -255,9 +205,3 @@ def _to_keys(told: tuple[str, Message], keys: int) -> Iterator[tuple[int, Messag
     """Emit every key the same."""
     for position in range(keys):
         yield position, told[1]
-
-
-def _by_key(element: tuple[PaneKey, bytes]) -> tuple[int, Message]:
-    """The part of a pane on its way to its key."""
-    (position, pane), part = element
-    return position, Message(Kind.COUNTS, pane, payload=part)

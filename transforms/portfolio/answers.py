@@ -15,14 +15,15 @@ from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, STATE
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import release_at_end
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.count_events import Asked, Counted, count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.portfolio.bounds_choice import ChooseBounds
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.stream_options import StreamOptions
@@ -91,7 +92,7 @@ class PrivateAnswers(StreamOptions, QueryPlan, beam.PTransform):
         else:
             told = settled(told, [QUERIES], self.settle)
             counts = (told, *counted.ticks) | "AddTicks" >> beam.Flatten()
-            releasing = _ReleaseInTimeFn(config)
+            releasing = InTime(ReleaseInTime(config))
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
             LEDGER, STATE, DONE, BOOKED, REVISED, main="answers"
         )

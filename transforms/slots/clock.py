@@ -1,16 +1,11 @@
-"""Times of slots as Beam has them."""
+"""Slots in real time."""
 
 from __future__ import annotations
 
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.engine.slot_clock import MOST_AHEAD, SlotClock
+from streamveil.engine.slot_clock import MOST_AHEAD
 from streamveil.mechanisms.core.records import Slots
-
-
-def closing_time(clock: SlotClock, slot: int) -> Timestamp:
-    """When a slot closes."""
-    return Timestamp(micros=clock.closing(slot))
 
 
 def latest_slot(slots: Slots) -> int:

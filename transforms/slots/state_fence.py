@@ -27,25 +27,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.engine.stream_step import went_back
 
 Written = tuple[int, int]
 """A number, and the moment at which it was written."""
 
 _NOTHING: Written = (0, 0)
-
-
-class StateWentBack(BudgetExceeded):
-    """A stage was given state that is older than what was written, or not all of one time."""
-
-
-def went_back(what: str) -> StateWentBack:
-    """That state is not what it was."""
-    return StateWentBack(
-        f"{what}: the runner loses updates of state, so the ledger may have forgotten what was "
-        "spent, and nothing more is released. Go on from a checkpoint that ended before, on a "
-        "runner that docs/runners.md names for streams"
-    )
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ from streamveil.engine import metrics
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.changes import spread
 from streamveil.engine.count.changing_requirements import ChangingRequirements
+from streamveil.engine.count.close_shards import CloseShards
 from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
@@ -36,15 +37,14 @@ from streamveil.engine.count.event_codes import (
 from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.counting.count_shards import _CountInTimeFn
-from streamveil.transforms.slots.clock import closing_time
-from streamveil.transforms.slots.state_fence import StateWentBack
-from tests.transforms.stand_ins import Bag, Cell
+from streamveil.transforms.in_time import InTime
+from tests.transforms.stand_ins import Hosted
 
 HOUR = 3_600_000_000
 HORIZON = 4
@@ -299,36 +299,19 @@ def at_end(kit, registry, events, changes):
     return split(outputs)
 
 
-class Shard:
+class Shard(Hosted):
     """The join in time, and its state for one shard."""
 
     def __init__(self, config, key):
-        self.config, self.key = config, key
-        self.events, self.asked = Bag(), Bag()
-        self.progress, self.shard, self.close = Cell(), Cell(), Cell()
-        self.process(Message(Kind.START, config.first_slot))
+        super().__init__(CloseShards(config), key)
+        self.take(Message(Kind.START, config.first_slot))
 
-    def _made(self):
-        fn = _CountInTimeFn(self.config)  # every bundle may be another worker's
-        fn.setup()
-        return fn
+    def on_another_worker(self):
+        """Go on with a copy of the step, as every bundle may."""
+        self.fn = InTime(self.fn.step)
 
-    def process(self, message):
-        fn = self._made()
-        state = (self.events, self.asked, self.progress, self.close)
-        return list(fn.process((self.key, message), *state) or ())
-
-    def fire(self):
-        """Let the timer ring, and forget that it was set."""
-        self.close.time = None
-        fn = self._made()
-        return list(
-            fn._close_slot(self.key, self.events, self.asked, self.progress, self.shard, self.close)
-        )
-
-    def state(self):
-        cells = (self.events, self.asked, self.progress, self.shard, self.close)
-        return [vars(cell) for cell in cells]
+    def values(self):
+        return [vars(cell) for cell in self.cells]
 
 
 def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None):
@@ -339,11 +322,12 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
     outputs = []
 
     def run(shard, step):
+        shard.on_another_worker()
         again = copy.deepcopy(shard)
         made = step(shard)
         if retry:  # the bundle was run before, and its state was not committed
             assert [split([o]) for o in step(again)] == [split([o]) for o in made]
-            assert again.state() == shard.state()
+            assert again.values() == shard.values()
         outputs.extend(made)
 
     arrivals = defaultdict(list)
@@ -358,13 +342,13 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
     for slot in range(LAST + 1):
         for i in random.permutation(len(arrivals[slot])):
             key, message = arrivals[slot][i]
-            run(shards[key], lambda shard, message=message: shard.process(message))
+            run(shards[key], lambda shard, message=message: shard.take(message))
         for shard in shards.values():
-            assert shard.close.time == closing_time(config.clock, slot)
+            assert shard.timer.time.micros == config.clock.closing(slot)
             run(shard, Shard.fire)
             if checked is not None:
-                checked.append(sum(len(cell.bag) for cell in (shard.events, shard.asked)))
-    assert all(shard.close.time is None for shard in shards.values())
+                checked.append(sum(len(cell.bag) for cell in (shard.waiting, shard.changes)))
+    assert all(shard.timer.time is None for shard in shards.values())
     return split(outputs)
 
 
@@ -377,14 +361,14 @@ def test_visits_that_come_again_count_once_or_fail(kit):
     def told(*messages):
         shard = Shard(config, key)
         for one in messages:
-            shard.process(one)
+            shard.take(one)
         return shard, split(shard.fire())
 
     _, once = told(message)
     shard, twice = told(message, message)
     assert once == twice
-    assert shard.process(other) == []
-    assert shard.events.bag == []
+    assert shard.take(other) == []
+    assert shard.waiting.bag == []
     with pytest.raises(ConfigurationError, match="of slot 0 came twice with different content"):
         told(message, other)
 
@@ -395,30 +379,28 @@ def test_a_timer_that_fires_again_decides_nothing(kit):
     seen = [("m0", "a", 0), ("m0", "a", 1)]
     (_, key, first), (_, _, second) = visit_elements(kit, transform, config, seen)
     shard = Shard(config, key)
-    shard.process(first)
+    shard.take(first)
     told = shard.fire()
     assert shard.fire() == []
-    shard.process(second)
+    shard.take(second)
     messages, letters = split([*told, *shard.fire()])
     assert [one.slot for one in messages] == [0, 1]
     assert letters == []
 
 
-@pytest.mark.parametrize("cell", ["events", "asked", "progress", "shard"])
+@pytest.mark.parametrize("cell", ["waiting", "changes", "progress", "state"])
 def test_state_of_a_time_before_is_refused(kit, cell):
     """One cell of it, as it was one slot before; of the numbered one in the same bundle."""
     transform, config = join_of(kit, STRICT, timely=True)
     key = (MEMBERS, 0)
-    shard, fn = Shard(config, key), _CountInTimeFn(config)
-    shard._made = lambda: fn
-    fn.setup()
+    shard = Shard(config, key)
 
     def come(slot):
-        shard.process(nobody(config, slot, key))
+        shard.take(nobody(config, slot, key))
         asked = [(name, max(0, slot - 1), ASKED[(slot + 2) % 4]) for name in TABLE]
         for to, message in change_elements(transform, config, asked):
             if to == key:
-                shard.process(message)
+                shard.take(message)
 
     come(0)
     come(1)
@@ -637,22 +619,22 @@ def test_cohorts_that_were_changed_are_refused(kit):
     shards = {key: Shard(config, key) for key in ((MEMBERS, 0), (MEMBERS, 1))}
 
     def close(shard, slot):
-        shard.process(nobody(config, slot, shard.key))
+        shard.take(nobody(config, slot, shard.key))
         return shard.fire()
 
     for key, message in change_elements(
         transform, config, [(name, 0, ASKED[3]) for name in ("m0", "m1", "m2", "m3")]
     ):
-        shards[key].process(message)
+        shards[key].take(message)
     for shard in shards.values():
         close(shard, 0)
-    (slot, one), (_, other) = (shard.shard.value for shard in shards.values())
+    (slot, one), (_, other) = (shard.state.value for shard in shards.values())
     close(copy.deepcopy(shards[MEMBERS, 0]), 1)
     flipped = [bytes([*one[:i], one[i] ^ 1 << i % 8, *one[i + 1 :]]) for i in range(len(one))]
     cases = [(slot, data) for data in (*flipped, one[:-1], other)]
     for case in ((slot + 1, one), *cases):
         shard = copy.deepcopy(shards[MEMBERS, 0])
-        shard.shard.value = case
+        shard.state.value = case
         error, words = (StateWentBack, "slot 0 was written") if case[0] != slot else SEALED
         with pytest.raises(error, match=words):
             close(shard, 1)

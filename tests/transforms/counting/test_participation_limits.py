@@ -11,11 +11,13 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.engine.count.changes import stranger_keys
+from streamveil.engine.count.close_shards import CloseShards, ShardProgress
 from streamveil.engine.count.event_codes import MEMBERS, BlockCounts, Layout, Visits
 from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
@@ -28,9 +30,7 @@ from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.counting.count_shards import _CountInTimeFn, _Progress
-from streamveil.transforms.slots.state_fence import StateWentBack
-from tests.transforms.stand_ins import Bag, Cell
+from tests.transforms.stand_ins import Hosted
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -287,31 +287,26 @@ def visits(made, slot, *users):
     return made.layout.message(Kind.COUNTS, slot, (MEMBERS, 0), told.to_bytes())
 
 
-class Shard:
+class Shard(Hosted):
     """The step in time with its state, driven by hand."""
 
     def __init__(self, made):
-        self.fn = _CountInTimeFn(made)
-        self.events, self.asked = Bag(), Bag()
-        self.progress, self.counters, self.close = Cell(), Cell(), Cell()
+        super().__init__(CloseShards(made), (MEMBERS, 0))
 
     def take(self, message):
         self.fn.start_bundle()
-        cells = self.events, self.asked, self.progress, self.close
-        self.fn.process(((MEMBERS, 0), message), *cells)
+        super().take(message)
         self.fn.finish_bundle()
 
     def fire(self):
         self.fn.start_bundle()
-        self.close.time = None
-        cells = self.events, self.asked, self.progress, self.counters, self.close
-        told = list(self.fn._close_slot((MEMBERS, 0), *cells))
+        told = super().fire()
         self.fn.finish_bundle()
         return [one.value[1] for one in told if getattr(one, "tag", None) is None]
 
     def run(self):
         told = []
-        while self.close.time is not None:
+        while self.timer.time is not None:
             told += self.fire()
         return told
 
@@ -340,7 +335,7 @@ class Shaken(Shard):
 
     def _fail_first(self, bundle, *given):
         if self.random.random() < 0.3:
-            cells = "events", "asked", "progress", "counters", "close"
+            cells = "waiting", "changes", "progress", "state", "timer"
             before = {name: copy.deepcopy(getattr(self, name)) for name in cells}
             self.fn.finish_bundle = lambda: None
             bundle(*given)
@@ -379,7 +374,7 @@ def test_nothing_is_decided_before_the_start_is_told():
     made = config()
     shard = Shard(made)
     shard.take(visits(made, 5, 1))
-    assert shard.close.time is None
+    assert shard.timer.time is None
     shard.take(Message(Kind.START, 5))
     assert [one.slot for one in shard.run()] == [5]
     shard.take(Message(Kind.START, 5))  # again: no harm
@@ -396,7 +391,7 @@ def test_a_part_that_comes_again_is_dropped_or_refused():
     once = shard.run()
     assert len(once) == 1
     shard.take(visits(made, 0, 3))  # after it was decided
-    assert shard.close.time is None
+    assert shard.timer.time is None
     shard.take(visits(made, 1, 1))
     shard.take(visits(made, 1, 2))
     with pytest.raises(ConfigurationError, match="came twice with different content"):
@@ -409,14 +404,14 @@ def test_state_that_went_back_is_refused():
     shard.take(Message(Kind.START, 0))
     shard.take(visits(made, 0, 1))
     shard.run()
-    before = shard.counters.value
+    before = shard.state.value
     shard.take(visits(made, 1, 1))
     shard.run()
     shard.take(visits(made, 2, 1))
-    shard.counters.value = before  # somebody may count again
+    shard.state.value = before  # somebody may count again
     with pytest.raises(StateWentBack, match="after slot 0 is read, and that after slot 1"):
         shard.fire()
-    shard.counters.value = (1, before[1][:-1] + b"?")
+    shard.state.value = (1, before[1][:-1] + b"?")
     with pytest.raises(ConfigurationError, match="wrong checksum"):
         shard.fire()
 
@@ -428,9 +423,9 @@ def test_a_timer_that_fires_again_decides_nothing():
     for slot in (0, 2):  # visits of slot 1 come later
         shard.take(visits(made, slot, 1))
     assert len(shard.fire()) == 1
-    before = shard.counters.value
+    before = shard.state.value
     assert shard.fire() == []
-    assert shard.counters.value == before
+    assert shard.state.value == before
     shard.take(visits(made, 1, 1))
     assert [one.slot for one in shard.run()] == [1, 2]
 
@@ -444,7 +439,7 @@ def test_a_shard_that_is_quiet_for_long_forgets_everybody():
     for slot in range(40):
         shard.take(visits(made, slot, *range(24) if slot in (0, 1, 39) else ()))
         told = shard.run()
-        sizes.append(len(shard.counters.value[1]))
+        sizes.append(len(shard.state.value[1]))
     assert sizes[38] == min(sizes) < sizes[1] - 24  # 12 slots are the longest block
     assert sizes[12:38] == [sizes[38]] * 26
     assert BlockCounts.of(told[0]).events == 24
@@ -456,7 +451,7 @@ def test_what_waits_must_all_be_there():
     shard.take(Message(Kind.START, 0))
     shard.take(visits(made, 0, 1))
     shard.take(visits(made, 1, 1))
-    shard.events.bag.pop()
+    shard.waiting.bag.pop()
     with pytest.raises(StateWentBack, match="1 messages of visits wait where 2 came"):
         shard.fire()
 
@@ -519,9 +514,9 @@ def test_a_decision_that_is_broken_tells_nothing_in_time():
         shard.take(visits(made, slot, *range(6)))
     with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
         shard.run()
-    decided, _ = shard.counters.value
+    decided, _ = shard.state.value
     assert decided < 11  # of the slot that was refused, nothing is kept
-    assert _Progress(*shard.progress.value[1]).next_slot == decided + 1
+    assert ShardProgress(*shard.progress.value[1]).next_slot == decided + 1
 
 
 # ---- the last door ----------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.engine import metrics
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.stream.release_slots import Publish
+from streamveil.engine.stream.report_rounds import Answer, ReportRounds, ask_parts, tally_of
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.messages import (
@@ -33,9 +35,7 @@ from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 from streamveil.transforms import CollectReports
 from streamveil.transforms.local.collect_reports import _AssignFn
-from streamveil.transforms.local.rounds import Answer, _AskFn, ask_parts, tally_of
-from streamveil.transforms.slots.state_fence import StateWentBack
-from tests.transforms.stand_ins import Given
+from tests.transforms.stand_ins import Given, Hosted
 
 KEY = bytes(range(60, 92))
 N = 40
@@ -324,7 +324,7 @@ def state_sizes(monkeypatch):
     def noted(self):
         for cell in self.cached_states.values():
             if isinstance(cell, BagRuntimeState):
-                sizes.append(sum(map(len, cell.read())))
+                sizes.append(sum(len(message.payload) for message in cell.read()))
         commit(self)
 
     monkeypatch.setattr(DirectUserStateContext, "commit", noted)
@@ -374,75 +374,49 @@ def test_the_longest_report_is_one_that_a_device_can_make():
 
 
 def begun(slot, first=False):
-    return "s", Message(Kind.START if first else Kind.OPEN, slot)
+    return Message(Kind.START if first else Kind.OPEN, slot)
+
+
+def rounds_of(transform):
+    publish = Publish(transform.slots, transform.mechanism)
+    return Hosted(ReportRounds(transform.setting, publish, 600, 1200), "s")
 
 
 def test_a_start_that_is_told_again_asks_nobody_again(slots):
     """It did set the server back to the first slot, which then never came."""
-    transform = asking()
-    fn = _AskFn(transform.setting, Publish(transform.slots, transform.mechanism), 600, 1200)
-    fn.setup()
-    state = [Kept() for _ in range(4)]
+    rounds = rounds_of(asking())
 
     def tell(slot, first=False):
-        return [one.tag for one in fn.process(begun(slot, first), *state)]
+        return [one.tag for one in rounds.take(begun(slot, first))]
 
     assert tell(0, first=True) == []
     assert tell(0) == ["asks"]
     assert tell(0, first=True) == tell(0) == []
-    assert state[2].value[1][1] == 1  # behind its number, the slot that comes next
+    assert rounds.progress.value[1][1] == 1  # behind its number, the slot that comes next
     with pytest.raises(ConfigurationError, match="slot 7, and it started with slot 0"):
         tell(7, first=True)
 
 
-@pytest.mark.parametrize("cell", ["stream", "reports", "progress"])
+@pytest.mark.parametrize("cell", ["state", "waiting", "progress"])
 def test_state_of_a_time_before_is_refused(slots, cell):
     """One cell of it, as it was before the slot was released."""
-    transform = asking()
-    fn = _AskFn(transform.setting, Publish(transform.slots, transform.mechanism), 600, 1200)
-    fn.setup()
-    state = {"stream": Kept(), "reports": KeptBag(), "progress": Kept(), "deadline": Kept()}
+    rounds = rounds_of(asking())
 
-    def tell(*elements):
-        return [one for element in elements for one in fn.process(element, **state)]
+    def asked():
+        return rounds.fn.step._server.decode(rounds.state.value).asked
 
     def reports(slot):
-        (asked,) = (fn._server.decode(state["stream"].value).asked,)
-        for user in asked.users.tolist():
-            answer = Answer(slot, asked.round, user, 0).to_bytes()
-            tell(("s", Message(Kind.REPORT, slot, payload=answer)))
+        for user in asked().users.tolist():
+            answer = Answer(slot, asked().round, user, 0).to_bytes()
+            rounds.take(Message(Kind.REPORT, slot, payload=answer))
 
-    tell(begun(0, True), begun(0), begun(1))
+    for message in (begun(0, True), begun(0), begun(1)):
+        rounds.take(message)
     reports(0)
-    before = copy.deepcopy(state[cell])
-    while fn._server.decode(state["stream"].value).asked.slot == 0:
-        list(fn._close_round("s", **state))
+    before = copy.deepcopy(getattr(rounds, cell))
+    while asked().slot == 0:
+        rounds.fire()
     reports(1)
-    state[cell] = before
+    setattr(rounds, cell, before)
     with pytest.raises(StateWentBack, match="the runner loses updates of state"):
-        list(fn._close_round("s", **state))
-
-
-class Kept:
-    """State as a runner keeps it, or a timer."""
-
-    value = None
-
-    def read(self):
-        return self.value
-
-    def write(self, value):
-        self.value = value
-
-    set = write
-
-
-class KeptBag:
-    """A bag of it."""
-
-    def __init__(self):
-        self.bag = []
-        self.add, self.clear = self.bag.append, self.bag.clear
-
-    def read(self):
-        return list(self.bag)
+        rounds.fire()

@@ -9,12 +9,12 @@ import pytest
 
 from streamveil.transforms import PerRecordRunningTotal
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.per_record.pipeline import _ClosePaneFn, _MapRecordsFn
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+from streamveil.transforms.in_time import InTime
+from streamveil.transforms.per_record.pipeline import _MapRecordsFn
 
 STEPS = {
     False: [_MapRecordsFn, AtEnd],
-    True: [_MapRecordsFn, _ClosePaneFn, _ReleaseInTimeFn],
+    True: [_MapRecordsFn, InTime],
 }
 
 

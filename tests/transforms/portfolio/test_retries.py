@@ -5,16 +5,17 @@ As `tests/transforms/test_bundle_retries.py` has it for one question.
 
 import pytest
 
+from streamveil.engine.count.close_slots import CloseSlots
 from streamveil.engine.stream.query_plan import columns_for
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.portfolio.bounds import AutoBounds
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.counting.count_events import _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.counting.count_events import _MapEventsFn
 from streamveil.transforms.portfolio.answers import PrivateAnswers
 from streamveil.transforms.portfolio.bounds_choice import _MapSampleFn
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 from tests.transforms.portfolio.test_answers import AB, batch, random_rows
 from tests.transforms.test_bundle_retries import RELEASE, fail_every_bundle_once
@@ -27,7 +28,7 @@ REGISTRY = Registry.of(
     {f"u{i}": (1 + i % 4, 300.0 + i % 2) for i in range(30)}, default=(Requirement(3, 300.0), 20)
 )
 BOUNDED = (_MapSampleFn, _MapEventsFn, AtEnd)
-UNBOUNDED = (_MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn)
+UNBOUNDED = (_MapEventsFn, _OpenSlotsFn, CloseSlots, ReleaseInTime)
 
 
 def transform(statistic) -> PrivateAnswers:

@@ -26,14 +26,15 @@ from streamveil.engine.count.event_codes import BlockCounts
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
-from streamveil.transforms.release.release_steps import _ReleaseInTimeFn
+from streamveil.transforms.in_time import InTime
 from streamveil.transforms.slots import state_fence as fence
-from streamveil.transforms.slots.state_fence import StateWentBack
 from tests.spending import spent
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -132,10 +133,10 @@ class Runner:
     """
 
     SPECS = {
-        "waiting": _ReleaseInTimeFn.WAITING,
-        "progress": _ReleaseInTimeFn.PROGRESS,
-        "taken": _ReleaseInTimeFn.TAKEN,
-        "stream": _ReleaseInTimeFn.STREAM,
+        "waiting": InTime.WAITING,
+        "progress": InTime.PROGRESS,
+        "taken": InTime.TAKEN,
+        "state": InTime.STATE,
     }
 
     def __init__(self, stage, messages, seed, threads, faults=(), patient=True):
@@ -291,7 +292,7 @@ def stage(kit):
             SlotClock(transform.slots),
             Publish(transform.slots, transform.mechanism),
         )
-        return _ReleaseInTimeFn(config), messages
+        return InTime(ReleaseInTime(config)), messages
 
     return make
 
@@ -364,11 +365,10 @@ def test_without_a_fence_the_same_runner_does_harm(stage, threads, monkeypatch):
 
 
 def test_without_the_checks_of_the_other_cells_it_does_harm(stage, threads, monkeypatch):
-    def state(self, driver, arrivals, stream):
-        written = stream.read()
+    def state(self, driver, arrivals, written):
         return driver.start() if written is None else driver.decode(written)
 
-    monkeypatch.setattr(_ReleaseInTimeFn, "_state", state)
+    monkeypatch.setattr(ReleaseInTime, "_state", state)
     assert convicted(stage, threads, "torn") >= {"otherwise"}
 
 
@@ -381,7 +381,7 @@ def test_a_worker_that_is_not_known_to_be_new_may_not_go_back(stage, threads, mo
 class _TellWorkerFn(beam.DoFn):
     """Tells whether the cell of each key is known to be a worker's."""
 
-    def process(self, element, cell=beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS)):
+    def process(self, element, cell=beam.DoFn.StateParam(InTime.PROGRESS)):
         yield element[0], id(fence._worker_of(cell)) if fence._worker_of(cell) else None
 
 

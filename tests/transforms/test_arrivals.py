@@ -11,22 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.coders import FastPrimitivesCoder
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.engine import metrics
+from streamveil.engine.arrivals import REMEMBERED, Arrivals
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.release_in_time import LONGEST_WAIT, ReleaseInTime
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.transforms import histograms
-from streamveil.transforms.release.release_steps import LONGEST_WAIT, _ReleaseInTimeFn
-from streamveil.transforms.slots import arrivals
-from streamveil.transforms.slots.arrivals import REMEMBERED, Arrivals
+from streamveil.transforms import histograms, in_time
+from tests.transforms.stand_ins import Cell, Hosted
 
 FIRST, LAST, PARTS = 3, 9, 3
 KEYS = [(slot, number) for slot in range(FIRST, LAST + 1) for number in range(PARTS)]
@@ -70,47 +69,29 @@ class Ledger:
         return None
 
 
-class Cell(list):
-    """A bag of state, or a value of it as a runner keeps it."""
+class Written(Cell):
+    """A value as a runner keeps it."""
 
     coder = FastPrimitivesCoder()
-    value = None
-
-    def read(self):
-        return self.value
 
     def write(self, value):
-        self.value = self.coder.decode(self.coder.encode(value))
+        super().write(self.coder.decode(self.coder.encode(value)))
 
 
-class Bag(Cell):
-    def read(self):
-        return list(self)
-
-    def add(self, data):
-        self.append(data)
-
-
-class Stage:
+class Stage(Hosted):
     """The release stage of a stream and its state."""
 
     def __init__(self, parts=PARTS):
         self.ledger = Ledger(parts)
         slots = Slots(1000)
-        self.fn = _ReleaseInTimeFn(
-            ReleaseConfig(
-                partial(one_driver, self.ledger), SlotClock(slots), Publish(slots, "none")
-            )
-        )
-        self.fn.setup()
-        self.waiting = Bag()
-        self.state = self.waiting, Cell(), Cell(), Cell()
+        publish = Publish(slots, "none")
+        config = ReleaseConfig(partial(one_driver, self.ledger), SlotClock(slots), publish)
+        super().__init__(ReleaseInTime(config), "")
+        self.progress, self.state, self.taken = Written(), Written(), Written()
 
     def tell(self, *messages):
         """Let them come; the slots that are released."""
-        made = [
-            o for data in messages for o in self.fn.process(("", data), MIN_TIMESTAMP, *self.state)
-        ]
+        made = [output for message in messages for output in self.take(message)]
         values = [getattr(output, "value", None) for output in made]
         return [value.slot for value in values if isinstance(value, Release)]
 
@@ -155,7 +136,7 @@ def test_a_slot_is_released_from_all_its_parts_each_once(order, data):
             assert counted == sorted(b"%d of %d" % (number, slot) for number in range(PARTS))
     assert told == list(range(FIRST, LAST + 1))
     assert [slot for slot, _ in stage.ledger.released] == told
-    assert not stage.waiting
+    assert not stage.waiting.bag
 
 
 @given(st.permutations(KEYS), st.sampled_from(KEYS), st.data())
@@ -178,7 +159,7 @@ def test_a_contradiction_fails_unless_its_slot_is_released(order, key, data):
 def test_a_part_that_comes_twice_takes_the_place_of_no_other(counted):
     stage = Stage(2)
     assert stage.tell(START, *2 * [part(FIRST, 0, parts=2)]) == []
-    assert len(stage.waiting) == 1
+    assert len(stage.waiting.bag) == 1
     assert counted[metrics.PARTS_REPEATED] == 1
     assert stage.tell(part(FIRST, 1, parts=2)) == [FIRST]
 
@@ -196,12 +177,19 @@ def test_what_comes_after_a_release_is_dropped_and_told(counted, caplog):
     assert f"part 1 of 3 of slot {last} came after" in caplog.text
     assert stage.tell(*whole(last + 1)) == [last + 1]
     assert stage.ledger.released[:-1] == released
-    assert not stage.waiting
+    assert not stage.waiting.bag
+
+
+def at_the_time(monkeypatch, seconds):
+    """Let it be then; gives what holds the time, which may be set."""
+    now = [seconds]
+    kept = property(lambda self: int(now[0] * 1e6))
+    monkeypatch.setattr(in_time._Kept, "now", kept)
+    return now
 
 
 def test_parts_that_wait_for_others_say_for_which(monkeypatch, caplog):
-    now, shown = [1000.0], []
-    monkeypatch.setattr(arrivals.time, "time", lambda: now[0])
+    now, shown = at_the_time(monkeypatch, 1000.0), []
     monkeypatch.setattr(metrics, "show", lambda name, value: shown.append((name, value)))
     stage = Stage()
     stage.tell(START, *whole(FIRST), part(FIRST + 1, 1), part(FIRST + 2, 0))
@@ -219,8 +207,7 @@ def test_parts_that_wait_for_others_say_for_which(monkeypatch, caplog):
 
 
 def test_parts_that_wait_for_the_start_say_so(monkeypatch, caplog):
-    now = [1000.0]
-    monkeypatch.setattr(arrivals.time, "time", lambda: now[0])
+    now = at_the_time(monkeypatch, 1000.0)
     stage = Stage(12)
     stage.tell(part(FIRST, 0, parts=12))
     now[0] += LONGEST_WAIT

@@ -10,7 +10,6 @@ even a failure then tells what was in it.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,6 +78,7 @@ class Arrivals:
         part: Message,
         waiting: Callable[[], Iterable[Message]],
         taken: Callable[[], Mapping[int, bytes] | None],
+        now: float,
     ) -> Arrival:
         """A part comes: what is to be done with it.
 
@@ -86,6 +86,7 @@ class Arrivals:
             part: what came.
             waiting: reads all parts that wait, which is done only if it came before.
             taken: reads what :func:`remembered` gave, only if its slot was taken.
+            now: the time on the wall, in seconds since 1970.
 
         Raises ConfigurationError for a part of another number of parts, and for one that waits
         with other content.
@@ -102,7 +103,7 @@ class Arrivals:
         before = self.came.get(part.slot, 0)
         if not before & bit:
             self.came[part.slot] = before | bit
-            self.since = time.time() if self.since is None else self.since
+            self.since = now if self.since is None else self.since
             return Arrival.NEW
         if part not in waiting():
             raise contradiction(part)
@@ -115,17 +116,16 @@ class Arrivals:
             yield slot
             slot += 1
 
-    def take(self, slots: Iterable[int], next_slot: int | None) -> None:
+    def take(self, slots: Iterable[int], next_slot: int | None, now: float) -> None:
         """Slots are taken, and which one comes next."""
         self.next_slot = next_slot
         for slot in slots:
             del self.came[slot]
-        self.since = time.time() if self.came else None
+        self.since = now if self.came else None
 
-    @property
-    def waited(self) -> float:
+    def waited(self, now: float) -> float:
         """For how many seconds parts have waited for the slot that comes next."""
-        return 0.0 if self.since is None else time.time() - self.since
+        return 0.0 if self.since is None else now - self.since
 
     @property
     def missing(self) -> str:
