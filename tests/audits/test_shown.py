@@ -46,8 +46,8 @@ class TrueDiagnostic(Exact):
 @pytest.mark.parametrize(
     ("mechanism", "driver", "convicted"),
     [
-        ("adaptive", Exact, False),
-        ("adaptive", TrueCounts, True),
+        pytest.param("adaptive", Exact, False, marks=pytest.mark.slow),
+        pytest.param("adaptive", TrueCounts, True, marks=pytest.mark.slow),
         ("pba", Exact, False),
         ("pba", TrueCounts, True),
         ("pba", TrueErrors, True),

@@ -285,6 +285,7 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
 
 
 # Whatever is broken, some configuration loses other than it books, or the filter refuses it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breakage", "seeds"),
     [

@@ -411,6 +411,7 @@ def test_a_cycle_lowers_the_error(cycle):
 
 # Where releases are precise a cycle must not do harm: bins of thousands, which share a week that
 # goes deeper in some than in others, and holidays that no profile foresees.
+@pytest.mark.slow
 def test_precise_releases_are_no_worse_with_a_cycle():
     assert errors_of_weeks("adaptive:cycle=7") < 1.1 * errors_of_weeks("adaptive")
 

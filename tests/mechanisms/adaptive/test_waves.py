@@ -60,6 +60,7 @@ def test_no_day_of_a_week_is_left_out_for_ever():
     assert all(shares(WEEK, 20, 1500, 7, 0.3, seed).min() > 0.08 for seed in range(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wave", "cycles", "users", "window", "epsilon"),
     [(DAY, 30, 400, 8, 1.0), (DAY, 30, 400, 8, 4.0), (WEEK, 12, 1500, 7, 0.3)],

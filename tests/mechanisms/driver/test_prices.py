@@ -32,7 +32,12 @@ from tests.mechanisms.streams import KEY, people, windows_and_epsilons
 PROPERTY = settings(max_examples=15)
 SLOTS, BINS = 24, 3
 ADAPTIVE = ["adaptive:cycle=3", "adaptive:gate=0.5:reserve=0.5:audit=0", "adaptive:reserve=0"]
-FIXED = [*MECHANISMS, *ADAPTIVE, "adaptive:assume_independent=false", "ablation:ledger=saving"]
+FIXED = [
+    *MECHANISMS,
+    *(pytest.param(one, marks=pytest.mark.slow) for one in ADAPTIVE),
+    "adaptive:assume_independent=false",
+    "ablation:ledger=saving",
+]
 FOREVER = [*INFINITE_MECHANISMS, "gated:p=1.5", "gated:total=500", "horizon:slots=5"]
 NO_MOVES = Moves.none()
 NOBODY = CohortCounts(*3 * [np.zeros(0, np.int64)])
@@ -117,7 +122,10 @@ def test_no_slot_forever_costs_more_than_was_said(text, epsilon, sensitivity, se
 WISHES = asked_units([(4, 1.0, 4, 1.0), (2, 0.5, 3, 2.0), (1, 9.0, 8, 0.3), (8, 0.2, 1, 5.0)])
 
 
-@pytest.mark.parametrize("text", [*DYNAMIC_MECHANISMS, *ADAPTIVE])
+@pytest.mark.parametrize(
+    "text",
+    [*DYNAMIC_MECHANISMS, *(pytest.param(one, marks=pytest.mark.slow) for one in ADAPTIVE)],
+)
 @PROPERTY
 @given(seed=st.integers(0, 2**32))
 def test_no_slot_of_changing_requirements_costs_more_than_was_said(text, seed):

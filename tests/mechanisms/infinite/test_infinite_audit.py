@@ -79,9 +79,8 @@ def opened(epsilon):
     return proven(*worlds)
 
 
-@pytest.mark.parametrize(
-    ("look", "epsilon"), [pytest.param(released, 2.0, marks=pytest.mark.slow), (opened, 1.0)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("look", "epsilon"), [(released, 2.0), (opened, 1.0)])
 def test_what_gated_shows_is_within_epsilon(look, epsilon):
     assert look(epsilon) <= epsilon
 
