@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from streamveil.mechanisms.core.records import (
     leave_shares,
 )
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
@@ -147,9 +147,11 @@ def simulate(
     bins = table.shape[2]
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
-    stream = ReleaseStream(mechanism(name, population, revise=revise), NoiseSource(key))
-    state, releases = _released(stream, table)
-    rest = stream.rest(state) if revise else None
+    stream = RunningStream(
+        ReleaseStream(mechanism(name, population, revise=revise), NoiseSource(key))
+    )
+    releases = [stream.release(slot, counted) for slot, counted in enumerate(table)]
+    rest = stream.rest() if revise else None
     return _simulation(releases, [release.spent for release in releases], rest)
 
 
@@ -246,8 +248,9 @@ def simulate_infinite(
         )
     text = with_options(name, options)
     mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
-    stream = ReleaseStream(mechanism, NoiseSource(key))
-    _, releases = _released(stream, table.astype(np.int64)[:, None])
+    stream = RunningStream(ReleaseStream(mechanism, NoiseSource(key)))
+    rows = table.astype(np.int64)[:, None]
+    releases = [stream.release(slot, row) for slot, row in enumerate(rows)]
     return InfiniteSimulation(
         np.array([release.shares for release in releases]).reshape(table.shape),
         np.array([release.counts for release in releases]).reshape(table.shape),
@@ -362,17 +365,6 @@ def run_slot(
         if isinstance(answer, LocalRelease):
             return state, answer, tuple(asked)
         asked.append(answer)
-
-
-def _released(
-    stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]
-) -> tuple[StreamState, list[SlotRelease]]:
-    """Release slots of counts (K, d); gives the state after them as well."""
-    state, releases = stream.start(), []
-    for slot, counted in enumerate(tables):
-        state, release = stream.release(state, slot, counted)
-        releases.append(release)
-    return state, releases
 
 
 def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:

@@ -35,7 +35,7 @@ from streamveil.mechanisms.core.records import (
     format_time,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
 from streamveil.mechanisms.presence.limits import LOOK
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
@@ -450,14 +450,10 @@ def _central_errors(plan: HistogramPlan) -> np.ndarray | None:
     population, text = plan.population, plan.mechanism
     if only_dynamic(text):
         return None
-    stream = ReleaseStream(mechanism(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
-    state = stream.start()
+    noise = NoiseSource(secrets.token_bytes(KEY_BYTES))
+    stream = RunningStream(ReleaseStream(mechanism(text, population), noise))
     quiet = np.zeros((len(population.requirements), population.bins), np.int64)
-    errors = []
-    for slot in range(_SLOTS):
-        state, release = stream.release(state, slot, quiet)
-        errors.append(release.stderr)
-    return np.concatenate(errors)
+    return np.concatenate([stream.release(slot, quiet).stderr for slot in range(_SLOTS)])
 
 
 def _local_errors(plan: LocalPlan) -> np.ndarray | None:

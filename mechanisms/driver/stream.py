@@ -245,6 +245,41 @@ class ReleaseStream:
         )
 
 
+class RunningStream:
+    """A stream in memory, from its first slot on: counts in, releases out.
+
+    Args:
+        stream: the stream, which starts.
+
+    >>> from streamveil.mechanisms import Population, Requirement
+    >>> from streamveil.mechanisms.randomness.noise import NoiseSource
+    >>> from streamveil.mechanisms.registry import mechanism
+    >>> population = Population((Requirement(2, 1.0),), np.array([5]), bins=3)
+    >>> run = RunningStream(ReleaseStream(mechanism("pba", population), NoiseSource(bytes(32))))
+    >>> run.release(0, np.array([[3, 0, 2]])).counts.shape
+    (3,)
+    """
+
+    def __init__(self, stream: ReleaseStream) -> None:
+        self._stream, self._state = stream, stream.start()
+
+    def price(self) -> Units:
+        """The most that the next slot can cost a user of each class, shape (K,): public."""
+        return self._stream.price(self._state)
+
+    def release(self, slot: int, counts: npt.NDArray[np.int64]) -> SlotRelease:
+        """Release the next slot of counts, int64, shape (K, d).
+
+        Raises BudgetExceeded when the filter refuses.
+        """
+        self._state, release = self._stream.release(self._state, slot, counts)
+        return release
+
+    def rest(self) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised after the last one."""
+        return self._stream.rest(self._state)
+
+
 def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
     """What is still to be revised of a mechanism with this state."""
     return mechanism.rest(state) if isinstance(mechanism, Revising) else ()

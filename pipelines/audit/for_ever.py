@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ADD_REMOVE, PUBLISHED, REPLACE, Lifetime
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
 from streamveil.mechanisms.protocol import SlotRelease, population_of
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
@@ -38,7 +38,7 @@ from streamveil.pipelines.audit.options import DEFAULT_BINS
 from streamveil.pipelines.audit.replay import Play, Stage
 from streamveil.pipelines.audit.replay_worlds import stages_of
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
-from streamveil.pipelines.audit.runs import OneStream, public, spent_of
+from streamveil.pipelines.audit.runs import public, spent_of
 from streamveil.pipelines.audit.whole_runs import release_stage, second
 from streamveil.pipelines.guarantees import INFINITE
 
@@ -185,7 +185,7 @@ class AuditForEver:
 
     def _play(self, counts: Integers, number: int) -> Play:
         key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
-        return partial(public, OneStream(ReleaseStream(self._machine, NoiseSource(key))), counts)
+        return partial(public, self._stream(key), counts)
 
     def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
@@ -246,15 +246,16 @@ class AuditForEver:
             )
         return counts
 
+    def _stream(self, key: bytes) -> RunningStream:
+        return RunningStream(ReleaseStream(self._machine, NoiseSource(key)))
+
     def _live(self, counts: Integers, name: str) -> list[SlotRelease]:
         """Release all slots of a life. Raises BudgetExceeded when the filter refuses."""
         key = digest(b"audit", b"%d" % self._seed, name.encode())
-        stream = ReleaseStream(self._machine, NoiseSource(key))
-        state, told = stream.start(), []
+        stream, told = self._stream(key), []
         for slot, row in enumerate(counts):
             check_clock()
-            state, release = stream.release(state, slot, row[None])
-            told.append(release)
+            told.append(stream.release(slot, row[None]))
         self.slots += len(told)
         spent = np.stack([one.spent for one in told])
         budget = self._population.requirements.budgets[0]

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import PUBLISHED, Revised
+from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
@@ -38,28 +38,7 @@ MakeDriver = Callable[[str, Population, bytes], Driver]
 """Makes a driver of a mechanism with its options, the public facts and a noise key of 32 bytes."""
 
 
-class OneStream:
-    """A stream of releases from its first slot on."""
-
-    def __init__(self, stream: ReleaseStream) -> None:
-        self._stream = stream
-        self._state = self._stream.start()
-
-    def rest(self) -> tuple[Revised, ...]:
-        """What is still to be revised: the stream ends."""
-        return self._stream.rest(self._state)
-
-    def price(self) -> Units:
-        """See :class:`Driver`."""
-        return self._stream.price(self._state)
-
-    def release(self, slot: int, counts: Integers) -> SlotRelease:
-        """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
-        self._state, release = self._stream.release(self._state, slot, counts)
-        return release
-
-
-class Exact(OneStream):
+class Exact(RunningStream):
     """A mechanism as a pipeline drives it: with its noise and its filter."""
 
     def __init__(self, text: str, population: Population, key: bytes, revise: int = 0) -> None:
@@ -135,7 +114,7 @@ def public(driver: Driver, counts: Integers) -> Iterator[tuple[int, Any]]:
     for slot, table in enumerate(counts):
         price = driver.price()
         yield slot, {"price": price, "release": driver.release(slot, table)}
-    if isinstance(driver, OneStream):
+    if isinstance(driver, RunningStream):
         yield len(counts), {"revisions": driver.rest()}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError, Revised
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users, rest_of
 from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
@@ -44,7 +44,7 @@ class Meter(Protocol):
 class Lane:
     """A mechanism on its way."""
 
-    driver: Central | Local
+    driver: RunningStream | Local
     meter: Meter
     seconds: float = 0.0
     """CPU seconds that it has taken."""
@@ -63,26 +63,14 @@ def drive(slots: Iterable[SlotCounts], lanes: Sequence[Lane]) -> int:
     return number
 
 
-class Central:
+def central(mechanism: Mechanism[Any], key: bytes) -> RunningStream:
     """A mechanism that sees counts, as a pipeline drives it: with its filter.
 
     Args:
         mechanism: the mechanism.
         key: 32 bytes from which all noise follows.
     """
-
-    def __init__(self, mechanism: Mechanism[Any], key: bytes) -> None:
-        self._stream = ReleaseStream(mechanism, NoiseSource(key))
-        self._state = self._stream.start()
-
-    def release(self, slot: int, counts: Counts) -> SlotRelease:
-        """Release the next slot. Raises BudgetExceeded when the filter refuses."""
-        self._state, release = self._stream.release(self._state, slot, counts)
-        return release
-
-    def rest(self) -> tuple[Revised, ...]:
-        """Revise the slots that are still to be revised after the last one."""
-        return self._stream.rest(self._state)
+    return RunningStream(ReleaseStream(mechanism, NoiseSource(key)))
 
 
 class Local:

@@ -28,7 +28,7 @@ from streamveil.pipelines.evaluation.comparison import (
     Task,
     noise_key,
 )
-from streamveil.pipelines.evaluation.drivers import Central, Lane, drive
+from streamveil.pipelines.evaluation.drivers import Lane, central, drive
 from streamveil.pipelines.evaluation.sources import Histograms, SlotCounts
 
 Counts = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class Infinite(Family):
         source, (epsilon,), key = task.source, task.setting, noise_key(task.seed)
         meters = [ShareMeter() for _ in task.mechanisms]
         lanes = [
-            Lane(Central(_made(name, source, epsilon), key), meter)
+            Lane(central(_made(name, source, epsilon), key), meter)
             for name, meter in zip(task.mechanisms, meters, strict=True)
         ]
         # All users are alike.

@@ -45,9 +45,9 @@ from streamveil.pipelines.evaluation.comparison import (
     noise_key,
 )
 from streamveil.pipelines.evaluation.drivers import (
-    Central,
     Lane,
     Local,
+    central,
     drive,
     is_local,
     local_users,
@@ -126,7 +126,7 @@ class WEvent(Family):
         drivers = [
             Local(name, public, key, self._lag(name))
             if is_local(name)
-            else Central(mechanism(name, public, revise=self._lag(name)), key)
+            else central(mechanism(name, public, revise=self._lag(name)), key)
             for name in task.mechanisms
         ]
         meters = [WindowMeter(public.requirements, users) for _ in drivers]
