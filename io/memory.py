@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -14,11 +15,19 @@ import pyarrow as pa
 from streamveil.engine.messages import Output
 from streamveil.io.cells import sound_batch
 from streamveil.io.events import outputs_of
+from streamveil.io.faults import fault_in_reading, words_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.cell_text import cell_text, shown_cell, wrong_cell
-from streamveil.mechanisms.core.records import FAULT_COLUMN, ConfigurationError, QueryColumn
+from streamveil.mechanisms.core.records import (
+    FAULT_COLUMN,
+    ConfigurationError,
+    MachineFault,
+    QueryColumn,
+)
 
+# What Arrow writes around the message of a stream: its kind of error, and a traceback of Python.
+_AROUND = re.compile(r"^(IOError|Invalid|Unknown error): |\. Detail: Python exception:.*$")
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
 _WORTH_A_BATCH = 1 << 14
@@ -48,10 +57,11 @@ def table_of(data: Any, name: str) -> pa.Table:
 
     Raises:
         ConfigurationError: for what is no table, or has a column that Arrow cannot hold.
+        MachineFault: for a stream that breaks off before its end.
     """
     with _refusing(name):
         if not _is_frame(data):
-            return _arrow_table(data)
+            return _arrow_table(data, name)
         frame = _with_index(data)
         arrays = []
         for at in range(frame.shape[1]):
@@ -71,11 +81,12 @@ def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[
 
     Raises:
         ConfigurationError: as :func:`table_of`, and for a column that is missing or there twice.
+        MachineFault: as :func:`table_of`.
     """
     faults: dict[int, str] = {}
     if _is_frame(data, "polars"):
         with _refusing(name):
-            return _table_of_polars(data, columns, faults), faults
+            return _table_of_polars(data, name, columns, faults), faults
     if not _is_frame(data):
         return table_of(data, name), {}
     with _refusing(name):
@@ -100,11 +111,26 @@ def _refusing(name: str) -> Iterator[None]:
         ) from error
 
 
-def _arrow_table(data: Any) -> pa.Table:
+def _arrow_table(data: Any, name: str) -> pa.Table:
     if hasattr(data, _STREAM):
-        return pa.RecordBatchReader.from_stream(data).read_all()
+        return _read_to_its_end(data, name)
     batches = [data] if hasattr(data, _ARRAY) else data
     return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+
+
+def _read_to_its_end(data: Any, name: str) -> pa.Table:
+    """All batches of a stream, such as the rows that a database still sends."""
+    reader = None
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+        return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        if reader is None and not isinstance(error, OSError):  # it is no table
+            raise
+        why = fault_in_reading(error)
+        if why is None:
+            why = f"{_AROUND.sub('', words_of(error))}: mend that, open it anew, and run it again"
+        raise MachineFault(f"{name} could not be read to its end: {why}") from error
 
 
 def _is_frame(data: Any, library: str = "pandas") -> bool:
@@ -140,10 +166,12 @@ def _column_of_frame(
     return _texts(name, cells, faults)
 
 
-def _table_of_polars(data: Any, columns: Columns, faults: dict[int, str]) -> pa.Table:
+def _table_of_polars(
+    data: Any, argument: str, columns: Columns, faults: dict[int, str]
+) -> pa.Table:
     """A table of Polars, whose columns of objects Arrow would have as addresses."""
     objects = [name for name, kind in data.schema.items() if str(kind) == "Object"]
-    table = _arrow_table(data.drop(objects))
+    table = _arrow_table(data.drop(objects), argument)
     for name in columns:
         if name in objects:
             texts = _texts(name, data.get_column(name).to_list(), faults)

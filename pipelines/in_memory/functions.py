@@ -167,6 +167,8 @@ def release(
         ConfigurationError: a ValueError, for what cannot be done; nothing is spent.
         InputLost: if most of the events cannot be counted; nothing is spent.
         BudgetExceeded: rather than spend more than anybody's budget.
+        MachineFault: a RuntimeError, where data or a table breaks off while it is read, or the
+            machine or a service fails; run it again.
         TypeError: for data that is none of these.
     """
     given = _without(locals(), ["data"])
@@ -242,7 +244,7 @@ def answers(
         events.
 
     Raises:
-        ConfigurationError, InputLost, BudgetExceeded, TypeError: as :func:`release`.
+        ConfigurationError, InputLost, BudgetExceeded, MachineFault, TypeError: as :func:`release`.
     """
     given = _without(locals(), ["data"])
     with words_of(answers):

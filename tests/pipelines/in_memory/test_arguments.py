@@ -1,6 +1,7 @@
 """What a call takes, and how it refuses the rest: one line with argument, value and remedy."""
 
 import datetime as dt
+import errno
 import inspect
 import logging
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.csv
 import pytest
 
 import streamveil as sv
+from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.in_memory.options import COLUMNS
 
@@ -252,6 +254,34 @@ def test_what_is_for_the_command_alone_keeps_its_dashes(asked, table):
 def test_what_is_no_table_of_arrow_is_refused(asked, data):
     with pytest.raises(sv.ConfigurationError, match="data cannot be read as a table of Arrow"):
         sv.release(data, **asked)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            ConnectionResetError("reset\nby the server"),
+            "reset by the server: mend that",
+        ),
+        (OSError(errno.EIO, "a disk"), "a disk: mend that, open it anew"),
+        (ValueError("no more"), "no more: mend that, open it anew"),
+        (MemoryError("a batch"), "out of memory: give the run more memory"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_stream_that_breaks_off_is_not_released(asked, table, fault, said):
+    def batches():
+        yield from table.to_batches()
+        raise fault
+
+    broken = pa.RecordBatchReader.from_batches(table.schema, batches())
+    with pytest.raises(MachineFault, match=said) as caught:
+        sv.release(broken, **asked)
+    assert str(caught.value).startswith("data could not be read to its end: ")
+    assert str(caught.value).endswith(", and run it again")
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert type(fault).__name__ in str(caught.value.__cause__)
 
 
 def test_a_value_that_is_no_text_is_a_type_error(asked, table):
