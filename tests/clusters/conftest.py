@@ -20,6 +20,7 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.utils.subprocess_server import pick_port
 
+from tests.clusters.postgres_server import PostgresServer
 from tests.clusters.schema_registry import SchemaRegistryServer
 
 HERE = Path(__file__).parent
@@ -210,6 +211,18 @@ def schema_registry(request, tmp_path_factory):
     """A registry of schemas, behind a proxy that can fail."""
     home = Path(request.config.getoption("--registry_home")).resolve()
     server = SchemaRegistryServer(home, tmp_path_factory.mktemp("registry"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(request, tmp_path_factory):
+    """A PostgreSQL server."""
+    home = Path(request.config.getoption("--postgres_home")).resolve()
+    server = PostgresServer(home, tmp_path_factory.mktemp("postgres"))
     try:
         server.start()
         yield server

@@ -91,6 +91,8 @@ class TcpProxy:
         except OSError:
             _end(client, "reset")
             return
+        # What it does not take yet waits in the server, which has not done with it.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         for source, target, upward in ((client, server, True), (server, client, False)):
             mine = cut if cut is not None and cut.upward == upward else None
             threading.Thread(
