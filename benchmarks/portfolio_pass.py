@@ -162,7 +162,7 @@ def run(
     import apache_beam as beam
     from _events import user_ids
 
-    from streamveil.engine.run import release_queries
+    from streamveil.engine.run.queries import release_queries
     from streamveil.engine.stream.query_plan import columns_for
     from streamveil.io.event_sources import ReadEvents
     from streamveil.io.events import file_outputs

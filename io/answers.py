@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,11 @@ from streamveil.io import filesystems
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import UTC_MICROSECONDS, TableForm, stage_table
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
+    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+    from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
 _FIELDS = (
     pa.field("slot", pa.int64(), nullable=False),

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from streamveil.io.answers import stage_answers
 from streamveil.io.formats import output_format_of
 from streamveil.io.tables import TableForm, stage_table
-from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.portfolio.questions import Portfolio
+    from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
 
 class Results(Protocol):

@@ -6,20 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement, Slots, format_duration
 from streamveil.mechanisms.portfolio.bounds import set_aside
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.windows import sensitivity_of
 from streamveil.pipelines.report import day_edges
+
+if TYPE_CHECKING:
+    from streamveil.engine.stream.query_plan import QueryPlan
+
 
 Floats = npt.NDArray[np.float64]
 

@@ -30,7 +30,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.pipelines.job_servers import BATCH_ONLY
 from streamveil.pipelines.jobs import Job, never_ends, ways_to_stream
-from streamveil.pipelines.plans import RECORD_PLANS
+from streamveil.pipelines.record_plans import RECORD_PLANS
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.per_record import (
     PerRecordCount,

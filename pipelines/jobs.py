@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io import (
     LAYOUTS,
     SINK_FORMS,
@@ -51,6 +49,9 @@ from streamveil.pipelines.values import check_going_on, check_summary, dialect_o
 if TYPE_CHECKING:
     import apache_beam as beam
 
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.local_plan import LocalPlan
+    from streamveil.engine.stream.query_plan import QueryPlan
     from streamveil.pipelines.follow import Following
     from streamveil.pipelines.publishing import Published
 
@@ -72,7 +73,7 @@ class Told(Protocol):
 
 
 J = TypeVar("J", bound=Any)
-P = TypeVar("P", HistogramPlan, LocalPlan, QueryPlan)
+P = TypeVar("P", "HistogramPlan", "LocalPlan", "QueryPlan")
 K = TypeVar("K")
 
 
@@ -309,7 +310,7 @@ class Job(Generic[P]):
     @property
     def results(self) -> dict[str | None, Written]:
         """What is released and may be published, by the tag that the engine gives it."""
-        assert not isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is not PlanKind.QUERIES
         forms = forms_of(self.plan, self.layout, changes=self.requirement_changes is not None)
         places = {
             None: ("WriteReleases", self.output, self._release_sink),
@@ -325,7 +326,7 @@ class Job(Generic[P]):
     def _release_sink(self) -> beam.PTransform:
         from streamveil.io import sink_of
 
-        assert not isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is not PlanKind.QUERIES
         labels = self.plan.domain.labels
         return sink_of(self.output, labels, shares=has_shares(self.plan), layout=self.layout)
 
@@ -333,14 +334,14 @@ class Job(Generic[P]):
         from streamveil.io import revision_sink_of
 
         assert self.revisions is not None
-        assert not isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is not PlanKind.QUERIES
         return revision_sink_of(self.revisions, self.plan.domain.labels, layout=self.layout)
 
     def _ledger_sink(self) -> beam.PTransform:
         from streamveil.io import ledger_sink_of
 
         assert self.ledger is not None
-        assert not isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is not PlanKind.QUERIES
         changes = self.requirement_changes is not None
         return ledger_sink_of(self.ledger, dynamic=has_dynamic_ledger(self.plan, changes=changes))
 

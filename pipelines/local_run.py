@@ -11,23 +11,14 @@ import pyarrow as pa
 
 from streamveil.engine import metrics
 from streamveil.engine.messages import REJECTED, Output
-from streamveil.engine.per_record.records_plan import RecordsPlan
-from streamveil.engine.run import (
-    release_histograms,
-    release_local,
-    release_queries,
-    release_records,
-)
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io.result_files import Files, Results
 from streamveil.pipelines.summary import Summary
 
 if TYPE_CHECKING:
+    from streamveil.engine.plans import Plan
     from streamveil.pipelines.publishing import Published
 
-Plan = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
 Source = Iterable[Output]
 """Batches of events, and other outputs that are not for the engine, such as dead letters."""
 Take = Callable[[Output], None]
@@ -89,13 +80,22 @@ def run_plan(plan: Plan, sources: Sequence[Source], take: Take) -> Summary:
 
 
 def _outputs(plan: Plan, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[Output]:
-    if isinstance(plan, HistogramPlan):
+    # Each kind of plan imports what only that kind needs.
+    if plan.plan_kind is PlanKind.HISTOGRAMS:
+        from streamveil.engine.run.histograms import release_histograms
+
         return release_histograms(plan, *inputs)
     (events,) = inputs
-    if isinstance(plan, QueryPlan):
+    if plan.plan_kind is PlanKind.QUERIES:
+        from streamveil.engine.run.queries import release_queries
+
         return release_queries(plan, events)
-    if isinstance(plan, LocalPlan):
+    if plan.plan_kind is PlanKind.LOCAL:
+        from streamveil.engine.run.local import release_local
+
         return release_local(plan, events)
+    from streamveil.engine.run.records import release_records
+
     return release_records(plan.plan(), events)
 
 

@@ -38,8 +38,8 @@ from streamveil.pipelines.local_run import run_here
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.plan_texts import about_records
-from streamveil.pipelines.plans import RECORD_PLANS, columns_of, records_plan_of
 from streamveil.pipelines.progress import progress
+from streamveil.pipelines.record_plans import RECORD_PLANS, columns_of, records_plan_of
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import check_required, dialect_of
 

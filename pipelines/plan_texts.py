@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from streamveil.engine.per_record.records_plan import RecordsPlan
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import format_duration
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.registry import mechanism
-from streamveil.pipelines.answers_report import shares_of
+
+if TYPE_CHECKING:
+    from streamveil.engine.per_record.records_plan import RecordsPlan
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.query_plan import QueryPlan
 
 
 def about_least_total(plan: HistogramPlan) -> tuple[str, int] | None:
@@ -85,6 +87,8 @@ def _about_choice(plan: HistogramPlan, auto: Auto) -> str | None:
 
 def about_shares(plan: QueryPlan) -> str:
     """How everybody's budget is divided, which is public."""
+    from streamveil.pipelines.answers_report import shares_of
+
     listed = ", ".join(f"{name} {part:.1%}" for name, part in shares_of(plan).items())
     base = format_duration(plan.portfolio.base.length)
     open_ones = sum(question.share is None for question in plan.portfolio)

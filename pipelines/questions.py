@@ -42,7 +42,7 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.overlaps import refuse_in_input
 from streamveil.pipelines.passes import answers_kind
 from streamveil.pipelines.plan_texts import about_shares
-from streamveil.pipelines.plans import query_plan_of
+from streamveil.pipelines.query_plans import query_plan_of
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary

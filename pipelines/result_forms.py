@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from streamveil.engine.messages import LEDGER, REVISIONS
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io.releases import ledger_form, release_form
 from streamveil.io.revisions import revision_form
 from streamveil.io.tables import TableForm
 from streamveil.mechanisms.registry import only_dynamic
+
+if TYPE_CHECKING:
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.local_plan import LocalPlan
+
 
 FormOf = Callable[[str], TableForm]
 """The form for a path. Raises ConfigurationError for one that cannot be."""
@@ -37,10 +42,10 @@ def forms_of(
 
 def has_shares(plan: HistogramPlan | LocalPlan) -> bool:
     """Whether releases have shares: those of one budget forever."""
-    return isinstance(plan, HistogramPlan) and plan.population.requirements.forever
+    return plan.plan_kind is PlanKind.HISTOGRAMS and plan.population.requirements.forever
 
 
 def has_dynamic_ledger(plan: HistogramPlan | LocalPlan, *, changes: bool) -> bool:
     """Whether rows of the ledger are about requirements that change."""
-    by_ledger = changes and isinstance(plan, HistogramPlan) and plan.limits is None
+    by_ledger = changes and plan.plan_kind is PlanKind.HISTOGRAMS and plan.limits is None
     return by_ledger or only_dynamic(plan.mechanism)

@@ -49,12 +49,9 @@ from streamveil.pipelines.options import (
     add_shared_options,
 )
 from streamveil.pipelines.parameters import meaning_of, parameters_of
-from streamveil.pipelines.plans import (
-    histogram_plan_of,
-    local_plan_of,
-    query_plan_of,
-    records_plan_of,
-)
+from streamveil.pipelines.plans import histogram_plan_of, local_plan_of
+from streamveil.pipelines.query_plans import query_plan_of
+from streamveil.pipelines.record_plans import records_plan_of
 from streamveil.pipelines.rows import Objects, OnRows, Output
 from streamveil.pipelines.values import check_revisions
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from streamveil.engine.encode.time_formats import form_text
 from streamveil.engine.encode.times import check_reading
@@ -20,6 +20,7 @@ from streamveil.engine.per_record.plan import (
     mechanism_of,
     take_records,
 )
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.engine.stream.plan_checks import take_options
 from streamveil.mechanisms.core.arguments import slots_of, texts_of
@@ -34,6 +35,8 @@ class RecordsPlan:
 
     Raises ConfigurationError at construction for arguments that do not fit.
     """
+
+    plan_kind: ClassVar[Literal[PlanKind.RECORDS]] = PlanKind.RECORDS
 
     budget: Budget
     """How much each record may lose, as a function of its columns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from streamveil.engine.count.participants import ParticipationLimits
 from streamveil.engine.count.shards import ShardLogic
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import Message
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
@@ -73,6 +74,8 @@ class HistogramPlan:
 
     Raises ConfigurationError at construction for options that do not fit.
     """
+
+    plan_kind: ClassVar[Literal[PlanKind.HISTOGRAMS]] = PlanKind.HISTOGRAMS
 
     registry: Registry
     """The public table of users and requirements. A mapping user -> (window, epsilon) is taken as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from streamveil.engine.count.counter import VisitCounter
 from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import Kind, Message
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.local_server import LocalSetting
@@ -50,6 +52,8 @@ class LocalPlan:
 
     Raises ConfigurationError at construction for options that do not fit.
     """
+
+    plan_kind: ClassVar[Literal[PlanKind.LOCAL]] = PlanKind.LOCAL
 
     registry: Registry
     """The public table of users and requirements, or what is taken for one, as there. All users are

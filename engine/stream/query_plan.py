@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from streamveil.engine.count.query_counter import (
 from streamveil.engine.encode.event_mapper import Columns
 from streamveil.engine.encode.query_mapper import QuestionsMapper, columns_read
 from streamveil.engine.messages import Message
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
@@ -61,6 +62,8 @@ class QueryPlan:
 
     Raises ConfigurationError at construction for options that do not fit.
     """
+
+    plan_kind: ClassVar[Literal[PlanKind.QUERIES]] = PlanKind.QUERIES
 
     portfolio: Portfolio
     """What is asked."""

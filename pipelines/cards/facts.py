@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamveil import __version__
-from streamveil.engine.per_record.records_plan import RecordsPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.domains import Domain, Edges, Grid, parts_of
 from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.core.records import Slots, format_duration, format_time
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.randomness.noise import NoiseKeys, derived_key
-from streamveil.pipelines.cards.promises import Chosen, Plan, Record, promise_of
+from streamveil.pipelines.cards.promises import Chosen, Record, promise_of
 from streamveil.pipelines.cards.registry_form import deployment_of
+
+if TYPE_CHECKING:
+    from streamveil.engine.per_record.records_plan import RecordsPlan
+    from streamveil.engine.plans import Plan
+    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+
 
 FORMAT = "streamveil card 1"
 GIVEN, DRAWN = "given", "drawn"
@@ -111,16 +114,16 @@ def _keys_of(plan: Plan) -> list[Record]:
 
 def _mechanism_of(plan: Plan) -> str | None:
     """Its name with its options; None of questions, each of which has its own."""
-    if isinstance(plan, QueryPlan):
+    if plan.plan_kind is PlanKind.QUERIES:
         return None
-    if isinstance(plan, RecordsPlan):
+    if plan.plan_kind is PlanKind.RECORDS:
         return plan.plan().mechanism
     return plan.mechanism
 
 
 def _data_of(plan: Plan, decided_by: str) -> Record:
     """What the figures mean: all of it is public."""
-    if isinstance(plan, RecordsPlan):
+    if plan.plan_kind is PlanKind.RECORDS:
         return _data_of_records(plan)
     columns = plan.columns
     stated: Record = {
@@ -128,10 +131,10 @@ def _data_of(plan: Plan, decided_by: str) -> Record:
         **slots_stated(plan.slots),
         "range": decided_by,
     }
-    if isinstance(plan, QueryPlan):
+    if plan.plan_kind is PlanKind.QUERIES:
         return {**stated, "questions": _questions(plan.portfolio)}
     stated |= {"domain": domain_stated(plan.domain), "keep": plan.keep}
-    if isinstance(plan, LocalPlan):
+    if plan.plan_kind is PlanKind.LOCAL:
         return {**stated, "max_contributions": 1}
     return {**stated, "max_contributions": plan.max_contributions}
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamveil.io import is_stream
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import card_of, run_of
 from streamveil.pipelines.cards.files import card_text, name_of
-from streamveil.pipelines.cards.promises import Plan, Record, possible_limits
+from streamveil.pipelines.cards.promises import Record, possible_limits
 from streamveil.pipelines.cards.registry_form import deployment_of
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import Plan
+
 
 _STATED = ("format", "command", "data", "mechanism")
 _LEARNT = ("in_force", "classes")

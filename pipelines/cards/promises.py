@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamveil.engine.metrics import LIMITED_PREFIX
-from streamveil.engine.per_record.budgets import CategoryBudget, ValueBudget
-from streamveil.engine.per_record.records_plan import RecordsPlan
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.per_record.budget_functions import Lookup
-from streamveil.mechanisms.portfolio.bounds import set_aside
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS
+
+if TYPE_CHECKING:
+    from streamveil.engine.per_record.records_plan import RecordsPlan
+    from streamveil.engine.plans import Plan
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+
 
 LOCAL, PER_RECORD = "local w-event", "per-record"
 GUARANTEES = (WINDOWS, INFINITE, USER, LOCAL, PER_RECORD)
@@ -34,7 +34,6 @@ ANY = "any"
 Record = dict[str, Any]
 Chosen = Mapping[int, list[int | None]]
 """Limits on presence that a run may have chosen for a class, by the length of a block."""
-Plan = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
 
 UNITS: Mapping[str, str] = {
     WINDOWS: "all events of one user in any `window` consecutive slots",
@@ -61,14 +60,14 @@ def promise_of(
         changes: whether requirements change, or have changed.
         grants: how often one budget forever was granted again.
     """
-    if isinstance(plan, RecordsPlan):
+    if plan.plan_kind is PlanKind.RECORDS:
         return _of_records(plan)
     registry, guarantee = plan.registry, guarantee_of(plan)
     stated: Record = {
         "guarantee": guarantee,
         "setting": setting_of(guarantee),
         "unit": UNITS[guarantee],
-        "adjacency": ANY if isinstance(plan, LocalPlan) else plan.adjacency,
+        "adjacency": ANY if plan.plan_kind is PlanKind.LOCAL else plan.adjacency,
         "delta": 0,
         "classes": _classes(plan, registry, chosen or {}),
     }
@@ -81,9 +80,9 @@ def promise_of(
 
 def guarantee_of(plan: Plan) -> str:
     """Which of `GUARANTEES` a plan gives."""
-    if isinstance(plan, RecordsPlan):
+    if plan.plan_kind is PlanKind.RECORDS:
         return PER_RECORD
-    if isinstance(plan, LocalPlan):
+    if plan.plan_kind is PlanKind.LOCAL:
         return LOCAL
     if not plan.registry.classes.forever:
         return WINDOWS
@@ -94,7 +93,7 @@ def guarantee_of(plan: Plan) -> str:
 def _classes(plan: Plan, registry: Registry, chosen: Chosen) -> list[Record]:
     """One for each class of the table, as the ledger has them: by window and epsilon."""
     limits = None
-    if isinstance(plan, HistogramPlan) and plan.limits is not None:
+    if plan.plan_kind is PlanKind.HISTOGRAMS and plan.limits is not None:
         registry, limits = plan.known, _stated(plan, plan.limits, chosen)
     looks = _looks(plan, registry)
     listed = [
@@ -163,8 +162,10 @@ def possible_limits(plan: Plan) -> dict[int, list[int | None]]:
 
 def _looks(plan: Plan, registry: Registry) -> list[float]:
     """What a look at numbers, for bounds, cost each class of a portfolio."""
-    if not isinstance(plan, QueryPlan):
+    if plan.plan_kind is not PlanKind.QUERIES:
         return []
+    from streamveil.mechanisms.portfolio.bounds import set_aside
+
     units = set_aside(plan.portfolio, registry.classes, registry.sizes)
     return to_epsilon(units).tolist() if units.any() else []
 
@@ -186,6 +187,9 @@ def _of_records(plan: RecordsPlan) -> Record:
 
 def _budget(budget: Any) -> Record:
     """The public function from records to budgets, as far as it can be written down."""
+    from streamveil.engine.per_record.budgets import CategoryBudget, ValueBudget
+    from streamveil.mechanisms.per_record.budget_functions import Lookup
+
     function = budget.function if isinstance(budget, ValueBudget) else None
     if isinstance(budget, CategoryBudget) and isinstance(budget.lookup, Lookup):
         return {

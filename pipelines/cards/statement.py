@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamveil.io import is_stream
 from streamveil.io.files import is_there
@@ -13,8 +14,11 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import STREAM
 from streamveil.pipelines.cards.files import EDITED, card_beside, read_card, write_card
 from streamveil.pipelines.cards.launched import card_at_launch, files_of, gone_on, streams_of
-from streamveil.pipelines.cards.promises import Plan, Record
+from streamveil.pipelines.cards.promises import Record
 from streamveil.pipelines.cards.writing import card_of_run
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import Plan
 
 
 @dataclass(frozen=True)

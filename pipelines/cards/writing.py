@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.engine.per_record.records_plan import RecordsPlan
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import format_duration
-from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.cards.facts import CLOCK, card_of, run_of
 from streamveil.pipelines.cards.files import chained, digest_of, file_of, is_public, name_of
 from streamveil.pipelines.cards.launched import streams_of
-from streamveil.pipelines.cards.promises import Plan, Record, chosen_limits
+from streamveil.pipelines.cards.promises import Record, chosen_limits
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import Plan
+    from streamveil.engine.stream.query_plan import QueryPlan
+    from streamveil.mechanisms.portfolio.questions import Portfolio
+
 
 ANSWERS = "answers-"
 """What the answers to a question are called among files, before the question's name."""
@@ -95,16 +97,16 @@ def card_in_memory(
 
 def _may_differ(plan: Plan, changes: bool) -> bool:
     """Whether the ledger may be of other classes than the table: else it need not be read."""
-    if isinstance(plan, HistogramPlan):
+    if plan.plan_kind is PlanKind.HISTOGRAMS:
         return changes or only_dynamic(plan.mechanism)
-    return isinstance(plan, LocalPlan) and changes
+    return plan.plan_kind is PlanKind.LOCAL and changes
 
 
 def _with_slots(plan: Plan, files: Mapping[str, Any]) -> dict[str, Any]:
     """Those that say which slots were released, where options do not."""
-    if isinstance(plan, RecordsPlan):
+    if plan.plan_kind is PlanKind.RECORDS:
         return {}
-    if isinstance(plan, QueryPlan):
+    if plan.plan_kind is PlanKind.QUERIES:
         return {kind: one for kind, one in files.items() if kind.startswith(ANSWERS)}
     known = None not in (plan.first_slot, plan.last_slot)
     told = [kind for kind in ("releases", "ledger") if kind in files]
@@ -123,7 +125,7 @@ def _run_of(
     **more: Any,
 ) -> Record:
     first, last = plan.first_slot, plan.last_slot
-    if isinstance(plan, QueryPlan) and tables:
+    if plan.plan_kind is PlanKind.QUERIES and tables:
         slots = answered(plan.portfolio, tables)
         first, last = _base_range(plan, slots)
         return run_of(plan, first, last, files, answered=slots, **more)
@@ -167,7 +169,9 @@ def _base_range(plan: QueryPlan, slots: Mapping[str, list[int]]) -> tuple[int, i
 
 def in_force(ledger: pa.Table | None, plan: Plan) -> list[Record]:
     """What the ledger has that the table did not ask for when the run began: each once, sorted."""
-    if ledger is None or not ledger.num_rows or isinstance(plan, RecordsPlan | QueryPlan):
+    if plan.plan_kind is PlanKind.RECORDS or plan.plan_kind is PlanKind.QUERIES:
+        return []
+    if ledger is None or not ledger.num_rows:
         return []
     names = FIGURES if FIGURES[0] in ledger.column_names else _CLASS
     known = {(one.window, one.epsilon) for one in plan.registry.classes}
@@ -216,7 +220,7 @@ def card_of_pass(
         if kind not in streams
     }
     more: Record = {"passes": [number, number], **({"streams": streams} if streams else {})}
-    if isinstance(plan, QueryPlan):
+    if plan.plan_kind is PlanKind.QUERIES:
         answers = {kind: read_slots(str(path)) for kind, (_, path) in public.items()}
         told = {kind: one for kind, one in answers.items() if kind.startswith(ANSWERS)}
         more["answered"] = answered(plan.portfolio, told)

@@ -24,7 +24,7 @@ from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.evaluation.data import Letters
 from streamveil.pipelines.evaluation.portfolio import AskedEvents
-from streamveil.pipelines.plans import query_plan_of
+from streamveil.pipelines.query_plans import query_plan_of
 from streamveil.pipelines.values import dialect_of
 
 

@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 
 from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS
 from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     REJECTED_SCHEMA,
     CsvDialect,
@@ -29,7 +27,6 @@ from streamveil.io import (
     is_table,
     table_of,
 )
-from streamveil.io.answers import portfolio_ledger_table
 from streamveil.io.events import file_outputs
 from streamveil.io.memory import rows_of_events, table_outputs
 from streamveil.io.releases import ledger_table
@@ -41,29 +38,23 @@ from streamveil.mechanisms.core.records import (
     UNIFORM,
     ConfigurationError,
 )
-from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
-from streamveil.pipelines.local_run import Plan, Source, count_letters, run_plan
+from streamveil.pipelines.local_run import Source, count_letters, run_plan
 from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.plan_texts import about_least_total, about_limits, about_records
-from streamveil.pipelines.plans import (
-    RECORD_PLANS,
-    columns_of,
-    histogram_plan_of,
-    local_plan_of,
-    query_plan_of,
-    records_plan_of,
-)
-from streamveil.pipelines.questions_summary import QuestionsSummary
+from streamveil.pipelines.plans import histogram_plan_of, local_plan_of
 from streamveil.pipelines.result_forms import has_dynamic_ledger
-from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 
 if TYPE_CHECKING:
+    from streamveil.engine.plans import Plan
+    from streamveil.engine.stream.local_plan import LocalPlan
+    from streamveil.mechanisms.portfolio.questions import Portfolio
+    from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
     from streamveil.pipelines.evaluation.comparison import Comparison
+    from streamveil.pipelines.summary import Summary
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -247,6 +238,11 @@ def answers(
         ConfigurationError, InputLost, BudgetExceeded, MachineFault, TypeError: as :func:`release`.
     """
     given = _without(locals(), ["data"])
+    from streamveil.engine.stream.query_plan import QueryPlan
+    from streamveil.io.answers import portfolio_ledger_table
+    from streamveil.pipelines.query_plans import query_plan_of
+    from streamveil.pipelines.questions_summary import QuestionsSummary
+
     with words_of(answers):
         options = _options("release", given)
         plan = query_plan_of(options, QueryPlan)
@@ -302,6 +298,8 @@ def collect(
     Arguments, result and errors are as those of :func:`release`.
     """
     given = _without(locals(), ["data"])
+    from streamveil.engine.stream.local_plan import LocalPlan
+
     with words_of(collect):
         options = _options("collect", given)
         plan = local_plan_of(options, LocalPlan)
@@ -345,6 +343,8 @@ def per_record(
     :func:`release`.
     """
     given = _without(locals(), ["data"])
+    from streamveil.pipelines.record_plans import RECORD_PLANS, columns_of, records_plan_of
+
     with words_of(per_record):
         options = _options("per-record", given)
         options.input = "data"  # it has an end

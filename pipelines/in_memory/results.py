@@ -29,12 +29,13 @@ from streamveil.mechanisms.core.records import (
     Revision,
     format_time,
 )
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 
 _MOST_LINES = 8
 """Bins or keys of a plot that names none."""

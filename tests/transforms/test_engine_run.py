@@ -10,7 +10,9 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REJECTED, REVISIONS, STATE
-from streamveil.engine.run import release_histograms, release_local, release_queries
+from streamveil.engine.run.histograms import release_histograms
+from streamveil.engine.run.local import release_local
+from streamveil.engine.run.queries import release_queries
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, InputLost
 from streamveil.mechanisms.portfolio.bounds import AutoBounds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamveil.engine.run import release_records
+from streamveil.engine.run.records import release_records
 from streamveil.transforms import (
     PerRecordCount,
     PerRecordDistinctCount,
