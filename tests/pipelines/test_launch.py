@@ -25,6 +25,7 @@ from apache_beam.utils import subprocess_server
 
 from streamveil import io
 from streamveil.engine import metrics
+from streamveil.engine.stream_step import StateWentBack
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
@@ -35,9 +36,8 @@ from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.execution import Execution
 from streamveil.pipelines.graphs import STATISTICS
 from streamveil.pipelines.launch import run
-from streamveil.pipelines.plans import RECORD_PLANS
+from streamveil.pipelines.record_plans import RECORD_PLANS
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms.slots.state_fence import StateWentBack
 
 # ---- commands and flags ----------------------------------------------------------------------
 
