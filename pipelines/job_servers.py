@@ -6,6 +6,11 @@ What these servers, or the way to them, fail is said in one line, with the place
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 import apache_beam as beam
@@ -18,7 +23,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
-from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.portability.portable_runner import PipelineResult, PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
 
@@ -26,6 +31,7 @@ from streamveil.io.faults import fault_of_service, is_absent
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines.errors import JobFailed
 from streamveil.pipelines.logs import tell_aside
+from streamveil.pipelines.signals import before_ending
 
 BATCH_ONLY = (
     "Beam's Spark runner runs bounded inputs only in Python "
@@ -34,14 +40,25 @@ BATCH_ONLY = (
 _JAR_OPTIONS = {"FlinkRunner": "flink_job_server_jar", "SparkRunner": "spark_job_server_jar"}
 _LONGEST = 300
 _SILENT_SECONDS = 5
+# Between looks whether a job server still answers, and for which it is asked to cancel a job.
+_SECONDS_BETWEEN_LOOKS, _SECONDS_TO_CANCEL = 5, 5
 # An option that only Spark's job server knows.
 _OF_SPARK = "spark_master"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _DATAFLOW = "apache_beam.runners.dataflow."
 _ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
 # An error of ours that a worker raised, which is reported as it is.
 _OURS = re.compile(r"\bstreamveil(?:\.\w+)+: ")
 _BAD_REQUEST, _CONFLICT, _SERVER_ERROR = 400, 409, 500
+_WORKERS = {
+    "DOCKER": "have Docker run there, and name an image with streamveil by --environment_config",
+    "PROCESS": "name a command of that machine by --environment_config",
+}
+# What Java says of a command that it cannot run, and Beam of one of Docker that failed.
+_NOT_STARTED = re.compile(
+    r"java\.io\.IOException: ((?:Received exit code|Cannot run program|error=\d+).+)", re.DOTALL
+)
 _MAY_RUN = "The job may still run there: see that it has ended before you start it again"
 
 
@@ -72,7 +89,20 @@ def started(pipeline: beam.Pipeline) -> Any:
         ) from error
     except grpc.RpcError as error:
         if error.code() in _GONE:
-            raise JobFailed(_lost(error, endpoint)) from error
+            raise JobFailed(_lost(error.details(), endpoint)) from error
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # of a call before the job is run
+            seconds = options.view_as(PortableOptions).job_server_timeout
+            raise MachineFault(
+                f"the job server {endpoint or 'that Beam started'} did not take the job within "
+                f"{seconds} seconds (--job_server_timeout): look whether it and the way to it are "
+                "up, and run it again"
+            ) from error
+        if error.code() is grpc.StatusCode.UNKNOWN and not error.details():
+            raise MachineFault(
+                f"the job server {endpoint or 'that Beam started'} failed when it took the job, "
+                "and does not say why: look at its log and at its folder of artifacts "
+                "(--artifacts-dir), and run it again"
+            ) from error
         server = "Prism" if isinstance(runner, PrismRunner) else f"the job server {endpoint or ''}"
         raise ConfigurationError(
             f"--runner={name}: {server.strip()} refuses the pipeline: {error.details()}. Choose "
@@ -133,26 +163,46 @@ def _look_at(endpoint: str, seconds: int, streams: bool) -> None:
     Raises ConfigurationError, FutureTimeoutError and RpcError.
     """
     with grpc.insecure_channel(endpoint) as channel:
-        ready = grpc.channel_ready_future(channel)
-        try:
-            ready.result(timeout=min(seconds, _SILENT_SECONDS))
-        except grpc.FutureTimeoutError:
-            if seconds <= _SILENT_SECONDS:
-                raise
-            tell_aside(
-                f"waiting for the job server {endpoint}, which does not answer, for up to "
-                f"{seconds} seconds (--job_server_timeout)"
-            )
-            ready.result(timeout=seconds - _SILENT_SECONDS)
-        if not streams:
-            return
         service = beam_job_api_pb2_grpc.JobServiceStub(channel)
-        known = service.DescribePipelineOptions(beam_job_api_pb2.DescribePipelineOptionsRequest())
+        known = _options_of(service, endpoint, seconds)
+    if not streams:
+        return
     if any(option.name == _OF_SPARK for option in known.options):
         raise ConfigurationError(
             f"--job_endpoint={endpoint} is a job server of Spark, and the input does not end: "
             f"{BATCH_ONLY}. Give a job server of Flink, or files"
         )
+
+
+def _options_of(service: Any, endpoint: str, seconds: int) -> Any:
+    """The options that a job server knows, for which it is waited so long.
+
+    Raises ConfigurationError where something else answers, FutureTimeoutError and RpcError.
+    """
+    asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    begun, limit = time.monotonic(), min(seconds, _SILENT_SECONDS)
+    while True:
+        left = max(begun + limit - time.monotonic(), 0)
+        try:
+            return service.DescribePipelineOptions(asked, timeout=left, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ConfigurationError(
+                    f"--job_endpoint={endpoint}: what answers there is no job server of Beam: "
+                    "correct the address"
+                ) from error
+            if error.code() not in _AWAY:
+                raise
+        if time.monotonic() - begun < limit:
+            time.sleep(0.1)
+        elif limit >= seconds:
+            raise grpc.FutureTimeoutError
+        else:
+            limit = seconds
+            tell_aside(
+                f"waiting for the job server {endpoint}, which does not answer, for up to "
+                f"{seconds} seconds (--job_server_timeout)"
+            )
 
 
 def _not_started(runner: PortableRunner, name: str, error: Exception) -> str:
@@ -172,15 +222,84 @@ def _not_started(runner: PortableRunner, name: str, error: Exception) -> str:
     )
 
 
+class _SubmittedJob:
+    """A job on a server of its own, whose input ends."""
+
+    def __init__(self, result: Any, options: PipelineOptions):
+        portable = options.view_as(PortableOptions)
+        self.result, self.seconds = result, portable.job_server_timeout
+        self.endpoint, self.environment = portable.job_endpoint, portable.environment_type
+
+    def wait(self) -> Any:
+        """The state in which it ends.
+
+        Raises what following it raises, and JobFailed where its server does not answer any more.
+        """
+        ended: Future[Any] = Future()
+        Thread(target=self._follow, args=(ended,), daemon=True).start()
+        while not wait([ended], _SECONDS_BETWEEN_LOOKS).done:
+            try:
+                self._state(self.seconds)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    why = f"no answer within {self.seconds} seconds (--job_server_timeout)"
+                    raise JobFailed(_lost(why, self.endpoint)) from error
+        return ended.result()
+
+    def _follow(self, ended: Future[Any]) -> None:
+        try:
+            ended.set_result(self.result.wait_until_finish())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    def _state(self, seconds: float) -> Any:
+        asked = beam_job_api_pb2.GetJobStateRequest(job_id=self.result._job_id)
+        return self.result._job_service.GetState(asked, timeout=seconds).state
+
+    def is_done(self) -> bool:
+        """Whether it ended well, as far as its server answers."""
+        with suppress(grpc.RpcError):
+            return bool(self._state(_SECONDS_TO_CANCEL) == beam_job_api_pb2.JobState.DONE)
+        return False
+
+    def cancel(self) -> bool:
+        """Have it cancelled, and say whether that was done; only if it cannot go on without us."""
+        if self.environment != "LOOPBACK":
+            return False
+        asked = beam_job_api_pb2.CancelJobRequest(job_id=self.result._job_id)
+        with suppress(grpc.RpcError):
+            self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL)
+            return True
+        return False
+
+
+@contextmanager
+def _cancelled_at_an_interrupt(job: _SubmittedJob) -> Iterator[None]:
+    """Let no job keep its server busy whose workers end with this process."""
+    try:
+        with before_ending(job.cancel):
+            yield
+    except KeyboardInterrupt:
+        job.cancel()
+        raise
+
+
 def followed(result: Any, options: PipelineOptions) -> Any:
     """The state in which a job ends.
 
     Raises JobFailed where it ends badly or is lost, MachineFault where Spark is lost to the job
-    server.
+    server, ConfigurationError where its workers do not start.
     """
     endpoint = options.view_as(PortableOptions).job_endpoint
+    submitted = isinstance(result, PipelineResult) and endpoint not in (None, "embed")
+    job = None
+    if submitted and not options.view_as(StandardOptions).streaming:
+        job = _SubmittedJob(result, options)
     try:
-        return result.wait_until_finish()
+        if job is None:
+            return result.wait_until_finish()
+        with _cancelled_at_an_interrupt(job):
+            return job.wait()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             seconds = options.view_as(PortableOptions).job_server_timeout
@@ -188,16 +307,47 @@ def followed(result: Any, options: PipelineOptions) -> Any:
                 f"--job_server_timeout={seconds}: Beam follows a job on this server for no longer, "
                 f"so give more seconds than the job may run. {_MAY_RUN}"
             ) from error
-        raise JobFailed(_lost(error, endpoint)) from error
-    except RuntimeError as error:
-        if "SparkContext" in str(error) or "SparkException" in str(error):
-            why = _fault_of_spark(str(error))
-            raise MachineFault(
-                f"the job server {endpoint or 'that Beam started'} {why}, and run it again"
+        if job is not None and job.is_done():
+            return PipelineState.DONE
+        if job is not None and job.cancel():
+            raise JobFailed(
+                f"the connection to the job server {endpoint} was lost ({error.details()}), and "
+                "the job was cancelled there: run it again"
             ) from error
+        raise JobFailed(_lost(error.details(), endpoint)) from error
+    except RuntimeError as error:
+        server = f"the job server {endpoint or 'that Beam started'}"
+        if "INVALID_DRIVER_MEMORY" in str(error):
+            told = str(error).partition("[INVALID_DRIVER_MEMORY] ")[2].partition(". ")[0]
+            raise ConfigurationError(
+                f"{server} has too little memory for Spark ({told}): start it with more, such as "
+                "java -Xmx2g, or --job_server_jvm_properties=-Xmx2g where Beam starts it"
+            ) from error
+        if "SparkContext" in str(error) or "SparkException" in str(error):
+            raise MachineFault(
+                f"{server} {_fault_of_spark(str(error))}, and run it again"
+            ) from error
+        if "failed in state CANCELLED" in str(error):
+            raise JobFailed(
+                f"the job was cancelled at {server}: see what it has released before "
+                "you start it again"
+            ) from error
+        environment = options.view_as(PortableOptions).environment_type
+        if why := _without_workers(str(error), environment):
+            raise ConfigurationError(f"{server} {why}") from error
         return _end_on_dataflow(result, options, error)
     except Exception as error:  # of Google's clients, while the job runs
         return _end_on_dataflow(result, options, error)
+
+
+def _without_workers(text: str, environment: str | None) -> str | None:
+    """What a job server says of workers that do not start, and the remedy."""
+    match = _NOT_STARTED.search(text)
+    if environment not in _WORKERS or match is None or "Traceback" in text:
+        return None
+    why = " ".join(match[1].split()).rstrip(".")
+    why = why if len(why) <= _LONGEST else f"{why[:_LONGEST]}..."
+    return f"starts no workers by --environment_type={environment}: {why}: {_WORKERS[environment]}"
 
 
 def _end_on_dataflow(result: Any, options: PipelineOptions, error: Exception) -> str:
@@ -240,6 +390,6 @@ def _fault_of_spark(text: str) -> str:
     )
 
 
-def _lost(error: grpc.RpcError, endpoint: str | None) -> str:
+def _lost(why: str, endpoint: str | None) -> str:
     where = f" {endpoint}" if endpoint else ""
-    return f"the server of the job{where} is lost ({error.details()}). {_MAY_RUN}"
+    return f"the server of the job{where} is lost ({why}). {_MAY_RUN}"

@@ -76,6 +76,30 @@ def ending(last_words: Callable[[], str]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def before_ending(act: Callable[[], object]) -> Iterator[None]:
+    """On SIGTERM or SIGHUP do this, and then what was to be done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _heard()}
+
+    def end(number: int, frame: Any) -> None:
+        try:
+            act()
+        finally:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _heard() -> list[signal.Signals]:
     """Those that ask a run to end; not SIGHUP where `nohup` has a run outlive its terminal."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -8,7 +8,7 @@ jars=gradle/wrapper
 opens=()
 for package in java.lang java.lang.invoke java.lang.reflect java.net java.io java.nio java.text \
   java.time java.util java.util.concurrent java.util.concurrent.atomic java.util.concurrent.locks \
-  sun.nio.ch; do
+  sun.nio.ch sun.security.action; do
   opens+=("--add-opens=java.base/$package=ALL-UNNAMED")
 done
 opens+=(--add-exports=java.base/sun.net.util=ALL-UNNAMED)
