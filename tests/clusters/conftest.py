@@ -318,6 +318,25 @@ class Spark:
         """Kill one of its processes."""
         os.kill(int((self.work / f"{name}.pid").read_text()), signal.SIGKILL)
 
+    def states(self):
+        """States of its jobs, by their ids."""
+        with self._service() as service:
+            jobs = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=30).job_info
+        return {job.job_id: beam_job_api_pb2.JobState.Enum.Name(job.state) for job in jobs}
+
+    def cancel(self):
+        """Cancel its jobs that run."""
+        running = [job for job, state in self.states().items() if state == "RUNNING"]
+        with self._service() as service:
+            for job in running:
+                service.Cancel(beam_job_api_pb2.CancelJobRequest(job_id=job), timeout=30)
+        return running
+
+    @contextmanager
+    def _service(self):
+        with grpc.insecure_channel(self.job_endpoint) as channel:
+            yield beam_job_api_pb2_grpc.JobServiceStub(channel)
+
 
 @pytest.fixture(scope="session")
 def spark_home(request):

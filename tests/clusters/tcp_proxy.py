@@ -41,6 +41,7 @@ class TcpProxy:
         self.taken = self.struck = 0
         self.lock = threading.Lock()
         self.listener = None
+        self.held, self.open = False, []
         self.start()
 
     @property
@@ -61,8 +62,21 @@ class TcpProxy:
             self.listener.close()
             self.listener = None
 
+    def hold(self):
+        """Let nothing from the server through from now on."""
+        self.held = True
+
+    def sever(self, how="reset"):
+        """End the connections that are open; what was held is lost."""
+        with self.lock:
+            ended, self.open = self.open, []
+        for one in ended:
+            _end(one, how)
+        self.held = False
+
     def reset(self, cut=None):
         """Forget what was, take connections, and let this go wrong."""
+        self.held = False
         with self.lock:
             self.cut, self.taken, self.struck = cut, 0, 0
             if cut is not None:
@@ -93,6 +107,8 @@ class TcpProxy:
             return
         # What it does not take yet waits in the server, which has not done with it.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        with self.lock:
+            self.open += [client, server]
         for source, target, upward in ((client, server, True), (server, client, False)):
             mine = cut if cut is not None and cut.upward == upward else None
             threading.Thread(
@@ -105,6 +121,8 @@ class TcpProxy:
             if left == 0:  # it strikes before anything goes through
                 self._strike(cut, both)
             while piece := source.recv(1 << 16):
+                while self.held and target is both[0]:
+                    time.sleep(0.02)
                 if cut is not None and len(piece) >= left:
                     target.sendall(piece[:left])
                     piece, left = piece[left:], 0

@@ -2,17 +2,23 @@
 
 import contextlib
 import gzip
+import http.server
 import io
 import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 
 from streamveil.mechanisms.core.records import format_time
 from streamveil.pipelines.main import main
+from tests.clusters.tcp_proxy import Cut, TcpProxy
 
 pytestmark = pytest.mark.spark
 
@@ -193,6 +199,272 @@ def test_a_stream_is_refused_by_the_job_server_at_hand(spark, release, run):
         assert word in said
 
 
+@pytest.fixture
+def proxy(spark):
+    proxy = TcpProxy(spark.job_endpoint)
+    yield proxy
+    proxy.stop()
+    proxy.sever()
+
+
+@pytest.fixture
+def by_proxy(proxy):
+    """Flags by which a job goes to the job server through the proxy."""
+    endpoint = f"--job_endpoint={proxy.address}"
+    return ("--runner=SparkRunner", endpoint, "--environment_type=LOOPBACK")
+
+
+@pytest.fixture
+def meanwhile(spark, wait_until):
+    """Do something once a job runs, while the test goes on."""
+    threads, known = [], spark.states()
+
+    def meanwhile(act):
+        def wait():
+            wait_until("the job", lambda: running(spark, known))
+            act()
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+
+    yield meanwhile
+    for thread in threads:
+        thread.join()
+
+
+def running(spark, known):
+    """Whether a new job has come so far that workers are at it."""
+    new = [job for job in spark.states() if job not in known]
+    return new and f"Running job {new[-1]}" in spark.log
+
+
+PASSING = {
+    "reset at the first byte": Cut("reset", times=1),
+    "reset in the second connection": Cut("reset", first=1, times=1),
+    "options cut off": Cut("close", after=500, times=1),
+    "options reset": Cut("reset", after=10_000, first=1, times=1),
+    "slow from it": Cut("slow", seconds=0.1),
+    "slow to it": Cut("slow", upward=True, seconds=0.1),
+    "counters cut off": Cut("close", after=30_000, first=1, times=1),
+}
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_passes_changes_nothing(proxy, by_proxy, release, run, fault):
+    expected, _ = release.expected()
+    proxy.reset(PASSING[fault])
+    code, said = run(*by_proxy)
+    assert code == 0, said
+    assert proxy.struck
+    assert release.output.read_bytes() == expected
+
+
+def test_a_job_server_that_comes_back_is_waited_for(proxy, by_proxy, release, run):
+    expected, _ = release.expected()
+    proxy.stop()
+    threading.Timer(1.0, proxy.start).start()
+    assert run(*by_proxy)[0] == 0
+    assert release.output.read_bytes() == expected
+
+
+NOBODY = "no job server of Beam answers there within 2 seconds (--job_server_timeout): start it"
+LOST = "see that it has ended before you start it again"
+LASTING = {
+    "reset": (Cut("reset"), NOBODY),
+    "closed": (Cut("close"), NOBODY),
+    "stalled": (Cut("stall"), NOBODY),
+    "stalled in the options": (Cut("stall", after=500), NOBODY),
+    "reset in the job": (Cut("reset", after=3000, upward=True, first=1), LOST),
+    "cut off in the job": (Cut("close", after=40_000, upward=True, first=1), LOST),
+    "stalled in the job": (
+        Cut("stall", after=3000, upward=True, first=1),
+        "did not take the job within 2 seconds (--job_server_timeout): look whether it and the "
+        "way to it are up, and run it again",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LASTING)
+def test_what_lasts_ends_the_run_and_writes_nothing(proxy, by_proxy, release, run, fault):
+    cut, remedy = LASTING[fault]
+    proxy.reset(cut)
+    code, said = run("--job_server_timeout=2", *by_proxy, ledger=release.folder / "ledger.csv")
+    assert code == 1
+    assert proxy.struck
+    assert proxy.address in said
+    assert remedy in said
+    assert release.files() == set()
+
+
+@contextlib.contextmanager
+def web_server():
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def another_service():
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield port
+        server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("serve", "code", "words"),
+    [
+        (web_server, 1, NOBODY),
+        (another_service, 2, "what answers there is no job server of Beam: correct the address"),
+    ],
+)
+def test_what_answers_is_no_job_server(release, run, serve, code, words):
+    with serve() as port:
+        found, said = run(
+            *("--runner=SparkRunner", "--environment_type=LOOPBACK", "--job_server_timeout=2"),
+            f"--job_endpoint=127.0.0.1:{port}",
+        )
+    assert found == code
+    assert f"--job_endpoint=127.0.0.1:{port}: {words}" in said
+    assert release.files() == set()
+
+
+WORKERS = {
+    "no Docker": (
+        ["--environment_type=DOCKER", "--environment_config=127.0.0.1:9/no/image"],
+        2,
+        ["starts no workers by --environment_type=DOCKER: ", "have Docker run there"],
+    ),
+    "no command": (
+        ["--environment_type=PROCESS", '--environment_config={"command": "/nowhere/boot"}'],
+        2,
+        ["starts no workers by --environment_type=PROCESS: ", "name a command of that machine"],
+    ),
+    "no workers": (
+        ["--environment_type=EXTERNAL", "--environment_config=127.0.0.1:9"],
+        1,
+        ["run it again"],
+    ),
+    "no place for artifacts": (
+        ["--artifact_endpoint=127.0.0.1:9"],
+        1,
+        ["127.0.0.1:9", LOST],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WORKERS)
+def test_workers_that_do_not_start(spark, release, run, fault):
+    flags, expected, words = WORKERS[fault]
+    code, said = run(*spark.flags, *flags)
+    assert code == expected
+    for word in (spark.job_endpoint, *words):
+        assert word in said
+    assert release.files() == set()
+
+
+def test_a_connection_that_is_reset_ends_the_job(
+    spark, proxy, by_proxy, release, run, meanwhile, wait_until
+):
+    """Its server has room for the next one then, which releases the same."""
+    expected, _ = release.expected()
+    meanwhile(proxy.sever)
+    code, said = run(*by_proxy, card=release.folder / "card.json")
+    assert code == 1
+    assert f"the connection to the job server {proxy.address} was lost (" in said
+    assert "the job was cancelled there: run it again" in said
+    assert release.files() == set()
+    wait_until("its end", lambda: "RUNNING" not in spark.states().values())
+    assert run(*by_proxy)[0] == 0
+    assert release.output.read_bytes() == expected
+
+
+def test_a_job_that_ends_well_unseen_is_done(
+    spark, proxy, by_proxy, release, run, meanwhile, wait_until
+):
+    expected, _ = release.expected()
+    known = spark.states()
+
+    def done():
+        return any(state == "DONE" for job, state in spark.states().items() if job not in known)
+
+    def hide():
+        proxy.hold()
+        wait_until("its end", done)
+        proxy.sever()
+
+    meanwhile(hide)
+    code, said = run(*by_proxy)
+    assert code == 0, said
+    assert release.output.read_bytes() == expected
+
+
+def test_a_connection_that_stalls_ends_the_run(spark, proxy, by_proxy, release, meanwhile):
+    """Whatever the job has written meanwhile is whole, and named."""
+    expected, _ = release.expected()
+    process = release.launch("--job_server_timeout=2", *by_proxy)
+    meanwhile(proxy.hold)
+    err, _, code = ended(process)
+    assert code == 1, err
+    said = message_in(err)
+    for word in (proxy.address, "no answer within 2 seconds (--job_server_timeout)", LOST):
+        assert word in said
+    spark.cancel()
+    assert release.files() <= {"out.csv"}
+    if release.output.exists():
+        assert release.output.read_bytes() == expected
+        assert f"These were whole before that and are kept: {release.output}" in said
+
+
+def test_a_job_that_is_cancelled_there(spark, release, run, meanwhile):
+    meanwhile(spark.cancel)
+    code, said = run(*spark.flags)
+    assert code == 1
+    assert f"the job was cancelled at the job server {spark.job_endpoint}" in said
+    assert "see what it has released before you start it again" in said
+    assert release.files() == set()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_leaves_its_job_server_free(
+    spark, release, run, meanwhile, number, code
+):
+    expected, _ = release.expected()
+    process = release.launch(*spark.flags)
+    meanwhile(lambda: process.send_signal(number))
+    err, _, found = ended(process)
+    assert found == code
+    assert len(err.splitlines()) == 1
+    assert release.files() == set()
+    assert run(*spark.flags)[0] == 0
+    assert release.output.read_bytes() == expected
+
+
+def test_two_runs_at_once(spark, release, run, wait_until):
+    expected, _ = release.expected()
+    known = spark.states()
+    process = release.launch(*spark.flags)
+    wait_until("the job", lambda: running(spark, known))
+    process.send_signal(signal.SIGSTOP)  # and its workers with it
+    same, of_same = run(*spark.flags)
+    code, said = run(*spark.flags, output=release.folder / "other.csv")
+    process.send_signal(signal.SIGCONT)
+    assert same == 2
+    assert str(release.output) in of_same
+    assert code == 1
+    for word in (spark.job_endpoint, "one job at a time, and has another", "run it again"):
+        assert word in said
+    err, _, code = ended(process)
+    assert code == 0, err
+    assert release.output.read_bytes() == expected
+    assert "other.csv" not in str(release.files())
+
+
 def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release, run, wait_until):
     """It waits for the workers of that run; another server goes on with the same output."""
     expected, _ = release.expected()
@@ -211,19 +483,53 @@ def test_a_run_that_is_killed_blocks_its_job_server(start_spark, spark, release,
     assert release.output.read_bytes() == expected
 
 
-def test_a_master_that_is_not_there(start_spark, release, run):
-    """Spark gives up after a minute."""
-    server = start_spark("server", "spark://127.0.0.1:9")
-    code, said = run(*server.flags)
+def test_an_input_that_goes_while_the_job_starts(proxy, by_proxy, release, run):
+    events = release.folder / "events.csv"
+    gone = partial(events.unlink, missing_ok=True)
+    proxy.reset(Cut("slow", after=3000, upward=True, first=1, call=gone))
+    code, said = run(*by_proxy)
+    assert proxy.struck
+    assert code in (1, 2)
+    assert "events.csv" in said
+    assert release.files() == set()
+
+
+def test_artifacts_that_the_job_server_cannot_keep(spark, release, run):
+    folder, away = spark.work / "artifacts", spark.work / "away"
+    if folder.exists():
+        folder.rename(away)
+    folder.write_text("no folder")
+    try:
+        code, said = run("--job_server_timeout=5", *spark.flags)
+    finally:
+        folder.unlink()
+        if away.exists():
+            away.rename(folder)
     assert code == 1
-    for word in (
-        "says that Spark ended the job",
-        server.job_endpoint,
-        "--spark-master-url",
-        "run it again",
-    ):
+    for word in (spark.job_endpoint, "failed when it took the job", "--artifacts-dir"):
         assert word in said
     assert release.files() == set()
+
+
+def test_a_job_server_of_too_little_memory(release, run, spark_home):
+    jar = f"--spark_job_server_jar={spark_home / 'job-server.jar'}"
+    code, said = run("--runner=SparkRunner", jar, "--job_server_jvm_properties=-Xmx100m")
+    assert code == 2
+    assert "memory" in said
+    assert "--job_server_jvm_properties" in said
+    assert release.files() == set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_master(spark_home, tmp_path_factory, run_spark):
+    """A run on a job server whose master is not there: Spark gives up after a minute."""
+    (folder := tmp_path_factory.mktemp("absent") / "run").mkdir()
+    release, work = Release(folder), folder.parent / "spark"
+    with run_spark(spark_home, work, "server", "spark://127.0.0.1:9") as server:
+        process = release.launch(*server.flags)
+        yield server, release, process
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -241,4 +547,18 @@ def test_a_job_server_that_does_not_start(release, run, spark_home, flags, words
     assert code == 2
     for word in ("--runner=SparkRunner: Beam's job server does not start", *words):
         assert word in said
+    assert release.files() == set()
+
+
+def test_a_master_that_is_not_there(without_master):
+    server, release, process = without_master
+    err, _, code = ended(process)
+    assert code == 1, err
+    for word in (
+        "says that Spark ended the job",
+        server.job_endpoint,
+        "--spark-master-url",
+        "run it again",
+    ):
+        assert word in message_in(err)
     assert release.files() == set()
