@@ -24,6 +24,8 @@ from tests.clusters.free_ports import free_ports
 from tests.clusters.tcp_proxy import Cut
 from tests.pipelines.secret_manager_server import VERSION
 
+pytestmark = pytest.mark.slow  # each waits for a connection, or for it to fail
+
 KEY = f"secret:{VERSION}"
 IN_REQUEST, IN_ANSWER = 2500, 20_000  # bytes after which it has begun, and is not over
 
@@ -346,7 +348,6 @@ def command(job, service, **flags):
     return {"args": arguments, "env": {**os.environ, **more}, "text": True}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["it waits for an answer", "an answer comes", "it tries again"])
 def test_a_run_that_is_killed_is_run_again(noisy, service, until, moment):
     noisy.done(output=noisy.path("once.jsonl"), noise_key=KEY)
@@ -373,7 +374,6 @@ def test_a_run_that_is_killed_is_run_again(noisy, service, until, moment):
     assert once == again
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "exit_code", "words"),
     [("PERMISSION_DENIED", 2, "secretAccessor"), ("UNAUTHENTICATED", 2, CREDENTIALS)],
