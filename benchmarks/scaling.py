@@ -414,7 +414,8 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     from streamveil.engine.count.event_codes import BlockCounts, Layout
     from streamveil.engine.messages import Kind, Message
     from streamveil.engine.slot_clock import SlotClock
-    from streamveil.engine.stream.drivers import Configuration, one_driver
+    from streamveil.engine.stream.configuration import Configuration
+    from streamveil.engine.stream.drivers import one_driver
     from streamveil.engine.stream.noise_keys import SameKey
     from streamveil.engine.stream.release_in_time import ReleaseInTime
     from streamveil.engine.stream.release_slots import Publish, ReleaseConfig, release_at_end

@@ -82,7 +82,8 @@ class Stream:
         from streamveil.engine.count.counter import Counter
         from streamveil.engine.count.event_codes import Layout
         from streamveil.engine.slot_clock import SlotClock
-        from streamveil.engine.stream.drivers import Configuration, one_driver
+        from streamveil.engine.stream.configuration import Configuration
+        from streamveil.engine.stream.drivers import one_driver
         from streamveil.engine.stream.noise_keys import SameKey
         from streamveil.engine.stream.release_in_time import ReleaseInTime
         from streamveil.engine.stream.release_slots import Publish, ReleaseConfig

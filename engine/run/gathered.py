@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,20 +17,16 @@ from streamveil.engine.count.counter import (
     map_batch,
     warn_of_range,
 )
-from streamveil.engine.count.limit_choice import FOR_STREAM, LimitChoice
 from streamveil.engine.count.loss_limit import LossLimit, Reads
-from streamveil.engine.count.shards import ShardLogic, close_at_end
 from streamveil.engine.encode.dead_letters import tally_of
-from streamveil.engine.messages import (
-    REJECTED,
-    TALLIES,
-    Kind,
-    Message,
-    Output,
-)
+from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message, Output
 from streamveil.engine.side_by_side import side_by_side
 from streamveil.engine.stream.release_slots import ReleaseConfig, release_at_end
 from streamveil.mechanisms.core.event_tallies import EventTally, sum_bytes
+
+if TYPE_CHECKING:
+    from streamveil.engine.count.limit_choice import LimitChoice
+    from streamveil.engine.count.shards import ShardLogic
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -103,6 +99,8 @@ class Gathered:
 
         Raises InputLost before anything is asked where the input is lost.
         """
+        from streamveil.engine.count.limit_choice import FOR_STREAM
+
         looks: list[Message] = []
         tallies = list(self._tallies)
         for key, messages in self.sent.items():
@@ -115,6 +113,8 @@ class Gathered:
 
     def close_shards(self, logic: ShardLogic) -> Iterator[Output]:
         """Close all slots of all shards; gives dead letters."""
+        from streamveil.engine.count.shards import close_at_end
+
         for key in [key for key in self.sent if key != self.stream]:
             yield from self.gather(close_at_end(logic, key, self.sent.pop(key)))
 

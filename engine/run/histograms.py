@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamveil.engine.count.changes import map_changes
-from streamveil.engine.messages import (
-    Output,
-)
+from streamveil.engine.messages import Output
 from streamveil.engine.run.gathered import Batches, Gathered
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.histogram_plan import HISTOGRAMS, HistogramPlan
@@ -43,6 +40,8 @@ def release_histograms(
     run = Gathered(plan, plan.counter(layout, by_user=by_shard), HISTOGRAMS)
     yield from run.map_events(plan.event_mapper(with_changes), events)
     if with_changes:
+        from streamveil.engine.count.changes import map_changes
+
         mapper = plan.change_mapper()
         for batch in changes or ():
             yield from run.gather(map_changes(mapper, layout, batch))

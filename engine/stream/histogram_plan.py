@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from streamveil.engine.count.bounding import Bounding
-from streamveil.engine.count.changes import ChangeMapper
-from streamveil.engine.count.changing_requirements import ChangingRequirements
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.count.limit_choice import LimitChoice
-from streamveil.engine.count.participants import ParticipationLimits
-from streamveil.engine.count.shards import ShardLogic
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.engine.messages import Message
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.engine.stream.drivers import Configuration, is_joined, one_driver
+from streamveil.engine.stream.configuration import Configuration
+from streamveil.engine.stream.drivers import is_joined, one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.engine.stream.plan_checks import check_limit, check_resume, take_public
@@ -44,7 +40,6 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.driver.present_stream import Presence
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     CHANGING,
@@ -63,6 +58,11 @@ from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
+
+if TYPE_CHECKING:
+    from streamveil.engine.count.changes import ChangeMapper
+    from streamveil.engine.count.limit_choice import LimitChoice
+    from streamveil.engine.count.shards import ShardLogic
 
 HISTOGRAMS = "histogram"
 """Name of the stream."""
@@ -401,6 +401,8 @@ class HistogramPlan:
 
     def change_mapper(self) -> ChangeMapper:
         """What maps batches of changes of requirements, with the users as events have them."""
+        from streamveil.engine.count.changes import ChangeMapper
+
         return ChangeMapper(
             self.slots,
             self.columns.time_zone,
@@ -426,9 +428,13 @@ class HistogramPlan:
             "resumed": self._resumes,
         }
         if self.limits is None:
+            from streamveil.engine.count.changing_requirements import ChangingRequirements
+
             return ChangingRequirements(
                 registry=self.registry, longest_window=self._horizon, **common
             )
+        from streamveil.engine.count.participants import ParticipationLimits
+
         return ParticipationLimits(
             registry=self._known,
             limits=self.limits,
@@ -465,7 +471,12 @@ class HistogramPlan:
                 f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
                 f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
             )
-        asked = self._known.classes
+        presence = None
+        if self.limits is not None:
+            from streamveil.mechanisms.driver.present_stream import Presence
+
+            asked = self._known.classes
+            presence = Presence(self.limits, asked, self.adjacency, moving=changing)
         return Configuration(
             self.mechanism,
             self.population,
@@ -477,9 +488,7 @@ class HistogramPlan:
             self.longest_window,
             self._known.default_class,
             self.revise,
-            None
-            if self.limits is None
-            else Presence(self.limits, asked, self.adjacency, moving=changing),
+            presence,
         )
 
     def check_changes(self, *, changes: bool, bounded: bool) -> None:
@@ -514,6 +523,9 @@ class HistogramPlan:
         """What chooses participation limits from a bounded input; None where all are known."""
         if not any(self._looks):
             return None
+        from streamveil.engine.count.limit_choice import LimitChoice
+        from streamveil.engine.count.participants import ParticipationLimits
+
         assert isinstance(logic, ParticipationLimits)
         return LimitChoice(logic, self._looks, self._key, of_parts(self.context))
 

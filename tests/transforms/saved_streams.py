@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine.per_record.budgets import ValueBudget
-from streamveil.engine.stream.drivers import _SlotCounts
+from streamveil.engine.stream.by_cohort import _SlotCounts
 from streamveil.engine.stream.played_devices import PlayedDevicesConfig
 from streamveil.mechanisms import (
     DYNAMIC_MECHANISMS,

@@ -5,7 +5,7 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.engine.count.chosen_limits import choice_message
-from streamveil.engine.stream.drivers import ByPresence
+from streamveil.engine.stream.by_presence import ByPresence
 from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
