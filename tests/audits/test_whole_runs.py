@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from streamveil.io import answers
 from streamveil.mechanisms import Requirement, Slots
 from streamveil.mechanisms.core.records import Lifetime, Release
 from streamveil.mechanisms.driver.stream import ReleaseStream
@@ -103,8 +104,8 @@ def a_ledger_tells_of_slots(monkeypatch):
 
         return table
 
-    for name in ("ledger_table", "portfolio_ledger_table"):
-        monkeypatch.setattr(functions, name, telling(getattr(functions, name)))
+    for module, name in ((functions, "ledger_table"), (answers, "portfolio_ledger_table")):
+        monkeypatch.setattr(module, name, telling(getattr(module, name)))
 
 
 def a_field_tells_of_its_slot(monkeypatch, record, field):
