@@ -1,7 +1,7 @@
 """A step of an unbounded input, key by key: what it does, and what it may keep.
 
 A step is given messages as they come, and is called again when the time comes that it waits for.
-It keeps nothing itself: its host does, and gives it what was kept of the key.
+It keeps nothing of a key itself: its host does, and gives it what was kept of the key.
 `transforms/in_time.py` is the host on Beam.
 """
 

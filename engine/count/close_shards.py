@@ -55,7 +55,7 @@ class CloseShards:
     """
 
     logic: ShardLogic
-    known: Mapping[ShardKey, bytes] = field(default_factory=dict)
+    known: Mapping[ShardKey, bytes] = field(default_factory=dict, repr=False)
     """By shard, what it kept in the run that this one resumes from."""
 
     def take(
@@ -87,6 +87,8 @@ class CloseShards:
     def close(self, key: ShardKey, kept: KeyState) -> Iterator[Output]:
         """Close the next slot, if its visits are there."""
         logic, at = self.logic, self._progress(kept)
+        if at.next_slot == NEVER:
+            raise went_back("the timer of a shard fires, and nothing is kept of the shard")
         if at.busy != at.next_slot:  # it is called again
             return
         slot = at.next_slot

@@ -2,7 +2,7 @@
 
 It does where a participation limit says in how many slots a user counts, and where requirements
 change. Both are a :class:`ShardLogic`, driven in two ways: by :func:`close_at_end` over a bounded
-input, and as slots close by the host in `transforms/counting/count_shards.py`.
+input, and as slots close by `engine/count/close_shards.py`.
 """
 
 from __future__ import annotations

@@ -47,21 +47,21 @@ class Configuration:
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
         if only_dynamic(self.mechanism):
-            return self._by_cohort(None)
+            return self._by_cohort(self._noise(), None)
         if self.presence is not None:
             from streamveil.engine.stream.by_presence import ByPresence  # few runs need it
 
             before = self._unchanging if self.presence.moving else None
             return ByPresence(self._present, self.layout, self.presence.limits, before)
         made = mechanism(self.mechanism, self.population, revise=self.revise)
-        fixed = ByClass(made, self._noise, self.layout, self.context)
-        return self._by_cohort(fixed) if self.changing else fixed
+        noise = self._noise()
+        fixed = ByClass(made, noise, self.layout, self.context)
+        return self._by_cohort(noise, fixed) if self.changing else fixed
 
-    @property
     def _noise(self) -> NoiseSource:
         return NoiseSource(self.noise_key(), self.stream)
 
-    def _by_cohort(self, fixed: ByClass | None) -> ByCohort:
+    def _by_cohort(self, noise: NoiseSource, fixed: ByClass | None) -> ByCohort:
         """Ledgers by cohort; those of fixed requirements may have released the slots before."""
         from streamveil.engine.stream.by_cohort import ByCohort  # as above
         from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
@@ -70,7 +70,7 @@ class Configuration:
             dynamic_mechanism(self.mechanism, self._setting, revise=self.revise),
             self.population.requirements.as_changing,
             self.population.sizes,
-            self._noise,
+            noise,
             default=self.default_class,
             context=self.context,
         )
@@ -87,7 +87,7 @@ class Configuration:
         made = LifeStream if asked.forever else PresentStream
         return made(
             mechanism(self.mechanism, population, revise=self.revise),
-            self._noise,
+            self._noise(),
             self.context,
             replace(self.presence, limits=limits),
         )

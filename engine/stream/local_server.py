@@ -1,6 +1,6 @@
 """The server of the local setting: tallies of reports in, one release a slot out, in order.
 
-It is driven by the release stage, like counts: see `release/drivers.py`.
+It is driven by the release stage, like counts: see `engine/stream/drivers.py`.
 """
 
 from __future__ import annotations
