@@ -5,6 +5,7 @@ What these servers, or the way to them, fail is said in one line, with the place
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -262,25 +263,38 @@ class _SubmittedJob:
             return bool(self._state(_SECONDS_TO_CANCEL) == beam_job_api_pb2.JobState.DONE)
         return False
 
+    @property
+    def needs_us(self) -> bool:
+        """Whether it cannot go on without this process, in which its workers are."""
+        return bool(self.environment == "LOOPBACK")
+
     def cancel(self) -> bool:
-        """Have it cancelled, and say whether that was done; only if it cannot go on without us."""
-        if self.environment != "LOOPBACK":
-            return False
+        """Have it cancelled, and say whether that was done."""
         asked = beam_job_api_pb2.CancelJobRequest(job_id=self.result._job_id)
         with suppress(grpc.RpcError):
-            self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL)
-            return True
+            return self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL).state in (
+                beam_job_api_pb2.JobState.CANCELLED,
+                beam_job_api_pb2.JobState.CANCELLING,
+            )
         return False
+
+    def stop(self) -> None:
+        """Have it cancelled, since the user ends the run, or say that it may go on."""
+        if not self.cancel() and not self.is_done():
+            tell_aside(
+                f"warning: the job was not cancelled at the job server {self.endpoint}. {_MAY_RUN}",
+                logging.WARNING,
+            )
 
 
 @contextmanager
 def _cancelled_at_an_interrupt(job: _SubmittedJob) -> Iterator[None]:
-    """Let no job keep its server busy whose workers end with this process."""
+    """Let no job go on, and release something, after the run that the user ended."""
     try:
-        with before_ending(job.cancel):
+        with before_ending(job.stop):
             yield
     except KeyboardInterrupt:
-        job.cancel()
+        job.stop()
         raise
 
 
@@ -309,7 +323,7 @@ def followed(result: Any, options: PipelineOptions) -> Any:
             ) from error
         if job is not None and job.is_done():
             return PipelineState.DONE
-        if job is not None and job.cancel():
+        if job is not None and job.needs_us and job.cancel():
             raise JobFailed(
                 f"the connection to the job server {endpoint} was lost ({error.details()}), and "
                 "the job was cancelled there: run it again"

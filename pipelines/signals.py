@@ -82,7 +82,9 @@ def before_ending(act: Callable[[], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _heard()}
+    found: dict[int, Any] = {number: signal.getsignal(number) for number in _heard()}
+    # What is ignored ends nothing, and what is not Python's cannot be put back.
+    before = {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
 
     def end(number: int, frame: Any) -> None:
         try:
@@ -97,7 +99,8 @@ def before_ending(act: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is end:
+                signal.signal(number, handler)
 
 
 def _heard() -> list[signal.Signals]:

@@ -435,12 +435,15 @@ def test_a_run_that_is_stopped_leaves_its_job_server_free(
     spark, release, run, meanwhile, number, code
 ):
     expected, _ = release.expected()
+    known = spark.states()
     process = release.launch(*spark.flags)
     meanwhile(lambda: process.send_signal(number))
     err, _, found = ended(process)
     assert found == code
     assert len(err.splitlines()) == 1
     assert release.files() == set()
+    (state,) = (state for job, state in spark.states().items() if job not in known)
+    assert state.startswith("CANCEL")
     assert run(*spark.flags)[0] == 0
     assert release.output.read_bytes() == expected
 
