@@ -25,12 +25,23 @@ _REMEDIES = {
     "PERMISSION_DENIED": "the account that launches and those of the workers need the role "
     "roles/secretmanager.secretAccessor on it",
     "NOT_FOUND": "name a version that the secret has",
-    "FAILED_PRECONDITION": "it is disabled or destroyed; enable it again, for the key of a stream "
-    "must stay the same",
+    "FAILED_PRECONDITION": "it is disabled; enable it again, for the key of a stream must stay the "
+    "same",
     "INVALID_ARGUMENT": "check the names of the project and of the secret",
 }
+# What the service says beside the status, and the remedy.
+_SAID = {
+    "DESTROYED": "nobody can read it any more; give the key from where else you keep it, or begin "
+    "a new stream with a new key",
+    "API has not been used": "enable the API of Secret Manager in the project, as by gcloud "
+    "services enable secretmanager.googleapis.com",
+}
 _WAY = "look whether the service and the way to it are up"
-_BY_STATUS = {"RESOURCE_EXHAUSTED": "wait until its quota lets it, or have that raised"}
+_BY_STATUS = {
+    "RESOURCE_EXHAUSTED": "wait until its quota lets it, or have that raised",
+    "DEADLINE_EXCEEDED": "look whether the service, the server that gives access tokens and the "
+    "way to both are up",
+}
 _TOKENS = (
     "look whether the server that gives access tokens and the way to it are up, and whether the "
     "credentials are valid"
@@ -121,7 +132,8 @@ def _remedy(error: BaseException) -> str | None:
         return None if passes else _CREDENTIALS
     if _NO_TOKEN in str(error):
         return _CREDENTIALS if _REFUSED_ACCOUNT.search(str(error)) else None
-    return _REMEDIES.get(_status_of(error))
+    by_words = (remedy for words, remedy in _SAID.items() if words in str(error))
+    return next(by_words, _REMEDIES.get(_status_of(error)))
 
 
 def _said(error: BaseException) -> str:

@@ -87,12 +87,17 @@ class KeyFromSecretManager:
     def __post_init__(self) -> None:
         """Check the name."""
         match = _VERSION.fullmatch(self.version)
+        if "/locations/" in self.version:
+            raise ConfigurationError(
+                f"secret:{self.version} is a secret of one region, which cannot be read here: "
+                "write secret:projects/P/secrets/S/versions/N"
+            )
         if match is None:
             raise ConfigurationError(
                 f"secret:{self.version} is not a version of a secret: write "
                 "secret:projects/P/secrets/S/versions/N"
             )
-        if not match[2].isdecimal():
+        if not re.fullmatch("[1-9][0-9]*", match[2]):
             raise ConfigurationError(
                 f"secret:{self.version} is not always the same key: workers, and runs that are "
                 f"tried again, would get another one once the secret changes; name the version by "

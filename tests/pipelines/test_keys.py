@@ -216,7 +216,7 @@ def test_all_places_give_the_same_key(job, monkeypatch, secret_manager):
 
 
 # A worker that starts after a rotation would get another key than the others have.
-@pytest.mark.parametrize("version", ["latest", "an-alias"])
+@pytest.mark.parametrize("version", ["latest", "an-alias", "0", "٣"])
 def test_version_of_a_secret_is_a_number(job, version):
     name = VERSION.replace("3", version)
     job.refused(name, "workers", VERSION.replace("3", "1"), noise_key=f"secret:{name}")
@@ -227,6 +227,11 @@ def test_version_of_a_secret_is_a_number(job, version):
 )
 def test_name_of_a_secret_is_whole(job, name):
     job.refused(name, "secret:projects/P/secrets/S/versions/N", noise_key=f"secret:{name}")
+
+
+def test_a_secret_of_a_region_is_refused(job):
+    name = "projects/p/locations/europe-west4/secrets/noise/versions/1"
+    job.refused(name, "of one region, which cannot be read", noise_key=f"secret:{name}")
 
 
 # The command line is no place for a key, and an error must not spread it further.

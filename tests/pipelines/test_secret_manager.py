@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ KEY = f"secret:{VERSION}"
 IN_REQUEST, IN_ANSWER = 2500, 20_000  # bytes after which it has begun, and is not over
 
 WAY = "look whether the service and the way to it are up, and run it again"
+LATE = "look whether the service, the server that gives access tokens and the way to both are up"
 QUOTA = "wait until its quota lets it, or have that raised, and run it again"
 TOKENS = "look whether the server that gives access tokens and the way to it are up"
 CREDENTIALS = "give credentials that are valid, in GOOGLE_APPLICATION_CREDENTIALS, by gcloud auth"
@@ -107,7 +109,7 @@ def test_a_slow_answer_is_waited_for(service):
 
 def test_an_answer_that_does_not_come_ends_the_run(job, service, one_answer, impatient):
     service.seconds = 1.0
-    job.refused("DEADLINE_EXCEEDED: Deadline Exceeded", WAY, code=1, noise_key=KEY)
+    job.refused("DEADLINE_EXCEEDED: Deadline Exceeded", LATE, code=1, noise_key=KEY)
 
 
 def test_a_service_that_is_away_for_a_moment(service):
@@ -142,7 +144,8 @@ def test_a_server_that_is_killed_in_mid_answer_and_comes_back(service):
 # ---- what the service says ----------------------------------------------------------------------
 
 PASSING = {
-    **dict.fromkeys(("UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "DATA_LOSS"), WAY),
+    **dict.fromkeys(("UNAVAILABLE", "INTERNAL", "DATA_LOSS"), WAY),
+    "DEADLINE_EXCEEDED": LATE,
     **dict.fromkeys(("CANCELLED", "ABORTED", "UNKNOWN"), WAY),
     "RESOURCE_EXHAUSTED": QUOTA,
 }
@@ -168,7 +171,8 @@ REFUSALS = {
     "expired": ("UNAUTHENTICATED", "The token expired", CREDENTIALS),
     "not there": ("NOT_FOUND", "Secret not found", "name a version that the secret has"),
     "disabled": ("FAILED_PRECONDITION", "It is in DISABLED state", "enable it again"),
-    "destroyed": ("FAILED_PRECONDITION", "It is in DESTROYED state", "enable it again"),
+    "destroyed": ("FAILED_PRECONDITION", "It is in DESTROYED state", "where else you keep it"),
+    "no API": ("PERMISSION_DENIED", "The API has not been used in project 1", "enable the API"),
     "no name": ("INVALID_ARGUMENT", "Invalid resource", "names of the project and of the"),
 }
 
@@ -316,6 +320,14 @@ def test_a_server_of_tokens_that_is_away_for_a_moment(secret_manager, tokens):
     tokens.stop()
     threading.Timer(0.3, tokens.start).start()
     assert secret_of(VERSION) == secret_manager.content
+
+
+def test_a_token_that_does_not_come_is_not_blamed_on_the_service_alone(
+    job, secret_manager, tokens, one_answer, impatient
+):
+    tokens.faults = [Fault("slow", path="/token", call=partial(time.sleep, 3.0))]
+    job.refused(KEY, LATE, code=1, noise_key=KEY)
+    assert not secret_manager.asked
 
 
 @pytest.mark.parametrize("how", ["503", "reset", "away"])
