@@ -28,6 +28,7 @@ from streamveil.mechanisms.core.records import (
 
 # What Arrow writes around the message of a stream: its kind of error, and a traceback of Python.
 _AROUND = re.compile(r"^(IOError|Invalid|Unknown error): |\. Detail: Python exception:.*$")
+_INTERRUPTED = re.compile(r"Python exception: (?s:.*)\nKeyboardInterrupt\b")
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
 _WORTH_A_BATCH = 1 << 14
@@ -125,6 +126,8 @@ def _read_to_its_end(data: Any, name: str) -> pa.Table:
         reader = pa.RecordBatchReader.from_stream(data)
         return reader.read_all()
     except (pa.ArrowException, OSError) as error:
+        if _INTERRUPTED.search(str(error)):
+            raise KeyboardInterrupt from error
         if reader is None and not isinstance(error, OSError):  # it is no table
             raise
         why = fault_in_reading(error)

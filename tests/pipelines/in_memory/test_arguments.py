@@ -256,6 +256,16 @@ def test_what_is_no_table_of_arrow_is_refused(asked, data):
         sv.release(data, **asked)
 
 
+def test_a_stream_that_a_person_interrupts_is_no_fault_of_the_data(asked, table):
+    def batches():
+        yield from table.to_batches()
+        raise KeyboardInterrupt
+
+    broken = pa.RecordBatchReader.from_batches(table.schema, batches())
+    with pytest.raises(KeyboardInterrupt):
+        sv.release(broken, **asked)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
