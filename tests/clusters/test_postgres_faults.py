@@ -492,7 +492,8 @@ def children(pid):
 def killing(who, pid):
     """Kill a run of that pid, or a part of it."""
     if who == "psql":
-        (pid,) = children(pid)
+        (subshell,) = children(pid)
+        (pid,) = children(subshell)
     if who in ("shell", "psql"):
         os.kill(pid, signal.SIGKILL)
     else:
@@ -506,7 +507,7 @@ def killing(who, pid):
         ("sh", "all", -signal.SIGKILL),
         ("sh", "stopped", -signal.SIGTERM),
         ("sh", "psql", 128 + signal.SIGKILL),
-        ("sh", "shell", -signal.SIGKILL),  # psql goes on, beside the next run
+        ("sh", "shell", -signal.SIGKILL),  # the rest goes on, beside the next run
     ],
 )
 def test_a_run_that_is_killed_is_run_again(server, proxy, truth, language, who, code):
@@ -521,13 +522,43 @@ def test_a_run_that_is_killed_is_run_again(server, proxy, truth, language, who, 
             killing(who, begun.pid)
             assert begun.wait(60) == code
             expected = ["trips.csv"] if code == -signal.SIGKILL and language == "sh" else []
-            found = [path.name for path in Path("..").rglob("*.csv*")]
-            assert found == expected
+            end = time.monotonic() + 10  # the subshell cleans up behind the shell
+            while (found := [path.name for path in Path("..").rglob("*.csv*")]) != expected:
+                assert time.monotonic() < end, found
+                time.sleep(0.05)
             if code == -signal.SIGKILL:
                 assert released_by(server, proxy, language) == truth[language]
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(begun.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_script_around_it_ends_where_it_fails(server, proxy, shell):
+    """With what the script itself has to do at its end."""
+    proxy.stop()
+    text = f"set -e\ntrap 'echo unlocked' EXIT\n{asked(server, proxy, 'sh')}\necho published\n"
+    done = subprocess.run([shell, "-c", text], capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert "Connection refused" in done.stderr
+    assert done.stdout == "unlocked\n"
+    assert not left()
+
+
+def test_any_shell_that_is_stopped_leaves_no_rows(server, proxy):
+    """Of some no trap for the end runs at a signal."""
+    proxy.reset(Cut("stall", after=STARTED, times=1))
+    text = asked(server, proxy, "sh")
+    with subprocess.Popen(["sh", "-c", text], start_new_session=True) as begun:
+        while not proxy.struck:
+            assert begun.poll() is None
+            time.sleep(0.01)
+        os.killpg(begun.pid, signal.SIGTERM)
+        begun.wait(60)
+    end = time.monotonic() + 10
+    while list(Path("..").rglob("*.csv*")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def full(monkeypatch, tmp_path):
@@ -574,7 +605,7 @@ def test_a_limit_of_file_sizes_under_psql(server, proxy, ignored):
 def test_a_full_disk_under_the_releases(server, proxy, truth):
     """The releases of another run stay."""
     Path(OUTPUTS["python"]).write_text("of yesterday")
-    part = Path(OUTPUTS["python"] + ".part")
+    part = Path(f"{OUTPUTS['python']}.{os.getpid()}.part")
     part.symlink_to("/dev/full")
     text = asked(server, proxy, "python")
     with pytest.raises(OSError, match="No space left") as caught:
