@@ -43,6 +43,7 @@ _LONGEST = 300
 _SILENT_SECONDS = 5
 # Between looks whether a job server still answers, and for which it is asked to cancel a job.
 _SECONDS_BETWEEN_LOOKS, _SECONDS_TO_CANCEL = 5, 5
+_GOING_ON = (beam_job_api_pb2.JobState.STARTING, beam_job_api_pb2.JobState.RUNNING)
 # An option that only Spark's job server knows.
 _OF_SPARK = "spark_master"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -271,8 +272,13 @@ class _SubmittedJob:
     def cancel(self) -> bool:
         """Have it cancelled, and say whether that was done."""
         asked = beam_job_api_pb2.CancelJobRequest(job_id=self.result._job_id)
+        end = time.monotonic() + _SECONDS_TO_CANCEL
         with suppress(grpc.RpcError):
-            return self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL).state in (
+            state = self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL).state
+            while state in _GOING_ON and time.monotonic() < end:  # some servers cancel later
+                time.sleep(0.1)
+                state = self._state(_SECONDS_TO_CANCEL)
+            return state in (
                 beam_job_api_pb2.JobState.CANCELLED,
                 beam_job_api_pb2.JobState.CANCELLING,
             )
