@@ -54,6 +54,7 @@ def spoil(folder, name, **values):
     (folder / name).write_text(json.dumps({**release, **values}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

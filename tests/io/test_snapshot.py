@@ -502,6 +502,7 @@ def test_a_lost_manifest_comes_back_from_its_pass(place, put_back):
     check_whole(place, 2)
 
 
+@pytest.mark.slow
 def test_no_single_bit_flips(place):
     for number in range(3):
         commit(place, number)

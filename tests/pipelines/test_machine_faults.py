@@ -120,6 +120,7 @@ def failing_open(number, times, name="2.csv"):
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES])
 def test_a_fault_that_passes_is_waited_for(stream, number):
     code, said = stream.run(failing_open(number, times=3))
@@ -158,6 +159,7 @@ def owned(job, quickly):
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("forbidden", ["in/2.csv", "in", "deep"])
 def test_what_may_not_be_read_for_a_moment_is_not_lost(owned, forbidden):

@@ -531,6 +531,7 @@ def test_json_lines_that_are_no_events(job):
 # ---- Beam ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

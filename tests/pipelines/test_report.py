@@ -162,6 +162,7 @@ def test_labels_are_text(html):
 
 
 # Only what occurs is spoken of, but for publications.
+@pytest.mark.slow
 def test_what_became_of_slots(tmp_path):
     report = make([[5, 1]] * 5, [[5, 1]] * 5)
 
@@ -327,6 +328,7 @@ def test_a_picture_of_a_week_of_hours(tmp_path):
 
 
 # Where little of the estimates is told, the page says that counts are too low, in sums too.
+@pytest.mark.slow
 def test_a_page_says_that_estimates_were_shrunk(tmp_path):
     report = make([[9, 8], [7, 6]], [[2, 2], [2, 1]])
     html = page(report, tmp_path)
@@ -351,6 +353,7 @@ def test_refuses_shapes_that_disagree():
 # ---- revisions ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_revisions_are_drawn_and_their_error_is_told(tmp_path):
     report = make([[10, 20], [10, 20], [12, 18]] * 5, [[12, 20], [10, 26], [12, 10]] * 5)
     revised = [

@@ -156,6 +156,7 @@ def test_the_card_of_a_launch_is_checked_against_what_the_job_wrote(
     assert command_line(["card", "--check", str(card)]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "release-streaming"])
 def test_a_launch_with_a_local_runner_releases(name, launch, tmp_path, capsys):
     assert launch(name, "--runner=FnApiRunner") == 0, capsys.readouterr().err

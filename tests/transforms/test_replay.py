@@ -225,6 +225,7 @@ def test_a_slot_released_again_from_the_same_state(monkeypatch):
     assert np.count_nonzero(difference) > 1  # the same noise would show the one event
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pba", "pbd"])
 def test_a_pipeline_run_twice_gives_the_same(run_on, kit, runner, name):
     rows = [(u, "ab"[(i * s) % 2], s) for s in (0, 3, 4, 70) for i, u in enumerate(USERS)]

@@ -39,6 +39,7 @@ def test_what_python_writes_is_read(form, times):
     assert [m * MICROSECOND for m in micros.tolist()] == [python(text, form) for text in texts]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.sampled_from(FORMS),

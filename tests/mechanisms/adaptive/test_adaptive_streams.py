@@ -71,6 +71,7 @@ def test_replay_is_identical():
 
 # A state that went through bytes in every slot, a new stream each time, goes on as one that never
 # did; also in the middle of a sum.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [POINT, SUM])
 def test_bytes_in_every_slot_keep_the_future(monkeypatch, kind):
     if kind == SUM:

@@ -149,6 +149,7 @@ def test_covariances_stay_covariances(users, seed):
 
 
 # Also where the square of a jump is 1e16 times the noise's variance, which rounding would eat.
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "noise"), [(1e6, 1e-4), (1e9, 100.0)])
 def test_covariances_stay_covariances_where_counts_are_large(users, noise):
     for seed in range(20):

@@ -192,6 +192,7 @@ def test_an_interval_around_nothing_reaches_1_where_single_slots_may_deviate():
 
 
 # Filters that see too much and, beside that, doubt the white part: the release has that part, too.
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_what_is_told_of_deviations_is_in_the_release_too(factor, slots):

@@ -32,6 +32,7 @@ ALL = [
 
 
 # The filter never refuses, and no window overspends in exact integers, whatever the counts do.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=8)
 @given(

@@ -199,6 +199,7 @@ def test_sums_run_while_requirements_change():
 
 # Users with the same history share a ledger. It makes no difference whether the counting side
 # tells them apart, when ledgers are merged, or where the state was written and read again.
+@pytest.mark.slow
 @NAMES
 @PROPERTY
 @given(history=HISTORIES, seed=st.integers(0, 2**32), cut=st.integers(0, 39))

@@ -118,6 +118,7 @@ def neighbours(draw):
     return limit, Requirement(window, EPSILON), adjacency, most, (one, other)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(neighbours())
 def test_no_pair_of_neighbours_loses_more_than_was_asked_for(pair):

@@ -24,6 +24,7 @@ def zipf(seed):
     return draw.multinomial(draw.poisson(EVENTS, SLOTS), share / share.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contributions", [1, 4])
 def test_totals_of_levels_are_those_of_the_stream(contributions):
     domain = Categories(BINS)

@@ -110,6 +110,7 @@ def observe(release_on, caplog, capfd, recwarn):
     return observe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -153,6 +154,7 @@ BAD_LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["file", "messages"])
 def test_bad_lines_of_json_leave_no_trace(observe, records, tmp_path, source):
     """At the front, where Arrow's reader died of some, and among the others."""
