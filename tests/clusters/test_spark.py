@@ -430,20 +430,33 @@ def test_a_job_that_is_cancelled_there(spark, release, run, meanwhile):
     assert release.files() == set()
 
 
+def signalled(spark, release, number, wait_until):
+    """Signal a run whose job is at work; its words, its code and the state of the job.
+
+    A job that has ended before the signal came is run again.
+    """
+    for _ in range(5):
+        known = spark.states()
+        process = release.launch(*spark.flags)
+        wait_until("the job", partial(running, spark, known))
+        process.send_signal(number)
+        err, _, code = ended(process)
+        (state,) = (state for job, state in spark.states().items() if job not in known)
+        if state != "DONE":
+            return err, code, state
+        for name in release.files():
+            (release.folder / name).unlink()
+    raise AssertionError("no signal came in time")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_leaves_its_job_server_free(
-    spark, release, run, meanwhile, number, code
-):
+def test_a_run_that_is_stopped_cancels_its_job(spark, release, run, wait_until, number, code):
     expected, _ = release.expected()
-    known = spark.states()
-    process = release.launch(*spark.flags)
-    meanwhile(lambda: process.send_signal(number))
-    err, _, found = ended(process)
+    err, found, state = signalled(spark, release, number, wait_until)
+    assert state.startswith("CANCEL")
     assert found == code
     assert len(err.splitlines()) == 1
     assert release.files() == set()
-    (state,) = (state for job, state in spark.states().items() if job not in known)
-    assert state.startswith("CANCEL")
     assert run(*spark.flags)[0] == 0
     assert release.output.read_bytes() == expected
 
