@@ -21,7 +21,7 @@ from streamveil.mechanisms.core.records import (
     leave_shares,
 )
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
@@ -147,9 +147,7 @@ def simulate(
     bins = table.shape[2]
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
-    stream = RunningStream(
-        ReleaseStream(mechanism(name, population, revise=revise), NoiseSource(key))
-    )
+    stream = RunningStream(mechanism(name, population, revise=revise), key)
     releases = [stream.release(slot, counted) for slot, counted in enumerate(table)]
     rest = stream.rest() if revise else None
     return _simulation(releases, [release.spent for release in releases], rest)
@@ -248,7 +246,7 @@ def simulate_infinite(
         )
     text = with_options(name, options)
     mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
-    stream = RunningStream(ReleaseStream(mechanism, NoiseSource(key)))
+    stream = RunningStream(mechanism, key)
     rows = table.astype(np.int64)[:, None]
     releases = [stream.release(slot, row) for slot, row in enumerate(rows)]
     return InfiniteSimulation(

@@ -35,9 +35,9 @@ from streamveil.mechanisms.core.records import (
     format_time,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.presence.limits import LOOK
-from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
+from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.logs import tell
@@ -450,8 +450,7 @@ def _central_errors(plan: HistogramPlan) -> np.ndarray | None:
     population, text = plan.population, plan.mechanism
     if only_dynamic(text):
         return None
-    noise = NoiseSource(secrets.token_bytes(KEY_BYTES))
-    stream = RunningStream(ReleaseStream(mechanism(text, population), noise))
+    stream = RunningStream(mechanism(text, population), secrets.token_bytes(KEY_BYTES))
     quiet = np.zeros((len(population.requirements), population.bins), np.int64)
     return np.concatenate([stream.release(slot, quiet).stderr for slot in range(_SLOTS)])
 

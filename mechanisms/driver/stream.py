@@ -246,22 +246,23 @@ class ReleaseStream:
 
 
 class RunningStream:
-    """A stream in memory, from its first slot on: counts in, releases out.
+    """A stream in memory, from its first slot on: counts in, releases out, through the filter.
 
     Args:
-        stream: the stream, which starts.
+        mechanism: the mechanism.
+        key: 32 bytes from which all noise follows.
 
     >>> from streamveil.mechanisms import Population, Requirement
-    >>> from streamveil.mechanisms.randomness.noise import NoiseSource
     >>> from streamveil.mechanisms.registry import mechanism
     >>> population = Population((Requirement(2, 1.0),), np.array([5]), bins=3)
-    >>> run = RunningStream(ReleaseStream(mechanism("pba", population), NoiseSource(bytes(32))))
+    >>> run = RunningStream(mechanism("pba", population), bytes(32))
     >>> run.release(0, np.array([[3, 0, 2]])).counts.shape
     (3,)
     """
 
-    def __init__(self, stream: ReleaseStream) -> None:
-        self._stream, self._state = stream, stream.start()
+    def __init__(self, mechanism: Mechanism[Any], key: bytes) -> None:
+        self._stream = ReleaseStream(mechanism, NoiseSource(key))
+        self._state = self._stream.start()
 
     def price(self) -> Units:
         """The most that the next slot can cost a user of each class, shape (K,): public."""

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ADD_REMOVE, PUBLISHED, REPLACE, Lifetime
-from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import SlotRelease, population_of
-from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import INFINITE_DEFAULT, infinite_mechanism
 from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, Check, Findings
@@ -185,7 +185,7 @@ class AuditForEver:
 
     def _play(self, counts: Integers, number: int) -> Play:
         key = digest(b"audit", b"%d" % self._seed, b"replay %d" % number)
-        return partial(public, self._stream(key), counts)
+        return partial(public, RunningStream(self._machine, key), counts)
 
     def checks(self, doubt: Doubt) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
@@ -246,13 +246,10 @@ class AuditForEver:
             )
         return counts
 
-    def _stream(self, key: bytes) -> RunningStream:
-        return RunningStream(ReleaseStream(self._machine, NoiseSource(key)))
-
     def _live(self, counts: Integers, name: str) -> list[SlotRelease]:
         """Release all slots of a life. Raises BudgetExceeded when the filter refuses."""
         key = digest(b"audit", b"%d" % self._seed, name.encode())
-        stream, told = self._stream(key), []
+        stream, told = RunningStream(self._machine, key), []
         for slot, row in enumerate(counts):
             check_clock()
             told.append(stream.release(slot, row[None]))

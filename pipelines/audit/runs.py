@@ -14,7 +14,7 @@ from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units,
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
@@ -42,8 +42,7 @@ class Exact(RunningStream):
     """A mechanism as a pipeline drives it: with its noise and its filter."""
 
     def __init__(self, text: str, population: Population, key: bytes, revise: int = 0) -> None:
-        made = mechanism(text, population, revise=revise)
-        super().__init__(ReleaseStream(made, NoiseSource(key)))
+        super().__init__(mechanism(text, population, revise=revise), key)
 
 
 class Unchanging:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError, Revised
-from streamveil.mechanisms.driver.stream import ReleaseStream, RunningStream
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users, rest_of
 from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
-from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
+from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
 from streamveil.mechanisms.simulation import run_slot
@@ -61,16 +61,6 @@ def drive(slots: Iterable[SlotCounts], lanes: Sequence[Lane]) -> int:
             lane.seconds += time.process_time() - started
             lane.meter.add(events, counted, release)
     return number
-
-
-def central(mechanism: Mechanism[Any], key: bytes) -> RunningStream:
-    """A mechanism that sees counts, as a pipeline drives it: with its filter.
-
-    Args:
-        mechanism: the mechanism.
-        key: 32 bytes from which all noise follows.
-    """
-    return RunningStream(ReleaseStream(mechanism, NoiseSource(key)))
 
 
 class Local:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.registry import INFINITE_MECHANISMS, infinite_mechanism, parse
 from streamveil.pipelines.evaluation.comparison import (
@@ -28,7 +29,7 @@ from streamveil.pipelines.evaluation.comparison import (
     Task,
     noise_key,
 )
-from streamveil.pipelines.evaluation.drivers import Lane, central, drive
+from streamveil.pipelines.evaluation.drivers import Lane, drive
 from streamveil.pipelines.evaluation.sources import Histograms, SlotCounts
 
 Counts = npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class Infinite(Family):
         source, (epsilon,), key = task.source, task.setting, noise_key(task.seed)
         meters = [ShareMeter() for _ in task.mechanisms]
         lanes = [
-            Lane(central(_made(name, source, epsilon), key), meter)
+            Lane(RunningStream(_made(name, source, epsilon), key), meter)
             for name, meter in zip(task.mechanisms, meters, strict=True)
         ]
         # All users are alike.

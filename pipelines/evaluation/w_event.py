@@ -23,6 +23,7 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 from streamveil.mechanisms.core.tidy import interval
+from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.registry import (
     LOCAL_MECHANISMS,
@@ -47,7 +48,6 @@ from streamveil.pipelines.evaluation.comparison import (
 from streamveil.pipelines.evaluation.drivers import (
     Lane,
     Local,
-    central,
     drive,
     is_local,
     local_users,
@@ -126,7 +126,7 @@ class WEvent(Family):
         drivers = [
             Local(name, public, key, self._lag(name))
             if is_local(name)
-            else central(mechanism(name, public, revise=self._lag(name)), key)
+            else RunningStream(mechanism(name, public, revise=self._lag(name)), key)
             for name in task.mechanisms
         ]
         meters = [WindowMeter(public.requirements, users) for _ in drivers]
