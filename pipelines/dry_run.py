@@ -19,6 +19,7 @@ from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.dead_letters import column_of, losses_of
 from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.engine.encode.times import to_micros
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
@@ -389,7 +390,7 @@ def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> 
 
 def _limits(plan: HistogramPlan | LocalPlan) -> list[str]:
     """Of each class, in how many slots its users count and what one costs, if there are limits."""
-    if isinstance(plan, LocalPlan) or plan.limits is None:
+    if plan.plan_kind is PlanKind.LOCAL or plan.limits is None:
         return []
     told = []
     for one, limit in zip(plan.registry.classes, plan.limits, strict=True):
@@ -434,7 +435,7 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
 
 def _expected_error(plan: HistogramPlan | LocalPlan) -> str:
     """The standard error of a count, as the mechanism states it where nothing happens."""
-    errors = _local_errors(plan) if isinstance(plan, LocalPlan) else _central_errors(plan)
+    errors = _local_errors(plan) if plan.plan_kind is PlanKind.LOCAL else _central_errors(plan)
     if errors is None:
         return "not computed here: see streamveil evaluate"
     known = errors[np.isfinite(errors)]

@@ -24,6 +24,7 @@ import numpy as np
 from streamveil.engine import metrics
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.engine.encode.passes import Pass
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.noise_keys import SameKey
@@ -314,7 +315,7 @@ class Follow:
 
     def _histories(self) -> Sequence[History]:
         """What is shown of the slots that were released."""
-        assert not isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is not PlanKind.QUERIES
         series = of_releases(self.plan.slots, self.plan.domain.labels)
         revisions = "revisions" if "revisions" in self.outputs else None
         return [
@@ -560,7 +561,7 @@ class Follow:
         state, restart = self._state(snapshot), self.following.restart
         if state is None or restart is None:
             return state
-        assert isinstance(self.plan, HistogramPlan)
+        assert self.plan.plan_kind is PlanKind.HISTOGRAMS
         return self.plan.restarted(state)
 
     def _to_grant(self, state: bytes | None) -> Following:
@@ -572,7 +573,7 @@ class Follow:
         restart = self.following.restart
         if restart is None:
             return self.following
-        assert isinstance(self.plan, HistogramPlan)
+        assert self.plan.plan_kind is PlanKind.HISTOGRAMS
         granted = 0 if state is None else self.plan.restarts(state)
         if restart == granted:
             tell(
@@ -802,7 +803,7 @@ class Follow:
     def _grants(self, state: bytes) -> int:
         """How often the budget of a stream was granted again, up to a state."""
         whole = self.plan
-        if not isinstance(whole, HistogramPlan) or whole.limits is not None:
+        if whole.plan_kind is not PlanKind.HISTOGRAMS or whole.limits is not None:
             return 0
         return whole.restarts(state) if whole.population.requirements.forever else 0
 

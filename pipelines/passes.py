@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass, PassSplit
 from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS, STATE, WAITING, Output
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.query_plan import QueryPlan
@@ -131,7 +132,7 @@ class PassJob:
     @property
     def _changing(self) -> bool:
         """Whether requirements may change."""
-        return isinstance(self.plan, HistogramPlan) and self.plan.changing
+        return self.plan.plan_kind is PlanKind.HISTOGRAMS and self.plan.changing
 
     @property
     def _ends(self) -> bool:
@@ -220,7 +221,7 @@ class PassJob:
     def _released(self) -> dict[str | None, Files]:
         """Where goes what is released, and what it cost."""
         plan = self.plan
-        assert not isinstance(plan, QueryPlan)
+        assert plan.plan_kind is not PlanKind.QUERIES
         forms = forms_of(plan, self.layout, changes=self._changing)
         kinds = {"releases": None, "revisions": REVISIONS, "ledger": LEDGER}
         return {
@@ -241,7 +242,7 @@ class AnswersPass(PassJob):
 
     def _released(self) -> dict[str | None, Files]:
         """Where answers go, and what they cost."""
-        assert isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is PlanKind.QUERIES
         answers = AnswerFiles(str(self.folder), self.plan.portfolio, answers_kind(""))
         found: dict[str | None, Files] = {None: answers}
         if "ledger" in self.results:

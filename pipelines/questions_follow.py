@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from streamveil.engine.encode.passes import Pass
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import Snapshot, answer_files, read_table, witness_of
 from streamveil.mechanisms.core.number_text import number_of
@@ -52,7 +53,7 @@ class FollowQuestions(Follow):
 
     @property
     def _asked(self) -> QueryPlan:
-        assert isinstance(self.plan, QueryPlan)
+        assert self.plan.plan_kind is PlanKind.QUERIES
         return self.plan
 
     @property

@@ -6,10 +6,10 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.drivers import is_joined
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.local_plan import LocalPlan
@@ -22,7 +22,8 @@ from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 
-T = TypeVar("T", bound=HistogramPlan | LocalPlan | QueryPlan)
+Plan = HistogramPlan | LocalPlan | QueryPlan
+"""A plan that protects users."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Roll:
     @classmethod
     def of(
         cls,
-        plan: HistogramPlan | LocalPlan | QueryPlan,
+        plan: Plan,
         before: UserTable | None,
         resume: bytes | None,
         changing: bool,
@@ -58,8 +59,8 @@ class Roll:
 
         Raises ConfigurationError for a change that the stream cannot follow.
         """
-        central = plan if isinstance(plan, HistogramPlan) else None
-        if isinstance(plan, QueryPlan) or (central and plan.registry.classes.forever):
+        central = plan if plan.plan_kind is PlanKind.HISTOGRAMS else None
+        if plan.plan_kind is PlanKind.QUERIES or (central and plan.registry.classes.forever):
             return cls(None)
         local = central is None
         users, changes = UserTable.begin(plan.registry, local=local), None
@@ -114,11 +115,11 @@ class Roll:
         users = dataclasses.replace(self.users, longest_window=longest_window)
         return dataclasses.replace(self, users=users)
 
-    def plan_of(self, plan: T, noise_key: Callable[[], bytes | NoiseKeys]) -> T:
+    def plan_of(self, plan: Plan, noise_key: Callable[[], bytes | NoiseKeys]) -> Plan:
         """The same over the registry that the stream began with."""
         if self.users is None:
             return dataclasses.replace(plan, noise_key=noise_key)
-        if isinstance(plan, LocalPlan):
+        if plan.plan_kind is PlanKind.LOCAL:
             return dataclasses.replace(
                 plan,
                 noise_key=noise_key,
@@ -127,7 +128,7 @@ class Roll:
                 begun=self.users.members,
                 moves=self._population_moves(),
             )
-        assert isinstance(plan, HistogramPlan)
+        assert plan.plan_kind is PlanKind.HISTOGRAMS
         return dataclasses.replace(
             plan,
             noise_key=noise_key,
