@@ -92,6 +92,8 @@ _OF_NAME_NODES = (
     (re.compile("Standby"), "name the active name node (--hdfs_host)"),
     (re.compile("SafeMode|safe mode"), "wait until the name node has left its safe mode"),
 )
+QUOTA_REMEDY = "wait until its quota lets it, or have that raised"
+WAY_REMEDY = "look whether the service and the way to it are up"
 _LONGEST = 300
 
 
@@ -175,11 +177,11 @@ def fault_of_service(error: BaseException, place: str = "") -> str | None:
         elif status == _NOT_THERE or _NO_BUCKET.search(text):
             remedy = "make what is not there, or name another"
         elif _reason_of(each) in _QUOTAS:
-            remedy = "wait until its quota lets it, or have that raised"
+            remedy = QUOTA_REMEDY
         elif status in _NOT_ALLOWED or _IDENTITY.search(text):
             remedy = "give credentials that are valid and may do this"
         else:
-            remedy = "look whether the service and the way to it are up"
+            remedy = WAY_REMEDY
         return f"{service} says: {text}: {remedy}, and run it again"
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from streamveil.io.faults import QUOTA_REMEDY, WAY_REMEDY
 from streamveil.io.optional import require_google
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 
@@ -30,15 +31,14 @@ _REMEDIES = {
     "INVALID_ARGUMENT": "check the names of the project and of the secret",
 }
 # What the service says beside the status, and the remedy.
-_SAID = {
+_BY_WORDS = {
     "DESTROYED": "nobody can read it any more; give the key from where else you keep it, or begin "
     "a new stream with a new key",
     "API has not been used": "enable the API of Secret Manager in the project, as by gcloud "
     "services enable secretmanager.googleapis.com",
 }
-_WAY = "look whether the service and the way to it are up"
 _BY_STATUS = {
-    "RESOURCE_EXHAUSTED": "wait until its quota lets it, or have that raised",
+    "RESOURCE_EXHAUSTED": QUOTA_REMEDY,
     "DEADLINE_EXCEEDED": "look whether the service, the server that gives access tokens and the "
     "way to both are up",
 }
@@ -68,23 +68,23 @@ def secret_of(version: str) -> bytes:
 
     again = Retry(_may_pass, FIRST_WAIT, LONGEST_WAIT, timeout=PATIENCE)
     try:
-        return again(partial(_asked, version))()
+        return again(partial(_read_version, version))()
     except (GoogleAPIError, GoogleAuthError) as error:
         last = (error.cause or error) if isinstance(error, RetryError) else error
         if isinstance(last, MachineFault):
             raise last from None
-        why, remedy = _said(last), _remedy(last)
+        why, remedy = _reason_of(last), _remedy(last)
         if remedy is not None:
             raise ConfigurationError(f"{where} cannot be read ({why}): {remedy}") from error
         remedy = _TOKENS
         if status := _status_of(last):
-            why, remedy = f"Secret Manager says: {why}", _BY_STATUS.get(status, _WAY)
+            why, remedy = f"Secret Manager says: {why}", _BY_STATUS.get(status, WAY_REMEDY)
         raise MachineFault(
             f"{where} could not be read: {why}: {remedy}, and run it again"
         ) from error
 
 
-def _asked(version: str) -> bytes:
+def _read_version(version: str) -> bytes:
     """What is there, undamaged. Raises MachineFault, and errors of Google's.
 
     By a connection of its own, since one that stalls would stay so.
@@ -112,7 +112,7 @@ def _asked(version: str) -> bytes:
 def _within_project(version: str) -> tuple[str, str]:
     """Secret and number: a project goes by its name or by its number."""
     secret, _, number = version.partition("/secrets/")[2].partition("/versions/")
-    return secret, number.lstrip("0")
+    return secret, number
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -132,11 +132,11 @@ def _remedy(error: BaseException) -> str | None:
         return None if passes else _CREDENTIALS
     if _NO_TOKEN in str(error):
         return _CREDENTIALS if _REFUSED_ACCOUNT.search(str(error)) else None
-    by_words = (remedy for words, remedy in _SAID.items() if words in str(error))
-    return next(by_words, _REMEDIES.get(_status_of(error)))
+    found = (remedy for words, remedy in _BY_WORDS.items() if words in str(error))
+    return next(found, _REMEDIES.get(_status_of(error)))
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     text = getattr(error, "message", "") or str(error)
     what = _status_of(error)
     if _NO_TOKEN in text:
