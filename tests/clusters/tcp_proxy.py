@@ -2,14 +2,12 @@
 
 import contextlib
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-FOREVER = 1 << 30
-RESET = struct.pack("ii", 1, 0)  # close with a reset
+from tests.clusters.fault_proxy import ABORT, FOREVER
 
 
 @dataclass
@@ -153,6 +151,6 @@ def _end(connection, how):
         if how == "close":
             connection.shutdown(socket.SHUT_RDWR)
         else:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
             connection.shutdown(socket.SHUT_RD)
         connection.close()

@@ -15,7 +15,7 @@ from tests.clusters.tcp_proxy import TcpProxy
 VERSION = "projects/a-project/secrets/noise/versions/3"
 HOST = "127.0.0.1"
 SERVICE = "google.cloud.secretmanager.v1.SecretManagerService"
-# The command in a process of its own, whose client is led to the address that comes first.
+# The command in a process of its own, whose client asks the server at the first argument.
 COMMAND = """
 import functools, sys
 from google.cloud import secretmanager
@@ -63,7 +63,7 @@ class SecretManagerServer:
         self.stop()
 
     def fail(self, code, text="it broke", times=None):
-        """Answer so, so many times or for good."""
+        """Answer with this status, `times` times, or for good when None."""
         wrong = (grpc.StatusCode[code], text)
         self.wrong = itertools.repeat(wrong) if times is None else itertools.repeat(wrong, times)
 
