@@ -181,12 +181,12 @@ def _options_of(service: Any, endpoint: str, seconds: int) -> Any:
 
     Raises ConfigurationError where something else answers, FutureTimeoutError and RpcError.
     """
-    asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    request = beam_job_api_pb2.DescribePipelineOptionsRequest()
     begun, limit = time.monotonic(), min(seconds, _SILENT_SECONDS)
     while True:
         left = max(begun + limit - time.monotonic(), 0)
         try:
-            return service.DescribePipelineOptions(asked, timeout=left, wait_for_ready=True)
+            return service.DescribePipelineOptions(request, timeout=left, wait_for_ready=True)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ConfigurationError(
@@ -255,8 +255,8 @@ class _SubmittedJob:
             ended.set_exception(error)
 
     def _state(self, seconds: float) -> Any:
-        asked = beam_job_api_pb2.GetJobStateRequest(job_id=self.result._job_id)
-        return self.result._job_service.GetState(asked, timeout=seconds).state
+        request = beam_job_api_pb2.GetJobStateRequest(job_id=self.result._job_id)
+        return self.result._job_service.GetState(request, timeout=seconds).state
 
     def is_done(self) -> bool:
         """Whether it ended well, as far as its server answers."""
@@ -271,10 +271,10 @@ class _SubmittedJob:
 
     def cancel(self) -> bool:
         """Have it cancelled, and say whether that was done."""
-        asked = beam_job_api_pb2.CancelJobRequest(job_id=self.result._job_id)
+        request = beam_job_api_pb2.CancelJobRequest(job_id=self.result._job_id)
         end = time.monotonic() + _SECONDS_TO_CANCEL
         with suppress(grpc.RpcError):
-            state = self.result._job_service.Cancel(asked, timeout=_SECONDS_TO_CANCEL).state
+            state = self.result._job_service.Cancel(request, timeout=_SECONDS_TO_CANCEL).state
             while state in _GOING_ON and time.monotonic() < end:  # some servers cancel later
                 time.sleep(0.1)
                 state = self._state(_SECONDS_TO_CANCEL)
@@ -338,9 +338,9 @@ def followed(result: Any, options: PipelineOptions) -> Any:
     except RuntimeError as error:
         server = f"the job server {endpoint or 'that Beam started'}"
         if "INVALID_DRIVER_MEMORY" in str(error):
-            told = str(error).partition("[INVALID_DRIVER_MEMORY] ")[2].partition(". ")[0]
+            reason = str(error).partition("[INVALID_DRIVER_MEMORY] ")[2].partition(". ")[0]
             raise ConfigurationError(
-                f"{server} has too little memory for Spark ({told}): start it with more, such as "
+                f"{server} has too little memory for Spark ({reason}): start it with more, such as "
                 "java -Xmx2g, or --job_server_jvm_properties=-Xmx2g where Beam starts it"
             ) from error
         if "SparkContext" in str(error) or "SparkException" in str(error):

@@ -29,7 +29,7 @@ class ShardProgress(NamedTuple):
     """Visits that wait."""
     changes: int = NEVER
     """First slot with changes that wait."""
-    asked: int = 0
+    change_messages: int = 0
     """Messages of changes that wait."""
     written: int | None = None
     """Slot after which the shard's state was written; None before the first."""
@@ -70,11 +70,11 @@ class CloseShards:
                 shard = shard._replace(first=message.slot, next_slot=message.slot)
         elif message.kind is Kind.CHANGES:
             if self.logic.resumed or shard.next_slot != shard.first:
-                asked = Changes.from_bytes(message.payload)
-                metrics.count(metrics.CHANGES_LATE, int((asked.slots < shard.next_slot).sum()))
+                changes = Changes.from_bytes(message.payload)
+                metrics.count(metrics.CHANGES_LATE, int((changes.slots < shard.next_slot).sum()))
             kept.changes.add(message)
             first = min(shard.changes, message.slot)
-            shard = shard._replace(changes=first, asked=shard.asked + 1)
+            shard = shard._replace(changes=first, change_messages=shard.change_messages + 1)
         elif shard.first is not None and message.slot < shard.next_slot:
             metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
             return ()
@@ -95,8 +95,8 @@ class CloseShards:
         shard = self._resumed(tuple(key), kept.state.read(), at.written)
         due = Changes.none(key[0])
         if at.changes <= slot:
-            due, rest = _due_changes(kept.changes, slot, at.asked)
-            at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
+            due, rest = _due_changes(kept.changes, slot, at.change_messages)
+            at = at._replace(changes=rest.first, change_messages=int(len(rest.users) > 0))
         there, later = _due_visits(kept.waiting, slot, at.visits)
         first = min((message.slot for message in later), default=NEVER)
         at = at._replace(next_slot=slot + 1, busy=first, visits=len(later))

@@ -40,7 +40,7 @@ class ByClass(ReleaseStream):
 
     @property
     def quiet(self) -> Integers:
-        """Nobody was there."""
+        """Counts of a slot without events."""
         return np.zeros((self.layout.classes, self.layout.bins), dtype=np.int64)
 
     def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Integers | None]]:

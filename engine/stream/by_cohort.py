@@ -54,7 +54,7 @@ class ByCohort:
 
     @property
     def quiet(self) -> _SlotCounts:
-        """Nobody was there, and nobody moved."""
+        """Counts of a slot without events, before which no user moved."""
         nothing = np.zeros(0, np.int64)
         return _SlotCounts(CohortCounts(nothing, nothing, nothing), Moves.none())
 

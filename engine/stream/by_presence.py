@@ -88,7 +88,7 @@ class ByPresence:
 
     @property
     def quiet(self) -> _PresentCounts:
-        """Nobody was there."""
+        """Counts of a slot without events."""
         nothing = np.zeros((self.layout.classes, self.layout.bins), np.int64)
         return _PresentCounts(nothing, Beyond.none())
 

@@ -103,7 +103,7 @@ class PortfolioDriver:
 
     @property
     def quiet(self) -> Counts:
-        """Nobody was there."""
+        """Counts of a slot without events."""
         return {}
 
     def start(self) -> PortfolioState:

@@ -1,4 +1,4 @@
-"""Releases an unbounded input: each slot as soon as all shards have told their counts."""
+"""Releases an unbounded input: each slot as soon as the counts of all shards have come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.engine.stream_step import KeyState, went_back
 
 # Seconds that parts may wait for others of their slot or of one before, until somebody has to know.
-# All shards tell a slot as it closes, so of a stream that keeps up it is much less.
+# All shards send a slot's counts as it closes, so in a stream that keeps up it is much less.
 LONGEST_WAIT = 60.0
 
 _LOGGER = logging.getLogger("streamveil")
@@ -37,7 +37,7 @@ class ReleaseInTime:
     """
 
     config: ReleaseConfig
-    _told: float = field(default=0.0, init=False)
+    _warned_at: float = field(default=0.0, init=False)
     _shown: int = field(default=0, init=False)
 
     def take(self, key: Any, message: Message, at: int | None, kept: KeyState) -> Iterator[Output]:
@@ -88,8 +88,8 @@ class ReleaseInTime:
         if waited != self._shown:
             self._shown = waited
             metrics.show(metrics.PARTS_WAITED_FOR, waited)
-        if waited >= LONGEST_WAIT and not 0 <= now - self._told < LONGEST_WAIT:
-            self._told = now
+        if waited >= LONGEST_WAIT and not 0 <= now - self._warned_at < LONGEST_WAIT:
+            self._warned_at = now
             _LOGGER.error(
                 "nothing was released for %d seconds: %d parts of slots wait for %s. A shard is "
                 "slow, or the runner lost them: see docs/streaming.md",

@@ -63,16 +63,16 @@ class Answer:
     def to_bytes(self) -> bytes:
         """Slot, round and user, then the symbol or bits."""
         symbol = isinstance(self.answer, int)
-        told = _SYMBOL.pack(self.answer) if isinstance(self.answer, int) else self.answer
-        return _HEADER.pack(self.slot, self.round, self.user) + bytes([symbol]) + told
+        answer = _SYMBOL.pack(self.answer) if isinstance(self.answer, int) else self.answer
+        return _HEADER.pack(self.slot, self.round, self.user) + bytes([symbol]) + answer
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Answer:
         """The answer."""
-        told = data[_HEADER.size + 1 :]
+        answer = data[_HEADER.size + 1 :]
         symbol = data[_HEADER.size]
         slot, round, user = _HEADER.unpack_from(data)
-        return cls(slot, round, user, _SYMBOL.unpack(told)[0] if symbol else told)
+        return cls(slot, round, user, _SYMBOL.unpack(answer)[0] if symbol else answer)
 
 
 def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.RecordBatch:
@@ -82,12 +82,14 @@ def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.Rec
     return letters
 
 
-def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list[pa.RecordBatch]]:
+def tally_of(
+    ask: Ask, users: Users, reports: Iterable[bytes]
+) -> tuple[Tally, list[pa.RecordBatch]]:
     """Sum the answers to an ask up, one of each user, and reject the others.
 
     Of different answers of one user one counts, whatever the order in which they came.
     """
-    taken, rejected = one_each(ask, users, told)
+    taken, rejected = one_each(ask, users, reports)
     answers: list[list[Any]] = [[] for _ in users.classes]
     for user, (_, read) in taken.items():
         answers[users.class_of[user]].append(read)
@@ -101,16 +103,16 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
 
 
 def one_each(
-    ask: Ask, users: Users, told: Iterable[bytes]
+    ask: Ask, users: Users, reports: Iterable[bytes]
 ) -> tuple[dict[int, tuple[bytes, Reports]], list[pa.RecordBatch]]:
-    """One answer of each user to an ask, as it was told and as it is read; the others' letters.
+    """One answer of each user to an ask, as it came and as it is read; the others' letters.
 
     Done again with some more answers, it gives what it would have given of all at once.
     """
     asked = set(ask.users.tolist())
     taken: dict[int, tuple[bytes, Reports]] = {}
     rejected: dict[tuple[str, str], list[Any]] = {}
-    for data in sorted(told):
+    for data in sorted(reports):
         answer = Answer.from_bytes(data)
         record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
         if answer.user not in asked:
