@@ -23,6 +23,8 @@ from tests.clusters.tcp_proxy import Cut, TcpProxy
 pytestmark = pytest.mark.spark
 
 DAY = 86_400_000_000
+LONG = {"end": "1990-01-01"}
+"""So many slots that a job is at work for ten seconds: what a test does meanwhile is in time."""
 
 
 class Release:
@@ -374,7 +376,7 @@ def test_a_connection_that_is_reset_ends_the_job(
     """Its server has room for the next one then, which releases the same."""
     expected, _ = release.expected()
     meanwhile(proxy.sever)
-    code, said = run(*by_proxy, card=release.folder / "card.json")
+    code, said = run(*by_proxy, **LONG, card=release.folder / "card.json")
     assert code == 1
     assert f"the connection to the job server {proxy.address} was lost (" in said
     assert "the job was cancelled there: run it again" in said
@@ -423,36 +425,24 @@ def test_a_connection_that_stalls_ends_the_run(spark, proxy, by_proxy, release, 
 
 def test_a_job_that_is_cancelled_there(spark, release, run, meanwhile):
     meanwhile(spark.cancel)
-    code, said = run(*spark.flags)
+    code, said = run(*spark.flags, **LONG)
     assert code == 1
     assert f"the job was cancelled at the job server {spark.job_endpoint}" in said
     assert "see what it has released before you start it again" in said
     assert release.files() == set()
 
 
-def signalled(spark, release, number, wait_until):
-    """Signal a run whose job is at work; its words, its code and the state of the job.
-
-    A job that has ended before the signal came is run again.
-    """
-    for _ in range(5):
-        known = spark.states()
-        process = release.launch(*spark.flags)
-        wait_until("the job", partial(running, spark, known))
-        process.send_signal(number)
-        err, _, code = ended(process)
-        (state,) = (state for job, state in spark.states().items() if job not in known)
-        if state != "DONE":
-            return err, code, state
-        for name in release.files():
-            (release.folder / name).unlink()
-    raise AssertionError("no signal came in time")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_stopped_cancels_its_job(spark, release, run, wait_until, number, code):
     expected, _ = release.expected()
-    err, found, state = signalled(spark, release, number, wait_until)
+    known = spark.states()
+    # What a shell runs in the background ignores it, and so does what that starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = release.launch(*spark.flags, **LONG)
+    wait_until("the job", lambda: running(spark, known))
+    process.send_signal(number)
+    err, _, found = ended(process)
+    (state,) = (state for job, state in spark.states().items() if job not in known)
     assert state.startswith("CANCEL")
     assert found == code
     assert len(err.splitlines()) == 1
