@@ -11,7 +11,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     CrossLanguageOptions,
+    DebugOptions,
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
 )
 from apache_beam.runners.runner import PipelineRunner, PipelineState
@@ -61,6 +63,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     _send_bundles_whole()
+    _list_no_packages(pipeline.options)
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
@@ -82,6 +85,15 @@ def _send_bundles_whole() -> None:
     from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
     worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
+
+
+def _list_no_packages(options: PipelineOptions) -> None:
+    """Save the second in which Beam lists this machine's packages, to compare with the workers'.
+
+    Workers in this process have the same ones.
+    """
+    if options.view_as(PortableOptions).environment_type == "LOOPBACK":
+        options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
 
 
 def _local_runner() -> PipelineRunner:

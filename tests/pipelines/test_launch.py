@@ -16,6 +16,7 @@ import grpc
 import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     PipelineOptions,
     S3Options,
     StandardOptions,
@@ -593,6 +594,21 @@ def test_a_job_server_that_is_lost_is_told_in_one_line(monkeypatch, code, words)
 
 
 NO_PIP = "disable_logging_submission_environment"  # saves a listing of all packages
+
+
+@pytest.mark.parametrize(("workers", "listed"), [("LOOPBACK", False), ("DOCKER", True)])
+def test_packages_are_listed_for_workers_elsewhere_alone(monkeypatch, workers, listed):
+    asked = []
+
+    def start(pipeline):
+        asked.extend(pipeline.options.view_as(DebugOptions).experiments or [])
+        raise MachineFault("not started")
+
+    monkeypatch.setattr(launch, "started", start)
+    given = PipelineOptions([f"--environment_type={workers}"])
+    with pytest.raises(MachineFault):
+        launch.run(lambda pipeline: None, given, "test")
+    assert (NO_PIP not in asked) == listed
 
 
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PrismRunner"])
