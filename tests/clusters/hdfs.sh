@@ -12,7 +12,7 @@ case "${1:-} $#" in
       -DincludeScope=runtime -DoutputDirectory="$(cd "$2" && pwd)"
     ;;
   "start 3")
-    exec java -Xmx300m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$2/*" \
+    exec java -Xmx300m "@$here/java.options" -cp "$2/*" \
       "$here/hdfs/Hdfs.java" "$3" "$(mktemp -d)"
     ;;
   *) echo "usage: $0 install PLACE | start PLACE PORT" >&2; exit 2 ;;

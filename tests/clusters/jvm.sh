@@ -24,7 +24,7 @@ run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the backgrou
   shift 4
   (
     cd "$work"
-    exec setsid java "-Xmx$heap" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
+    exec setsid java "-Xmx$heap" "@$here/java.options" \
       -Dorg.slf4j.simpleLogger.showDateTime=true \
       "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS" "${opens[@]}" \
       -cp "$place/$jars/*:$work/$jars" "$@" >>"$work/$name.log" 2>&1 </dev/null

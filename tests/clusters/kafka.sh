@@ -11,7 +11,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-java=(java -XX:+UseSerialGC -XX:TieredStopAtLevel=1) # quick to start
+java=(java "@$here/java.options")
 plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 install() { # PLACE

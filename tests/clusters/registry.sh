@@ -4,6 +4,7 @@
 #   registry.sh start PLACE PORT      runs it until it is killed: http://127.0.0.1:PORT/apis/ccompat/v7
 set -euo pipefail
 
+here=$(cd "$(dirname "$0")" && pwd)
 version=2.6.13.Final
 plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
@@ -17,8 +18,7 @@ case "${1:-} $#" in
     ;;
   "start 3")
     cd "$2"
-    # Quick to start.
-    exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx512m \
+    exec java "@$here/java.options" -Xmx512m \
       -Dquarkus.http.host=127.0.0.1 -Dquarkus.http.port="$3" \
       -jar "apicurio-registry-app-$version-runner.jar"
     ;;

@@ -39,7 +39,7 @@ job_server() { # PLACE WORK MASTER [HEAP]
   # Spark reads properties of Java as its settings. Its page would take one more port.
   settings=(-Dspark.ui.enabled=false -Dspark.driver.host=127.0.0.1
     "-Dspark.local.dir=$2/tmp" "-Dspark.executor.memory=512m"
-    "-Dspark.executor.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 ${opens[*]}")
+    "-Dspark.executor.extraJavaOptions=@$here/java.options ${opens[*]}")
   run jobserver "$1" "$2" "${4:-512m}" "${settings[@]}" \
     org.apache.beam.runners.spark.SparkJobServerDriver \
     --spark-master-url="$3" --job-host=127.0.0.1 --job-port="$job" --artifact-port="$artifact" \
