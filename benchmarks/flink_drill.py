@@ -132,8 +132,9 @@ class Cluster:
 
     @property
     def job(self) -> str:
-        """The one job that there is."""
-        return self.ask("/jobs")["jobs"][0]["id"]
+        """The one job that has not ended."""
+        (job,) = (job for job in self.ask("/jobs")["jobs"] if job["status"] != "CANCELED")
+        return job["id"]
 
     def busy(self) -> str | None:
         """The task manager that runs the job; None while nobody does."""
