@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -85,7 +86,7 @@ class Kafka:
 
     def __init__(self, place, prism, work):
         self.place, self.prism, self.work = place, prism, work
-        self.jobs = []
+        self.jobs, self.readers = [], {}
 
     def start(self):
         command = [HERE / "kafka.sh", "start", self.place, self.work / "kafka"]
@@ -127,33 +128,35 @@ class Kafka:
         """Send so many events a second, each with the time of now.
 
         Each is taken by the broker once, though the broker may be away for a while. Gives how many
-        were sent so far.
+        were `sent` so far, and the `rate`, which may be changed.
         """
         from kafka import KafkaProducer
 
-        sent, stop = [0], threading.Event()
+        stream, stop = SimpleNamespace(sent=0, rate=rate), threading.Event()
 
         def produce():
             producer = KafkaProducer(
                 bootstrap_servers=self.broker, linger_ms=5, reconnect_backoff_max_ms=1000
             )
-            begun = time.monotonic()
+            due, last = 0.0, time.monotonic()
             while not stop.wait(0.01):
-                while sent[0] < (time.monotonic() - begun) * rate and not stop.is_set():
+                moment = time.monotonic()
+                due, last = due + (moment - last) * stream.rate, moment
+                while stream.sent < due and not stop.is_set():
                     now = dt.datetime.now(dt.timezone.utc).isoformat()
                     event = {
-                        "user": f"u{sent[0] % 35}",
-                        "place": places[sent[0] % len(places)],
+                        "user": f"u{stream.sent % 35}",
+                        "place": places[stream.sent % len(places)],
                         "time": now,
                     }
                     producer.send(topic, json.dumps(event).encode())
-                    sent[0] += 1
+                    stream.sent += 1
             producer.close()
 
         thread = threading.Thread(target=produce, daemon=True)
         thread.start()
         try:
-            yield lambda: sent[0]
+            yield stream
         finally:
             stop.set()
             thread.join()
@@ -162,17 +165,18 @@ class Kafka:
         """All (key, value) there are, in the order of the broker, of a topic's one partition."""
         from kafka import KafkaConsumer, TopicPartition
 
-        consumer = KafkaConsumer(bootstrap_servers=self.broker)
         only = TopicPartition(topic, 0)
-        consumer.assign([only])
-        consumer.seek_to_beginning(only)
+        if topic not in self.readers:
+            consumer = KafkaConsumer(bootstrap_servers=self.broker)
+            consumer.assign([only])
+            consumer.seek_to_beginning(only)
+            self.readers[topic] = consumer, []
+        consumer, found = self.readers[topic]
         end = consumer.end_offsets([only])[only]
-        found = []
         while consumer.position(only) < end:
             for records in consumer.poll(1000).values():
                 found += [(record.key, record.value) for record in records]
-        consumer.close()
-        return found
+        return found[:]
 
     def launch(self, *flags):
         """Launch `streamveil release` with these flags, and Prism's if it is the runner."""
@@ -190,6 +194,8 @@ class Kafka:
     def close(self):
         for job in self.jobs:
             job.cancel()
+        for consumer, _ in self.readers.values():
+            consumer.close()
         self.stop()
 
 
