@@ -502,12 +502,14 @@ def test_an_input_that_goes_while_the_job_starts(proxy, by_proxy, release, run):
 
 
 def test_artifacts_that_the_job_server_cannot_keep(spark, release, run):
+    """Workers in this process are sent none."""
+    elsewhere = ("--environment_type=EXTERNAL", "--environment_config=127.0.0.1:9")
     folder, away = spark.work / "artifacts", spark.work / "away"
     if folder.exists():
         folder.rename(away)
     folder.write_text("no folder")
     try:
-        code, said = run("--job_server_timeout=5", *spark.flags)
+        code, said = run("--job_server_timeout=5", *spark.flags, *elsewhere)
     finally:
         folder.unlink()
         if away.exists():
