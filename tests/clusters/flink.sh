@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A real Flink cluster on this machine's loopback, with Beam's job server before it.
 #
-#   flink.sh install PLACE                        fetch Flink and Beam's job server (needs Maven)
+#   flink.sh install PLACE                        fetch Flink and Beam's job server (needs Maven),
+#                                                 and run a job of Beam's
 #   flink.sh start PLACE WORK [MANAGERS] [SLOTS]  a job manager, task managers and a job server
 #   flink.sh embedded PLACE WORK                  a job server that is a cluster by itself
 #   flink.sh taskmanager PLACE WORK               one more task manager; prints its name
@@ -17,6 +18,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 # shellcheck source=tests/clusters/jvm.sh
 . "$here/jvm.sh"
+
+install() { # PLACE
+  [ ! -e "$1/classes.jsa" ] || return 0
+  fetch "$here/flink-pom.xml" "$1"
+  record "$(absolute "$1")"
+}
 
 job_server() { # PLACE WORK MASTER [HEAP]
   local job artifact expansion
@@ -101,7 +108,7 @@ embedded() { # PLACE WORK
 }
 
 case "${1:-}" in
-  install) fetch "$here/flink-pom.xml" "$2" ;;
+  install) install "$2" ;;
   start) start "$(absolute "$2")" "$(absolute "$3")" "${4:-1}" "${5:-4}" ;;
   embedded) embedded "$(absolute "$2")" "$(absolute "$3")" ;;
   taskmanager) taskmanager "$(absolute "$2")" "$(absolute "$3")" ;;

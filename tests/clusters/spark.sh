@@ -17,6 +17,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export SPARK_LOCAL_IP=127.0.0.1
 
 install() { # PLACE: a worker looks for the jars of its executors in a folder called jars
+  [ ! -e "$1/classes.jsa" ] || return 0
   fetch "$here/spark-pom.xml" "$1"
   ln -sfn "$jars" "$1/jars"
   # A jar that starts the job server, for --spark_job_server_jar.
@@ -31,6 +32,7 @@ install() { # PLACE: a worker looks for the jars of its executors in a folder ca
   } >"$manifest"
   jar --create --file="$1/job-server.jar" --manifest="$manifest"
   rm "$manifest"
+  record "$(absolute "$1")"
 }
 
 job_server() { # PLACE WORK MASTER [HEAP]
@@ -46,6 +48,10 @@ job_server() { # PLACE WORK MASTER [HEAP]
     --expansion-port="$expansion" --artifacts-dir="$2/artifacts"
   await "$job" "$2" jobserver
   echo "job_endpoint=127.0.0.1:$job"
+}
+
+embedded() { # PLACE WORK
+  job_server "$1" "$2" "local[2]" 1g
 }
 
 start() { # PLACE WORK
@@ -65,7 +71,7 @@ start() { # PLACE WORK
 
 case "${1:-} $#" in
   "install 2") install "$2" ;;
-  "embedded 3") job_server "$(absolute "$2")" "$(absolute "$3")" "local[2]" 1g ;;
+  "embedded 3") embedded "$(absolute "$2")" "$(absolute "$3")" ;;
   "start 3") start "$(absolute "$2")" "$(absolute "$3")" ;;
   "server 4") job_server "$(absolute "$2")" "$(absolute "$3")" "$4" ;;
   "stop 2") stop "$2" ;;
