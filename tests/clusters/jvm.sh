@@ -19,7 +19,7 @@ fetch() { # POM PLACE: the jars of a list (needs Maven)
     -DincludeScope=runtime -DoutputDirectory="$(cd "$2" && pwd)/$jars"
 }
 
-record() { # PLACE: the classes that a job needs, which every process then has in half the time
+record() { # PLACE: run a job and keep the classes that it loads, as later processes read them
   local work job_endpoint pid
   work=$(mktemp -d)
   eval "$(recorded=-XX:ArchiveClassesAtExit embedded "$1" "$work")"
