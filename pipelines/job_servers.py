@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
-from threading import Thread
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import apache_beam as beam
@@ -61,6 +61,11 @@ _WORKERS = {
 _NOT_STARTED = re.compile(
     r"java\.io\.IOException: ((?:Received exit code|Cannot run program|error=\d+).+)", re.DOTALL
 )
+# What a job server says to the workers of a job that has ended, and threads of theirs, by the
+# beginnings of their names, that Beam lets fail of it.
+_HANGING_UP = "Multiplexer hanging up"
+_THREADS = ("run_worker_", "read_grpc_client_inputs")
+_WORKER_LOG = logging.getLogger("apache_beam.runners.worker.data_plane")
 _MAY_RUN = "The job may still run there: see that it has ended before you start it again"
 
 
@@ -238,7 +243,7 @@ class _SubmittedJob:
         Raises what following it raises, and JobFailed where its server does not answer any more.
         """
         ended: Future[Any] = Future()
-        Thread(target=self._follow, args=(ended,), daemon=True).start()
+        threading.Thread(target=self._follow, args=(ended,), daemon=True).start()
         while not wait([ended], _SECONDS_BETWEEN_LOOKS).done:
             try:
                 self._state(self.seconds)
@@ -304,6 +309,36 @@ def _cancelled_at_an_interrupt(job: _SubmittedJob) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _workers_ending_quietly() -> Iterator[None]:
+    """Hold back tracebacks of workers in this process whose job has ended, however it did.
+
+    Beam 2.77.0 logs it as an error when the job server closes their connections, after a job that
+    is done too.
+    """
+
+    def hangs_up(error: BaseException | None) -> bool:
+        return isinstance(error, grpc.Call) and error.details() == _HANGING_UP
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and hangs_up(record.exc_info[1]))
+
+    def report(failed: threading.ExceptHookArgs) -> None:
+        if not hangs_up(failed.exc_value):
+            usual(failed)
+
+    usual, threading.excepthook = threading.excepthook, report
+    _WORKER_LOG.addFilter(is_news)
+    try:
+        yield
+        for thread in threading.enumerate():
+            if thread.name.startswith(_THREADS):
+                thread.join(1.0)
+    finally:
+        threading.excepthook = usual
+        _WORKER_LOG.removeFilter(is_news)
+
+
 def followed(result: Any, options: PipelineOptions) -> Any:
     """The state in which a job ends.
 
@@ -311,15 +346,17 @@ def followed(result: Any, options: PipelineOptions) -> Any:
     server, ConfigurationError where its workers do not start.
     """
     endpoint = options.view_as(PortableOptions).job_endpoint
-    submitted = isinstance(result, PipelineResult) and endpoint not in (None, "embed")
+    portable = isinstance(result, PipelineResult)
+    streams = options.view_as(StandardOptions).streaming
     job = None
-    if submitted and not options.view_as(StandardOptions).streaming:
+    if portable and endpoint not in (None, "embed") and not streams:
         job = _SubmittedJob(result, options)
     try:
-        if job is None:
-            return result.wait_until_finish()
-        with _cancelled_at_an_interrupt(job):
-            return job.wait()
+        with _workers_ending_quietly() if portable else nullcontext():
+            if job is None:
+                return result.wait_until_finish()
+            with _cancelled_at_an_interrupt(job):
+                return job.wait()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             seconds = options.view_as(PortableOptions).job_server_timeout

@@ -117,8 +117,28 @@ def test_a_job_server_that_beam_starts_releases_the_same(release, spark_home, mo
     process = release.launch("--runner=SparkRunner", jar, "--spark_master_url=local[2]")
     err, out, code = ended(process)
     assert code == 0, err
+    assert "Traceback" not in err
     assert release.output.read_bytes() == expected
     assert out == said
+
+
+def test_a_job_that_is_done_says_nothing_of_its_workers(spark, release):
+    """Beam logs it as an error when the server of a job closes their connections."""
+    again = """if True:
+        import sys
+        from streamveil.pipelines.main import main
+        for number in range(3):
+            assert main([*sys.argv[1:], f"--output=out-{number}.csv"]) == 0
+    """
+    arguments = (one for one in release.arguments(*spark.flags) if "--output=" not in one)
+    done = subprocess.run(
+        [sys.executable, "-c", again, *arguments],
+        cwd=release.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
