@@ -2,7 +2,7 @@
 # A real Flink cluster on this machine's loopback, with Beam's job server before it.
 #
 #   flink.sh install PLACE                        fetch Flink and Beam's job server (needs Maven),
-#                                                 and run a job of Beam's
+#                                                 and run a job of Beam's (needs it in python)
 #   flink.sh start PLACE WORK [MANAGERS] [SLOTS]  a job manager, task managers and a job server
 #   flink.sh embedded PLACE WORK                  a job server that is a cluster by itself
 #   flink.sh taskmanager PLACE WORK               one more task manager; prints its name
@@ -20,7 +20,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/jvm.sh"
 
 install() { # PLACE
-  [ ! -e "$1/classes.jsa" ] || return 0
+  if is_installed "$1" "$here/flink-pom.xml"; then return; fi
   fetch "$here/flink-pom.xml" "$1"
   record "$(absolute "$1")"
 }

@@ -19,27 +19,47 @@ fetch() { # POM PLACE: the jars of a list (needs Maven)
     -DincludeScope=runtime -DoutputDirectory="$(cd "$2" && pwd)/$jars"
 }
 
-record() { # PLACE: run a job and keep the classes that it loads, as later processes read them
-  local work job_endpoint pid
+is_installed() { # PLACE POM: whether `record` has ended there, since these files were changed
+  local file
+  for file in "$2" "$here/jvm.sh" "$here/java.options"; do
+    [ "$1/classes.jsa" -nt "$file" ] || return 1
+  done
+}
+
+record() { # PLACE: run a job and archive the classes that it loads, for later processes to map
+  local work told job_endpoint pid
+  rm -f "$1/classes.jsa"
   work=$(mktemp -d)
-  eval "$(recorded=-XX:ArchiveClassesAtExit embedded "$1" "$work")"
+  told=$(recorded=yes embedded "$1" "$work")
+  eval "$told"
   pid=$(cat "$work/jobserver.pid")
   echo "some words" >"$work/words"
   python -m apache_beam.examples.wordcount --runner=PortableRunner --environment_type=LOOPBACK \
     --job_endpoint="$job_endpoint" --input="$work/words" --output="$work/counts" \
-    >"$work/job.log" 2>&1 || cat "$work/job.log" >&2
+    >"$work/job.log" 2>&1 || {
+    cat "$work/job.log" >&2
+    exit 1
+  }
   kill "$pid"
-  while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+  for _ in $(seq 300); do
+    if ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
   rm -r "$work"
 }
 
 run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the background
-  local name=$1 place=$2 work=$3 heap=$4
+  local name=$1 place=$2 work=$3 heap=$4 archive=()
   shift 4
+  if [ -n "${recorded:-}" ]; then
+    archive=("-XX:ArchiveClassesAtExit=$place/classes.jsa")
+  elif [ -e "$place/classes.jsa" ]; then
+    archive=("-XX:SharedArchiveFile=$place/classes.jsa")
+  fi
   (
     cd "$work"
     exec setsid java "-Xmx$heap" "@$here/java.options" \
-      "${recorded:--XX:SharedArchiveFile}=$place/classes.jsa" \
+      "${archive[@]}" \
       -Dorg.slf4j.simpleLogger.showDateTime=true \
       "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS" "${opens[@]}" \
       -cp "$place/$jars/*:$work/$jars" "$@" >>"$work/$name.log" 2>&1 </dev/null

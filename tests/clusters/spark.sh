@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Spark on this machine's loopback, with Beam's job server before it.
 #
-#   spark.sh install PLACE               fetch Spark and Beam's job server (needs Maven, and a JDK)
+#   spark.sh install PLACE               fetch Spark and Beam's job server (needs Maven, and a JDK),
+#                                        and run a job of Beam's (needs it in python)
 #   spark.sh embedded PLACE WORK         a job server in which Spark runs: --master=local[2]
 #   spark.sh start PLACE WORK            a master, a worker of two cores and a job server
 #   spark.sh server PLACE WORK MASTER    a job server alone, before a master that is named
@@ -17,7 +18,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export SPARK_LOCAL_IP=127.0.0.1
 
 install() { # PLACE: a worker looks for the jars of its executors in a folder called jars
-  [ ! -e "$1/classes.jsa" ] || return 0
+  if is_installed "$1" "$here/spark-pom.xml"; then return; fi
   fetch "$here/spark-pom.xml" "$1"
   ln -sfn "$jars" "$1/jars"
   # A jar that starts the job server, for --spark_job_server_jar.
