@@ -51,6 +51,7 @@ SCRIPT = HERE.parent / "tests" / "clusters" / "flink.sh"
 SECONDS_A_SLOT = 0.4
 LONGEST_LIFE = 6.0  # seconds until a kill, after the first release of the life before it
 PATIENCE = 120.0  # seconds for a stream to go on
+ENDED = ("CANCELED", "FAILED", "FINISHED")
 CHECKPOINTS = 2000  # milliseconds
 BUNDLES = 100  # milliseconds
 
@@ -133,8 +134,12 @@ class Cluster:
     @property
     def job(self) -> str:
         """The one job that has not ended."""
-        (job,) = (job for job in self.ask("/jobs")["jobs"] if job["status"] != "CANCELED")
-        return job["id"]
+        (job,) = self._going_on()
+        return job
+
+    def _going_on(self) -> list[str]:
+        jobs = self.ask("/jobs")["jobs"]
+        return [job["id"] for job in jobs if job["status"] not in ENDED]
 
     def busy(self) -> str | None:
         """The task manager that runs the job; None while nobody does."""
@@ -156,8 +161,14 @@ class Cluster:
         self._script("taskmanager", self.home, self.work)
 
     def cancel(self) -> None:
-        """Cancel the job: the job server's own cancelling does not reach a cluster."""
-        self.ask(f"/jobs/{self.job}?mode=cancel", "PATCH")
+        """Cancel what runs: the job server's own cancelling does not reach a cluster."""
+        for job in self._going_on():
+            self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
+        until = time.monotonic() + PATIENCE
+        while self._going_on():
+            if time.monotonic() > until:
+                raise RuntimeError("the job is not cancelled")
+            time.sleep(0.1)
 
 
 @dataclass
@@ -178,15 +189,16 @@ class Drill:
         pipeline = beam.Pipeline(options=cluster.options())
         pace = Pace(time.time() + 5, SECONDS_A_SLOT, self.clock)
         build(pipeline, pace, self.folder, self.settle)
-        pipeline.run()
-        for _ in range(kills):
-            self._go_on()
-            time.sleep(draw.uniform(0, LONGEST_LIFE))
-            self._kill(cluster)
-        self._go_on(slots=2 * WINDOW)
-        self.restores = cluster.restores()
-        cluster.cancel()
-        time.sleep(1)
+        try:
+            pipeline.run()
+            for _ in range(kills):
+                self._go_on()
+                time.sleep(draw.uniform(0, LONGEST_LIFE))
+                self._kill(cluster)
+            self._go_on(slots=2 * WINDOW)
+            self.restores = cluster.restores()
+        finally:
+            cluster.cancel()
 
     def _kill(self, cluster: Cluster) -> None:
         name = cluster.busy()

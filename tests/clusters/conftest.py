@@ -95,10 +95,17 @@ class Kafka:
         self.broker, self.expansion = addresses["broker"], addresses["expansion"]
 
     def stop(self, *name):
+        self.forget()
         subprocess.run([HERE / "kafka.sh", "stop", self.work / "kafka", *name], check=True)
 
     def kill(self, name):
+        self.forget()
         subprocess.run([HERE / "kafka.sh", "kill", self.work / "kafka", name], check=True)
+
+    def forget(self):
+        """Read all topics from their beginnings again: what a broker had may be gone."""
+        while self.readers:
+            self.readers.popitem()[1][0].close()
 
     def location(self, topic, settings=""):
         return f"kafka:{self.broker}/{topic}" + (f"?{settings}" if settings else "")
@@ -127,8 +134,8 @@ class Kafka:
     def producing(self, topic, rate, places):
         """Send so many events a second, each with the time of now.
 
-        Each is taken by the broker once, though the broker may be away for a while. Gives how many
-        were `sent` so far, and the `rate`, which may be changed.
+        Each is taken by the broker once, though the broker may be away for a while. Yields `sent`,
+        how many so far, and `rate`, which may be changed.
         """
         from kafka import KafkaProducer
 
@@ -167,7 +174,7 @@ class Kafka:
 
         only = TopicPartition(topic, 0)
         if topic not in self.readers:
-            consumer = KafkaConsumer(bootstrap_servers=self.broker)
+            consumer = KafkaConsumer(bootstrap_servers=self.broker, auto_offset_reset="none")
             consumer.assign([only])
             consumer.seek_to_beginning(only)
             self.readers[topic] = consumer, []
@@ -194,8 +201,6 @@ class Kafka:
     def close(self):
         for job in self.jobs:
             job.cancel()
-        for consumer, _ in self.readers.values():
-            consumer.close()
         self.stop()
 
 

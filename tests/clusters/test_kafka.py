@@ -323,7 +323,7 @@ def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
     assert len(dict(kafka.read("statistics"))) == SLOTS
 
 
-# Without a start all that was sent before the launch is late: 487 of 1,348 events in one such run.
+# Without a start all that was sent before the launch is late: 487 of 1,325 events in one such run.
 # One partition: of several, Prism lets the one that was read last move the watermark.
 def test_a_live_stream_has_its_backlog_in_time_and_outlives_its_broker(
     kafka, folder, wait_until, live_drill, capsys
