@@ -88,9 +88,9 @@ def _send_bundles_whole() -> None:
 
 
 def _list_no_packages(options: PipelineOptions) -> None:
-    """Save the second in which Beam lists this machine's packages, to compare with the workers'.
+    """Skip Beam's `pip freeze`, which takes a second, where workers are in this process.
 
-    Workers in this process have the same ones.
+    Its result is for a comparison with the packages of the workers.
     """
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
         options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")

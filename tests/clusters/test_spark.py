@@ -456,7 +456,7 @@ def test_a_job_that_is_cancelled_there(spark, release, run, meanwhile):
 def test_a_run_that_is_stopped_cancels_its_job(spark, release, run, wait_until, number, code):
     expected, _ = release.expected()
     known = spark.states()
-    # What a shell runs in the background ignores it, and so does what that starts.
+    # Background jobs of a shell ignore it, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = release.launch(*spark.flags, **LONG)
     wait_until("the job", lambda: running(spark, known))
@@ -522,7 +522,7 @@ def test_an_input_that_goes_while_the_job_starts(proxy, by_proxy, release, run):
 
 
 def test_artifacts_that_the_job_server_cannot_keep(spark, release, run):
-    """Workers in this process are sent none."""
+    """Workers in this process are sent none, so these are elsewhere."""
     elsewhere = ("--environment_type=EXTERNAL", "--environment_config=127.0.0.1:9")
     folder, away = spark.work / "artifacts", spark.work / "away"
     if folder.exists():
