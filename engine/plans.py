@@ -1,4 +1,4 @@
-"""A plan of any kind, for type checkers: at run time this imports none of them."""
+"""Plans of several kinds, for type checkers: at run time this imports none of them."""
 
 from __future__ import annotations
 
@@ -10,4 +10,6 @@ if TYPE_CHECKING:
     from streamveil.engine.stream.local_plan import LocalPlan
     from streamveil.engine.stream.query_plan import QueryPlan
 
-    Plan: TypeAlias = HistogramPlan | LocalPlan | QueryPlan | RecordsPlan
+    UserPlan: TypeAlias = HistogramPlan | LocalPlan | QueryPlan
+    """A plan that protects users."""
+    Plan: TypeAlias = UserPlan | RecordsPlan

@@ -10,7 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from streamveil.engine.encode.dead_letters import column_of, losses_of
 from streamveil.engine.encode.event_mapper import Columns, EventMapper
 from streamveil.engine.encode.times import to_micros
 from streamveil.engine.plan_kinds import PlanKind
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.engine.stream.release_slots import refuse_gap
 from streamveil.io import CsvDialect, is_endless, read_events
 from streamveil.io.events import file_outputs
@@ -42,6 +39,12 @@ from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.logs import tell
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.local_plan import LocalPlan
+    from streamveil.engine.stream.query_plan import QueryPlan
 
 SAMPLE = 10_000
 _SHOWN = 3
@@ -70,7 +73,7 @@ class _Sample:
 
     def refusal(
         self,
-        plan: HistogramPlan | LocalPlan | QueryPlan,
+        plan: UserPlan,
         mapped: EventTally,
         slots: Sequence[int],
         state: str | None,

@@ -25,10 +25,7 @@ from streamveil.engine import metrics
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.engine.encode.passes import Pass
 from streamveil.engine.plan_kinds import PlanKind
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.noise_keys import SameKey
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
@@ -92,6 +89,9 @@ from streamveil.pipelines.values import (
 )
 
 if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.local_plan import LocalPlan
     from streamveil.io import Inbox, Outbox
 
 _LOGGER = logging.getLogger("streamveil")
@@ -178,7 +178,7 @@ class Follow:
     outputs: Mapping[str, str]
     """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the names that the user
     gave."""
-    plan: HistogramPlan | LocalPlan | QueryPlan
+    plan: UserPlan
     """For the whole stream."""
     following: Following
     folder: StateFolder

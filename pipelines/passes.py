@@ -15,9 +15,6 @@ import pyarrow as pa
 from streamveil.engine.encode.passes import WAITING_SCHEMA, Pass, PassSplit
 from streamveil.engine.messages import LEDGER, REJECTED, REVISIONS, STATE, WAITING, Output
 from streamveil.engine.plan_kinds import PlanKind
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import (
     LAYOUTS,
     UNREADABLE,
@@ -38,6 +35,7 @@ from streamveil.pipelines.result_forms import forms_of
 from streamveil.pipelines.summary import Summary
 
 if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
     from streamveil.io import ReadPubSubEvents
 
 _STATE = "state.parquet"
@@ -63,7 +61,7 @@ class PassJob:
     """What one pass reads, releases and writes."""
 
     due: Pass
-    plan: HistogramPlan | LocalPlan | QueryPlan
+    plan: UserPlan
     """For the whole stream."""
     fresh: Sequence[str]
     """Files that no pass has read."""
@@ -139,7 +137,7 @@ class PassJob:
         """Whether the stream ends with this pass."""
         return self.due.last_slot == self.plan.last_slot
 
-    def _plan_of_pass(self) -> HistogramPlan | LocalPlan | QueryPlan:
+    def _plan_of_pass(self) -> UserPlan:
         whole, due = self.plan, self.due
         registry = whole.registry
         if self.users is not None:

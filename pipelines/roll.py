@@ -6,15 +6,13 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.drivers import is_joined
-from streamveil.engine.stream.histogram_plan import HistogramPlan
-from streamveil.engine.stream.local_plan import LocalPlan
 from streamveil.engine.stream.played_devices import PopulationMoves
-from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.presence.choice import Auto
@@ -22,8 +20,8 @@ from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 
-Plan = HistogramPlan | LocalPlan | QueryPlan
-"""A plan that protects users."""
+if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Roll:
     @classmethod
     def of(
         cls,
-        plan: Plan,
+        plan: UserPlan,
         before: UserTable | None,
         resume: bytes | None,
         changing: bool,
@@ -115,7 +113,7 @@ class Roll:
         users = dataclasses.replace(self.users, longest_window=longest_window)
         return dataclasses.replace(self, users=users)
 
-    def plan_of(self, plan: Plan, noise_key: Callable[[], bytes | NoiseKeys]) -> Plan:
+    def plan_of(self, plan: UserPlan, noise_key: Callable[[], bytes | NoiseKeys]) -> UserPlan:
         """The same over the registry that the stream began with."""
         if self.users is None:
             return dataclasses.replace(plan, noise_key=noise_key)
