@@ -134,10 +134,10 @@ class Cluster:
     @property
     def job(self) -> str:
         """The one job that has not ended."""
-        (job,) = self._going_on()
+        (job,) = self._running_jobs()
         return job
 
-    def _going_on(self) -> list[str]:
+    def _running_jobs(self) -> list[str]:
         jobs = self.ask("/jobs")["jobs"]
         return [job["id"] for job in jobs if job["status"] not in ENDED]
 
@@ -161,11 +161,11 @@ class Cluster:
         self._script("taskmanager", self.home, self.work)
 
     def cancel(self) -> None:
-        """Cancel what runs: the job server's own cancelling does not reach a cluster."""
-        for job in self._going_on():
+        """Cancel every running job; the job server's own cancelling does not reach a cluster."""
+        for job in self._running_jobs():
             self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
         until = time.monotonic() + PATIENCE
-        while self._going_on():
+        while self._running_jobs():
             if time.monotonic() > until:
                 raise RuntimeError("the job is not cancelled")
             time.sleep(0.1)
@@ -267,21 +267,6 @@ class Drill:
             self.faults.append(fault)
 
 
-def run_drill(
-    home: Path,
-    folder: Path,
-    kills: int,
-    seed: int,
-    clock: bool = False,
-    settle: str | None = None,
-) -> Drill:
-    """Start a cluster, run the drill on it, stop it."""
-    drill = Drill(folder, clock, settle)
-    with Cluster.started(home, folder / "cluster") as cluster:
-        drill.run(cluster, kills, random.Random(seed))
-    return drill
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--flink_home", required=True, help="what flink.sh install filled")
@@ -294,14 +279,9 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(given.folder or temporary) / "drill"
-        drill = run_drill(
-            Path(given.flink_home).resolve(),
-            folder,
-            given.kills,
-            given.seed,
-            given.watermark == "clock",
-            given.settle,
-        )
+        drill = Drill(folder, given.watermark == "clock", given.settle)
+        with Cluster.started(Path(given.flink_home).resolve(), folder / "cluster") as cluster:
+            drill.run(cluster, given.kills, random.Random(given.seed))
         figures = drill.check()
     print(f"in {time.monotonic() - began:.0f} s:", end=" ")
     return tell(figures, drill.faults)

@@ -27,11 +27,11 @@ is_installed() { # PLACE POM: whether `record` has ended there, since these file
 }
 
 record() { # PLACE: run a job and archive the classes that it loads, for later processes to map
-  local work told job_endpoint pid
+  local work endpoints job_endpoint pid
   rm -f "$1/classes.jsa"
   work=$(mktemp -d)
-  told=$(recorded=yes embedded "$1" "$work")
-  eval "$told"
+  endpoints=$(recorded=yes embedded "$1" "$work")
+  eval "$endpoints"
   pid=$(cat "$work/jobserver.pid")
   echo "some words" >"$work/words"
   python -m apache_beam.examples.wordcount --runner=PortableRunner --environment_type=LOOPBACK \

@@ -165,19 +165,19 @@ def test_a_watched_folder_is_released_as_its_files_are(streamed, job, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def drilled(flink_drill, flink_home, tmp_path_factory):
+def drill_cluster(flink_drill, flink_home, tmp_path_factory):
     """A cluster on which one drill runs after another."""
-    with flink_drill.Cluster.started(flink_home, tmp_path_factory.mktemp("drilled")) as cluster:
+    with flink_drill.Cluster.started(flink_home, tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 
 # By the clock other events are in time after a restart, so slots wait for checkpoints.
 @pytest.mark.parametrize(("clock", "settle"), [(False, None), (True, "500ms")])
 def test_a_killed_task_manager_loses_and_doubles_nothing(
-    flink_drill, drilled, tmp_path, clock, settle
+    flink_drill, drill_cluster, tmp_path, clock, settle
 ):
     killed = flink_drill.Drill(tmp_path, clock, settle)
-    killed.run(drilled, 1, random.Random(1))
+    killed.run(drill_cluster, 1, random.Random(1))
     figures = killed.check()
     assert killed.faults == []
     assert figures["kills"] == figures["restores"] == 1
