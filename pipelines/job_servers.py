@@ -61,8 +61,8 @@ _WORKERS = {
 _NOT_STARTED = re.compile(
     r"java\.io\.IOException: ((?:Received exit code|Cannot run program|error=\d+).+)", re.DOTALL
 )
-# What a job server says to the workers of a job that has ended, and threads of theirs, by the
-# beginnings of their names, that Beam lets fail of it.
+# The error with which a job server closes the connections of workers when their job has ended, and
+# the prefixes of the names of the worker threads that raise it.
 _HANGING_UP = "Multiplexer hanging up"
 _THREADS = ("run_worker_", "read_grpc_client_inputs")
 _WORKER_LOG = logging.getLogger("apache_beam.runners.worker.data_plane")
@@ -311,24 +311,24 @@ def _cancelled_at_an_interrupt(job: _SubmittedJob) -> Iterator[None]:
 
 @contextmanager
 def _workers_ending_quietly() -> Iterator[None]:
-    """Hold back tracebacks of workers in this process whose job has ended, however it did.
+    """Suppress tracebacks of workers in this process when their job has ended, well or badly.
 
-    Beam 2.77.0 logs it as an error when the job server closes their connections, after a job that
-    is done too.
+    Beam 2.77.0 logs an error when the job server closes their connections, even after a job that
+    succeeded.
     """
 
-    def hangs_up(error: BaseException | None) -> bool:
+    def is_closing(error: BaseException | None) -> bool:
         return isinstance(error, grpc.Call) and error.details() == _HANGING_UP
 
-    def is_news(record: logging.LogRecord) -> bool:
-        return not (record.exc_info and hangs_up(record.exc_info[1]))
+    def is_unexpected(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and is_closing(record.exc_info[1]))
 
     def report(failed: threading.ExceptHookArgs) -> None:
-        if not hangs_up(failed.exc_value):
+        if not is_closing(failed.exc_value):
             usual(failed)
 
     usual, threading.excepthook = threading.excepthook, report
-    _WORKER_LOG.addFilter(is_news)
+    _WORKER_LOG.addFilter(is_unexpected)
     try:
         yield
         for thread in threading.enumerate():
@@ -336,7 +336,7 @@ def _workers_ending_quietly() -> Iterator[None]:
                 thread.join(1.0)
     finally:
         threading.excepthook = usual
-        _WORKER_LOG.removeFilter(is_news)
+        _WORKER_LOG.removeFilter(is_unexpected)
 
 
 def followed(result: Any, options: PipelineOptions) -> Any:

@@ -63,7 +63,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     _send_bundles_whole()
-    _list_no_packages(pipeline.options)
+    _skip_package_listing(pipeline.options)
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
@@ -87,10 +87,10 @@ def _send_bundles_whole() -> None:
     worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
-def _list_no_packages(options: PipelineOptions) -> None:
-    """Skip Beam's `pip freeze`, which takes a second, where workers are in this process.
+def _skip_package_listing(options: PipelineOptions) -> None:
+    """Skip Beam's `pip freeze`, which takes a second, when workers run in this process.
 
-    Its result is for a comparison with the packages of the workers.
+    Its result is compared with the packages of the workers.
     """
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
         options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")

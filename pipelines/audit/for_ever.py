@@ -249,15 +249,15 @@ class AuditForEver:
     def _live(self, counts: Integers, name: str) -> list[SlotRelease]:
         """Release all slots of a life. Raises BudgetExceeded when the filter refuses."""
         key = digest(b"audit", b"%d" % self._seed, name.encode())
-        stream, told = RunningStream(self._machine, key), []
+        stream, releases = RunningStream(self._machine, key), []
         for slot, row in enumerate(counts):
             check_clock()
-            told.append(stream.release(slot, row[None]))
-        self.slots += len(told)
-        spent = np.stack([one.spent for one in told])
+            releases.append(stream.release(slot, row[None]))
+        self.slots += len(releases)
+        spent = np.stack([one.spent for one in releases])
         budget = self._population.requirements.budgets[0]
         self.overspent = max(self.overspent, int(spent.sum()) / int(budget))
-        return told
+        return releases
 
     # ---- worst cases ------------------------------------------------------------------------
 

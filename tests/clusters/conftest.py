@@ -103,7 +103,7 @@ class Kafka:
         subprocess.run([HERE / "kafka.sh", "kill", self.work / "kafka", name], check=True)
 
     def forget(self):
-        """Read all topics from their beginnings again: what a broker had may be gone."""
+        """Read topics from the beginning again, since a restarted broker may have lost records."""
         while self.readers:
             self.readers.popitem()[1][0].close()
 
@@ -132,10 +132,10 @@ class Kafka:
 
     @contextmanager
     def producing(self, topic, rate, places):
-        """Send so many events a second, each with the time of now.
+        """Send `rate` events a second, each with the current time.
 
-        Each is taken by the broker once, though the broker may be away for a while. Yields `sent`,
-        how many so far, and `rate`, which may be changed.
+        The broker takes each event once, even if it is away for a while. Yields an object with
+        `sent`, the number so far, and `rate`, which may be changed.
         """
         from kafka import KafkaProducer
 

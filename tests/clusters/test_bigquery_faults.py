@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 TABLE, RELEASES = "a-project.stats.trips", "a-project.stats.releases"
 INPUT = f"bigquery:{TABLE}"
-# The command in a process of its own, in which Beam's client asks the server at the first argument.
+# Runs the command in a new process whose BigQuery client connects to the server in argument 1.
 STREAM = """
 import sys
 from apache_beam.io.gcp.internal.clients.bigquery import BigqueryV2

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 DAY = 86_400_000_000
 LONG = {"end": "1990-01-01"}
-"""So many slots that a job is at work for ten seconds: what a test does meanwhile is in time."""
+"""Enough slots for a job to run for ten seconds, so that a test can interfere while it runs."""
 
 
 class Release:
@@ -123,7 +123,7 @@ def test_a_job_server_that_beam_starts_releases_the_same(release, spark_home, mo
 
 
 def test_a_job_that_is_done_says_nothing_of_its_workers(spark, release):
-    """Beam logs it as an error when the server of a job closes their connections."""
+    """Beam logs an error when the job server closes the connections of workers."""
     again = """if True:
         import sys
         from streamveil.pipelines.main import main

@@ -15,7 +15,7 @@ from tests.clusters.tcp_proxy import TcpProxy
 VERSION = "projects/a-project/secrets/noise/versions/3"
 HOST = "127.0.0.1"
 SERVICE = "google.cloud.secretmanager.v1.SecretManagerService"
-# The command in a process of its own, whose client asks the server at the first argument.
+# Runs the command in a new process whose client connects to the server in argument 1.
 COMMAND = """
 import functools, sys
 from google.cloud import secretmanager

@@ -598,17 +598,17 @@ NO_PIP = "disable_logging_submission_environment"  # saves a listing of all pack
 
 @pytest.mark.parametrize(("workers", "listed"), [("LOOPBACK", False), ("DOCKER", True)])
 def test_packages_are_listed_for_workers_elsewhere_alone(monkeypatch, workers, listed):
-    asked = []
+    experiments = []
 
     def start(pipeline):
-        asked.extend(pipeline.options.view_as(DebugOptions).experiments or [])
+        experiments.extend(pipeline.options.view_as(DebugOptions).experiments or [])
         raise MachineFault("not started")
 
     monkeypatch.setattr(launch, "started", start)
     given = PipelineOptions([f"--environment_type={workers}"])
     with pytest.raises(MachineFault):
         launch.run(lambda pipeline: None, given, "test")
-    assert (NO_PIP not in asked) == listed
+    assert (NO_PIP not in experiments) == listed
 
 
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PrismRunner"])
