@@ -1,7 +1,8 @@
 """Private statistics of event streams under personal w-event requirements.
 
-`import streamveil as sv`: what is used most has a name here, which is imported when it is first
-asked for. The rest is in `streamveil.mechanisms`, `streamveil.transforms` and `streamveil.io`.
+`import streamveil as sv` gives you the names that you need most. Other names are in the packages
+`streamveil.mechanisms`, `streamveil.transforms` and `streamveil.io`. A name is imported when you
+first use it, so a program loads only what it needs.
 """
 
 from importlib import import_module
@@ -20,15 +21,26 @@ if TYPE_CHECKING:
         Slots,
         simulate,
     )
-    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+    from streamveil.mechanisms.queries.builders import (
+        count,
+        distinct,
+        mean,
+        quantiles,
+        stddev,
+        sum,  # the builder of this name; the built-in function is not used here
+        top,
+        variance,
+    )
+    from streamveil.mechanisms.queries.conditions import where
+    from streamveil.mechanisms.queries.queries import Query, QuerySet
     from streamveil.pipelines.in_memory.functions import (
-        answers,
         collect,
         evaluate,
         per_record,
         release,
     )
-    from streamveil.transforms import Columns, PrivateAnswers, PrivateHistograms
+    from streamveil.pipelines.in_memory.run_options import RunOptions
+    from streamveil.transforms import Columns, PrivateQueries
 
 __version__ = "0.1.0"
 
@@ -39,33 +51,47 @@ __all__ = [
     "Edges",
     "Grid",
     "InputLost",
-    "Portfolio",
-    "PrivateAnswers",
-    "PrivateHistograms",
-    "Question",
+    "PrivateQueries",
+    "Query",
+    "QuerySet",
     "ReadEvents",
     "Registry",
     "Requirement",
+    "RunOptions",
     "Slots",
     "WriteReleases",
     "__version__",
-    "answers",
     "collect",
+    "count",
+    "distinct",
     "evaluate",
+    "mean",
     "per_record",
+    "quantiles",
     "read_requirements",
     "release",
     "simulate",
+    "stddev",
+    "sum",
+    "top",
+    "variance",
+    "where",
 ]
 
 _HOME = {
     **dict.fromkeys(
-        ("answers", "collect", "evaluate", "per_record", "release"),
+        ("collect", "evaluate", "per_record", "release"),
         "streamveil.pipelines.in_memory.functions",
     ),
+    "RunOptions": "streamveil.pipelines.in_memory.run_options",
     **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
-    **dict.fromkeys(("Portfolio", "Question"), "streamveil.mechanisms.portfolio.questions"),
-    **dict.fromkeys(("Columns", "PrivateAnswers", "PrivateHistograms"), "streamveil.transforms"),
+    **dict.fromkeys(
+        ("count", "distinct", "mean", "quantiles", "stddev", "sum", "top", "variance"),
+        "streamveil.mechanisms.queries.builders",
+    ),
+    "where": "streamveil.mechanisms.queries.conditions",
+    **dict.fromkeys(("QuerySet", "Query"), "streamveil.mechanisms.queries.queries"),
+    **dict.fromkeys(("Columns", "PrivateQueries"), "streamveil.transforms"),
 }
 """Where a name is defined; all others are in `streamveil.mechanisms`."""
 

@@ -1,10 +1,11 @@
-"""Pages of the site that are not in docs/: those of the root, and the API, a page for each package.
+"""Pages that are not in docs/: those of the root, all options, and the public names of Python.
 
-A hook of mkdocs. Nothing here lists a module or a decision: what is in the folders is shown.
+A hook of mkdocs. The navigation lists what is in the folders, so a new page appears by itself.
+The reference of Python has a page for each package that offers names, and public names only.
 """
 
-import ast
 import re
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
@@ -13,6 +14,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from public_names import PACKAGES, TYPES, docstring_of, offered, package_docstring
+
+from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.help import reference
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,10 +31,9 @@ FROM_REPOSITORY = {
 }
 TO_SITE = {source: page for page, source in FROM_REPOSITORY.items()}
 
-HOUSES = ("mechanisms", "engine", "transforms", "io", "pipelines")
-
 _LINK = re.compile(r"(\]\()([^):#]+)((?:#[^)]*)?\))")
 _PAGE_IN_HTML = re.compile(r'href="([^":#]+\.md)((?:#[^"]*)?)"')
+_ROLE = re.compile(r":[a-z]+:`[~.]?([^`]+)`")
 _MARKED_FENCE = re.compile(r"^(```\w+) \w+$", re.MULTILINE)
 
 
@@ -44,8 +48,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for page, source in FROM_REPOSITORY.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
-    for package in (Path(), *(one for house in HOUSES for one in _packages(house))):
+    for package in PACKAGES:
         files.append(File.generated(config, _api_page(package), content=_api(package)))
+    files.append(
+        File.generated(config, "reference/options.md", content=reference(COMMANDS.values()))
+    )
     return files
 
 
@@ -64,8 +71,15 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, *, page: Page, files: Files, **_: Any) -> str:
-    """Lead links of a notebook to pages of the site, which mkdocs does for Markdown alone."""
+    """Shorten the contents of a page of the API; lead links of a notebook to pages of the site.
+
+    mkdocs does the latter for Markdown alone.
+    """
     here = page.file
+    if here.src_uri.startswith("api/"):
+        for title in page.toc:
+            for name in title.children:
+                name.children = []
     if not here.src_uri.endswith(".ipynb"):
         return html
 
@@ -85,70 +99,56 @@ def _expanded(entry: Any) -> Any:
     if isinstance(entry, list):
         lists = [_expanded(one) for one in entry]
         return [page for one in lists for page in (one if isinstance(one, list) else [one])]
-    if entry == "reference/":
-        return [{"streamveil": _api_page(Path())}, *map(_api_pages, HOUSES)]
+    if entry == "api/":
+        return [{_api_title(package): _api_page(package)} for package in PACKAGES]
     if entry.endswith("/"):
         folder = ROOT / "docs" / entry
         return sorted(f"{entry}{file.name}" for file in folder.glob("[!_]*.*"))
     return entry
 
 
-def _api_pages(house: str) -> dict[str, Any]:
-    titles = {one: ".".join(one.parts[1:]) or house for one in _packages(house)}
-    return {house: [{title: _api_page(one)} for one, title in titles.items()]}
+def _api_title(package: str) -> str:
+    return "streamveil" if package == "." else f"streamveil.{package}"
 
 
-def _packages(house: str) -> list[Path]:
-    """Folders of the packages in a top-level folder, relative to the root."""
-    inits = (ROOT / house).rglob("__init__.py")
-    return sorted(init.parent.relative_to(ROOT) for init in inits)
+def _api_page(package: str) -> str:
+    return f"api/{_api_title(package)}.md"
 
 
-def _api_page(package: Path) -> str:
-    return f"reference/{'/'.join(package.parts) or 'streamveil'}.md"
+def _api(package: str) -> str:
+    """The page of a package: a table of the names that it offers, then the reference of each.
+
+    A name that streamveil offers too is on the page of streamveil alone.
+    """
+    title = _api_title(package)
+    on_first_page = {name for name, _ in offered(PACKAGES[0])} if package != PACKAGES[0] else set()
+    names = [(name, title, home) for name, home in offered(package)]
+    parts = [f"# {title}", "", package_docstring(package), ""]
+    parts += _table("name", names, on_first_page)
+    if package == PACKAGES[0]:
+        types = [
+            (name, ".".join(("streamveil", *Path(module).with_suffix("").parts)), ROOT / module)
+            for module, some in TYPES.items()
+            for name in some
+        ]
+        parts += ["", "Types of arguments and results:", "", *_table("type", types)]
+        names += types
+    parts += [f"\n::: {path}.{name}" for name, path, _ in names if name not in on_first_page]
+    return "\n".join(parts)
 
 
-def _api(package: Path) -> str:
-    """The page of a package: what it says of itself, the names it offers, then every module."""
-    name = ".".join(("streamveil", *package.parts))
-    modules = sorted(file.stem for file in (ROOT / package).glob("[!_]*.py"))
-    entries = [f"# {name}\n\n::: {name}\n    options:\n      members: false\n"]
-    if offered := [_linked(package, name) for name in _imported(package)]:
-        entries.append("Import from here: " + ", ".join(offered) + ".\n")
-    entries += [f"## {module}\n\n::: {name}.{module}\n" for module in modules]
-    return "\n".join(entries)
-
-
-def _linked(package: Path, name: str) -> str:
-    """A link to where a name is documented that a package offers."""
-    *folders, module = _home(package, name).parts
-    page = relpath(_api_page(Path(*folders)), PurePosixPath(_api_page(package)).parent)
-    return f"[`{name}`]({page}#{module})"
-
-
-def _home(module: Path, name: str) -> Path:
-    """The module that defines a name, relative to the root, however packages hand it on."""
-    if not (ROOT / module / "__init__.py").exists():
-        return module
-    return _home(_imported(module)[name], name)
-
-
-def _imported(package: Path) -> dict[str, Path]:
-    """Names that a package imports to be imported from it, and the module of each."""
-    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
-    offered = _all(tree)
-    return {
-        alias.name: Path(*node.module.split(".")[1:])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("streamveil.")
-        for alias in node.names
-        if alias.name in offered
-    }
-
-
-def _all(tree: ast.Module) -> list[str]:
-    """The `__all__` of a module."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
-    return []
+def _table(
+    head: str, names: list[tuple[str, str, Path]], on_first_page: Collection[str] = ()
+) -> list[str]:
+    """A table of names: each leads to its reference, with the first line of its docstring."""
+    rows = [f"| {head} | what it is |", "|---|---|"]
+    for name, path, home in names:
+        page, path = (
+            (PurePosixPath(_api_page(PACKAGES[0])).name, "streamveil")
+            if name in on_first_page
+            else ("", path)
+        )
+        meaning = _ROLE.sub(r"`\1`", docstring_of(home, name)[0].partition("\n\n")[0])
+        meaning = " ".join(meaning.split()).replace("|", "\\|")
+        rows.append(f"| [`{name}`]({page}#{path}.{name}) | {meaning} |")
+    return rows

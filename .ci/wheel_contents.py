@@ -19,7 +19,11 @@ def wanted() -> set[str]:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    inside = (name for name in listed if name in ("__init__.py", "py.typed") or _housed(name))
+    inside = (
+        name
+        for name in listed
+        if name in ("__init__.py", "__main__.py", "py.typed") or _housed(name)
+    )
     return {f"streamveil/{name}" for name in inside}
 
 

@@ -56,7 +56,7 @@ def run(task):
 
     from streamveil.mechanisms.core.tidy import interval
     from streamveil.mechanisms.simulation import simulate
-    from streamveil.pipelines.evaluation.comparison import noise_key
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
 
     name, mechanism, seed, slots, revise = task
     stream, *asked = source(name)
@@ -96,7 +96,7 @@ def run(task):
 def slot_costs(bins, slots):
     """(CPU ms a slot, bytes of the state) of `adaptive` on a city of so many places."""
     from streamveil.mechanisms import NoiseSource, ReleaseStream, mechanism
-    from streamveil.pipelines.evaluation.comparison import noise_key
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
     from streamveil.pipelines.evaluation.sources import Synthetic
 
     places = Synthetic({100: "city", 10_000: "city-10000"}[bins], USERS, slots)

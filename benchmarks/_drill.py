@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamveil.io.releases import release_json
+from streamveil.io.jsonlines import json_text
+from streamveil.io.releases import release_row
 from streamveil.mechanisms.core.records import LedgerEntry, Release
 
 
@@ -16,7 +17,7 @@ def keep(release: Release, folder: str) -> None:
     """Keep what a sink is given as a file, every time that it is."""
     path = Path(folder, f"{release.slot:012}-{uuid.uuid4().hex}.json")
     part = path.with_suffix(".part")
-    part.write_bytes(release_json(release))
+    part.write_bytes(json_text(release_row(release)).encode())
     part.rename(path)
 
 

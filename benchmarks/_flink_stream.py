@@ -18,9 +18,10 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from streamveil.io import WriteReleasesToFolder
+from streamveil.io import WriteReleasesToFolder, release_messages
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.transforms import Columns, Outputs, PrivateHistograms
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms, QueryOutputs
 
 SECOND = 1_000_000
 BINS = tuple("abcdef")
@@ -129,7 +130,7 @@ def released(
     last_slot: int | None = None,
     heartbeat: beam.PTransform | None = None,
     settle: str | None = None,
-) -> Outputs:
+) -> QueryOutputs:
     """The same release of the same events, whatever runs it."""
     return batches | PrivateHistograms(
         registry=Registry.of(dict.fromkeys(USERS, (WINDOW, EPSILON))),
@@ -151,10 +152,11 @@ def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None)
     read = beam.FlatMap(arrived, pace) if pace.clock else beam.Map(events_of)
     batches = slots | "Batches" >> read.with_output_types(pa.RecordBatch)
     found = released(batches, heartbeat=Paced(pace), settle=settle)
-    _ = found.releases | "See" >> beam.Map(keep, str(folder / "seen"))
+    _ = found.results | "See" >> beam.Map(keep, str(folder / "seen"))
     _ = found.ledger | "SeeCosts" >> beam.Map(keep_cost, str(folder / "seen"))
     if settle or not pace.clock:
-        _ = found.releases | WriteReleasesToFolder(str(folder / "releases"))
+        messages = release_messages(BINS, layout="rows")  # as `keep` has them
+        _ = found.results | WriteReleasesToFolder(str(folder / "releases"), messages=messages)
 
 
 def reference(last_slot: int, path: str, costs: str | None = None) -> None:
@@ -170,6 +172,6 @@ def reference(last_slot: int, path: str, costs: str | None = None) -> None:
         slots = pipeline | beam.Create(range(last_slot + 1))
         batches = slots | beam.Map(events_of).with_output_types(pa.RecordBatch)
         found = released(batches, last_slot)
-        _ = found.releases | WriteReleases(path)
+        _ = found.results | WriteReleases(path, layout="rows")
         if costs:
             _ = found.ledger | beam.Map(keep_cost, costs)

@@ -49,7 +49,7 @@ def _flights(random: np.random.Generator, slots: int) -> Iterator[Floats]:
 @functools.cache
 def _of_flights() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
     """Aircraft, day and delay of each flight."""
-    from streamveil.pipelines import flights
+    from streamveil.pipelines.sample_data import flights
 
     table = flights._columns("year", "month", "day", flights.USER, flights.DELAY)
     table = table.filter(table[flights.USER].is_valid()).drop_null()

@@ -1,4 +1,4 @@
-"""Streams as visits of single users, and what limits on presence make of them.
+"""Streams as visits of single users, and what participation limits make of them.
 
 A visit is a user's one event in a slot. Streams have numbers that the same seed gives again; of the
 flights only the noise differs.
@@ -103,7 +103,7 @@ def _present(share: float, seed: int, slots: int) -> Visits:
 def _films(bins: int, seed: int, slots: int) -> Visits:
     """Users who come for a few days and go, as in the public data of MovieLens."""
     from streamveil.mechanisms.core.records import Requirement
-    from streamveil.pipelines.evaluation.streams import visitors
+    from streamveil.pipelines.sample_data.streams import visitors
 
     drawn = list(visitors(943, slots, np.random.default_rng([seed, bins]), bins=bins))
     users, places = (np.concatenate(each) for each in zip(*drawn, strict=True))
@@ -116,7 +116,7 @@ def _films(bins: int, seed: int, slots: int) -> Visits:
 def _flights(hourly: bool, slots: int | None) -> Visits:
     """Aircraft that leave New York, once in a slot at most, with the requirements of the demo."""
     from streamveil.mechanisms.core.records import Requirement
-    from streamveil.pipelines import flights
+    from streamveil.pipelines.sample_data import flights
 
     table = flights.read_flights()
     table = table.filter(table[flights.USER].is_valid())

@@ -1,4 +1,4 @@
-"""How often intervals of 90 % of the figures of a portfolio hold the truth, and errors of figures.
+"""How often intervals of 90 % of the figures of a query set hold the truth, and errors of figures.
 
 python benchmarks/coverage.py
 
@@ -82,8 +82,8 @@ def run(name: str, epsilon: float, seed: int, slots: int | None) -> dict[str, An
 
     import streamveil as sv
     from streamveil.mechanisms.core.records import Requirement
-    from streamveil.mechanisms.portfolio import statistics as asked
-    from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
+    from streamveil.mechanisms.queries import statistics as asked
+    from streamveil.mechanisms.queries.simulated import answers_of, simulate_query_set
 
     stream = STREAMS[name]
     several = min(slots or stream.slots, stream.slots)
@@ -109,17 +109,17 @@ def run(name: str, epsilon: float, seed: int, slots: int | None) -> dict[str, An
             np.bincount(alike[0].steps(one), minlength=len(alike[0].weights)) @ alike[0].weights
             for one in numbers
         ]
-        question = sv.Question("asked", statistic=alike[0])
-        released = simulate_portfolio(
-            sv.Portfolio(base=sv.Slots.of("1h"), questions=[question]),
+        query = sv.Query("asked", statistic=alike[0])
+        released = simulate_query_set(
+            sv.QuerySet(base=sv.Slots.of("1h"), queries=[query]),
             {"asked": np.array(cells, np.int64)[:, None]},
             [Requirement(stream.window, epsilon)],
             [stream.people],
             np.random.default_rng([seed, 99]).bytes(32),
         ).releases["asked"]
         for statistic in alike:
-            question = sv.Question("asked", statistic=statistic)
-            told = list(answers_of(question, released))[FIRST:]
+            query = sv.Query("asked", statistic=statistic)
+            told = list(answers_of(query, released))[FIRST:]
             for place, output in enumerate(statistic.outputs):
                 low, high, value = (
                     np.array([getattr(one, end)[0, place] for one in told])

@@ -20,7 +20,7 @@ WINDOW, EPSILON, LOWER, UPPER = 24, 1.0, -30.0, 180.0
 EDGES = (-30, -5, 5, 15, 30, 60, 120, 180)
 MECHANISMS = ("adaptive", "adaptive:cycle=auto")
 FIGURES = {
-    "mean": {"statistic": "mean", "lower": LOWER, "upper": UPPER},
+    "mean": {"statistic": "mean", "bounds": [LOWER, UPPER]},
     "p95": {"statistic": "quantiles", "edges": list(EDGES), "quantiles": [0.95]},
 }
 MUST = 5
@@ -103,21 +103,21 @@ def run_errors(
     import numpy as np
 
     from streamveil.mechanisms.core.budgets import Requirements
-    from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
-    from streamveil.pipelines.evaluation.comparison import noise_key
+    from streamveil.mechanisms.queries.simulated import answers_of, simulate_query_set
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
 
     alike = _alike(name, mechanism, days, seed)
-    (question,) = alike.portfolio.questions
+    (query,) = alike.query_set.queries
     _, hours, numbers = _events(alike, seed)
     by_hour = [numbers[hours == hour] for hour in range(alike.length)]
     known = np.array([len(one) > 0 for one in by_hour])
     true = np.array([_figure(name, one) for one in by_hour])[known]
-    counts, requirements = alike.counts(question, seed), Requirements(alike.requirements)
-    done = simulate_portfolio(
-        *(alike.portfolio, {"q": counts}, requirements, alike.sizes, noise_key(seed)),
+    counts, requirements = alike.counts(query, seed), Requirements(alike.requirements)
+    done = simulate_query_set(
+        *(alike.query_set, {"q": counts}, requirements, alike.sizes, noise_key(seed)),
         shares=requirements.budgets[None],
     )
-    ours = np.array([one.values[0, 0] for one in answers_of(question, done.releases["q"])])
+    ours = np.array([one.values[0, 0] for one in answers_of(query, done.releases["q"])])
     # Where nothing is known yet, the middle is as good as anything.
     ours = np.where(np.isfinite(ours), ours, (LOWER + UPPER) / 2)[known]
     told = np.load(theirs) if theirs else _by_formula(name, hours, numbers, alike.length, seed)
@@ -131,21 +131,21 @@ def run_errors(
 
 
 def _alike(name: str, mechanism: str, days: int, seed: int) -> Any:
-    """The flights with one question, everybody with the same requirement."""
+    """The flights with one query, everybody with the same requirement."""
     from dataclasses import replace
 
     import numpy as np
-    from _portfolios import stream
+    from _query_sets import stream
 
     from streamveil.mechanisms.core.records import Requirement
 
     flights = stream("flights", seed, days)
-    hourly = {"name": "q", "column": "dep_delay", "mechanism": mechanism, **FIGURES[name]}
+    hourly = {"name": "q", "of": "dep_delay", "mechanism": mechanism, **FIGURES[name]}
     return replace(
         flights,
         class_of=np.zeros_like(flights.class_of),
         requirements=(Requirement(WINDOW, EPSILON),),
-        asked={"base_slot": "1h", "questions": [hourly]},
+        asked={"slot": "1h", "queries": [hourly]},
     )
 
 
@@ -153,7 +153,7 @@ def _events(alike: Any, seed: int) -> tuple[Any, Any, Any]:
     """Users, hours and clipped numbers of the events that count."""
     import numpy as np
 
-    some, hours, _ = alike.bounded(alike.portfolio.questions[0], seed)
+    some, hours, _ = alike.bounded(alike.query_set.queries[0], seed)
     numbers = np.clip(alike.columns["dep_delay"][some], LOWER, UPPER)
     return alike.users[some], hours[some], numbers
 

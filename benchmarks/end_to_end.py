@@ -81,7 +81,9 @@ class Bench:
         """The requirements of so many users."""
         return self.folder / f"requirements-{users}.parquet"
 
-    def streamveil(self, events: int, users: int, ordered: bool = True) -> Measured:
+    def streamveil(
+        self, events: int, users: int, ordered: bool = True, mechanism: str = "pba"
+    ) -> Measured:
         """The real command line."""
         outputs = [self.folder / "releases.parquet", self.folder / "ledger.parquet"]
         first, hours = START_HOUR, max(events // EVENTS_PER_SLOT, 1)
@@ -97,9 +99,9 @@ class Bench:
             "start": _iso(first),
             "end": _iso(first + hours),
             "domain": ",".join(VALUES),
-            "mechanism": "pba",
+            "mechanism": mechanism,
         }
-        command = [sys.executable, "-m", "streamveil.pipelines.main", "release"]
+        command = [sys.executable, "-m", "streamveil", "release"]
         command += [f"--{name}={value}" for name, value in flags.items()]
         return measure(command, self.repeats, outputs)
 

@@ -42,7 +42,8 @@ from typing import Any
 from _drill import overspent
 
 from streamveil.mechanisms.core.records import format_time, parse_time
-from streamveil.pipelines import main, release  # noqa: F401  the runs import nothing more
+from streamveil.pipelines import main
+from streamveil.pipelines.commands import release  # noqa: F401  the runs import nothing more
 
 START = parse_time("2024-01-01T00:00:00Z")
 SECOND = 1_000_000
@@ -165,6 +166,7 @@ class Drill:
             "requirements": self.path("users.csv"),
             "noise_key": f"file:{self.path('key')}",
             "max_rejected": 1,
+            "layout": "rows",
         }
         if state:
             usual |= {"state": self.path("state"), "clock_file": self.path("clock")}
@@ -325,10 +327,10 @@ class Drill:
         fault = Fault(
             "replaced folder",
             [
-                "replaced while this run held it",
+                "replaced while this run used it",
                 "No such file",
                 "has no",
-                "holds no state to resume",
+                "has no state to resume",
             ],
             in_run=replace,
             once=True,
@@ -405,7 +407,7 @@ class Drill:
         elif case == "waiting":
             newest.unlink()
         else:
-            words = ["when it was read"]
+            words = ["when it was read", "since it was read"]
             newest.write_bytes(whole + b"\n" if case == "longer" else whole.replace(b"a", b"b"))
 
         def mend() -> None:
@@ -424,8 +426,8 @@ class Drill:
             [
                 (format_time(machine + 2 * DAY), ["days ahead of the clock of this machine"]),
                 (format_time(machine + 400 * DAY), ["days ahead of the clock of this machine"]),
-                (format_time(START - 2 * DAY), ["gone back, or was far ahead then"]),
-                ("1970-01-01T00:00:00Z", ["gone back, or was far ahead then"]),
+                (format_time(START - 2 * DAY), ["the clock went back, or it was far ahead then"]),
+                ("1970-01-01T00:00:00Z", ["the clock went back, or it was far ahead then"]),
                 ("", ["gives no time"]),
                 ("soon", ["gives no time"]),
             ]
@@ -457,7 +459,7 @@ class Drill:
         words = ["backup", "put back the copy that the pass keeps", "another stream"]
         resume_missing = path.name == "manifest.json" and case == "gone"
         if resume_missing:
-            words.append("has seen slots")
+            words.append("recorded slots")
 
         def mend() -> None:
             path.write_bytes(whole)

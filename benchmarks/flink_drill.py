@@ -44,7 +44,7 @@ from _drill import costs, kept, overspent, slot_of, tell
 from _flink_stream import EPSILON, WINDOW, Pace, build, reference
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.pipelines.beam_flags import FlinkOptions
+from streamveil.pipelines.options.beam_flags import FlinkOptions
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE.parent / "tests" / "clusters" / "flink.sh"

@@ -13,7 +13,7 @@ slot to now, are looked at again and again. In the end
   before it, in the median.
 
 Exit code 0 if all of that holds. With Beam's runner before 2.76.0 it does not: see
-docs/runners.md. Needs /proc, and matplotlib for the picture.
+docs/evidence/runners.md. Needs /proc, and matplotlib for the picture.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from _flink_stream import Pace, Paced
 from _measure import cpu_seconds
 from flink_drill import Cluster
 
-from streamveil.io import WriteReleasesToFolder
+from streamveil.io import WriteReleasesToFolder, release_messages
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.transforms import Columns, Outputs, PrivateHistograms
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms, QueryOutputs
 
 BINS = tuple(f"bin-{i}" for i in range(20))
 USERS = np.array([f"user-{i}" for i in range(10_000)])
@@ -77,7 +78,7 @@ def build(pipeline: beam.Pipeline, folder: Path) -> Pace:
         | "Events" >> Paced(pace)
         | "Batches" >> beam.Map(arrived).with_output_types(pa.RecordBatch)
     )
-    outputs: Outputs = batches | PrivateHistograms(
+    outputs: QueryOutputs = batches | PrivateHistograms(
         registry=Registry.of(dict.fromkeys(USERS.tolist(), (WINDOW, EPSILON))),
         domain=Categories(BINS),
         slots=Slots.of("1s"),
@@ -90,9 +91,11 @@ def build(pipeline: beam.Pipeline, folder: Path) -> Pace:
     )
     for name in ("seen", "releases"):
         (folder / name).mkdir(parents=True)
-    _ = outputs.releases | "See" >> beam.Map(keep, str(folder / "seen"))
+    _ = outputs.results | "See" >> beam.Map(keep, str(folder / "seen"))
     _ = outputs.ledger | "SeeCosts" >> beam.Map(keep_cost, str(folder / "seen"))
-    _ = outputs.releases | WriteReleasesToFolder(str(folder / "releases"))
+    _ = outputs.results | WriteReleasesToFolder(
+        str(folder / "releases"), messages=release_messages(BINS)
+    )
     return pace
 
 

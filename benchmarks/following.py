@@ -115,7 +115,7 @@ class Stream:
             "time_unit": "s",
         }
         given = [f"--{name}={value}" for name, value in named.items()]
-        command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *given, *flags]
+        command = [sys.executable, "-m", "streamveil", "release", *given, *flags]
         with (self.folder / "log").open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
 

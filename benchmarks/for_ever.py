@@ -1,7 +1,7 @@
 """One budget for ever where people come and go: users count in so many slots of their lives.
 
 python benchmarks/for_ever.py
-python benchmarks/for_ever.py --picture=docs/for-ever.png
+python benchmarks/for_ever.py --picture=docs/images/for-ever.png
 
 Users come for some slots that lie close together, and never again. What `--guarantee=user` releases
 is compared with `gated`, which shares one budget among all slots (`--guarantee=infinite`). Errors

@@ -18,7 +18,7 @@ from _measure import begin, measure_case, parser, save, table
 
 BUDGETS = (0.5, 2.0, 10.0)
 UNIT = 1e-6
-# Of `streamveil.pipelines.evaluation.streams`.
+# Of `streamveil.pipelines.sample_data.streams`.
 STREAMS = ("even", "drifting", "jumping", "drifting-many")
 # The reference's mechanism: one span, no allowance for noise and chance, means of 8 slots.
 AS_SPECIFIED = "spans=false:worth=0:chance=0:latest=8:f_s=0.2:shrink=james-stein"
@@ -150,7 +150,7 @@ def run(mechanisms: list[str], stream: str, slots: int, key: int) -> dict[str, f
 
     from streamveil.mechanisms import INFINITE_MECHANISMS, simulate_infinite
     from streamveil.mechanisms.registry import parse
-    from streamveil.pipelines.evaluation.streams import infinite_stream
+    from streamveil.pipelines.sample_data.streams import infinite_stream
 
     counts = np.stack(list(infinite_stream(stream, slots, np.random.default_rng([7, key]))))
     truth = counts / counts.sum(axis=1, keepdims=True)

@@ -153,10 +153,10 @@ class Drill:
             )
         }
         return [
-            *(sys.executable, "-m", "streamveil.pipelines.main", "release"),
+            *(sys.executable, "-m", "streamveil", "release"),
             *(f"--input={self.path('events', pattern)}", *results.values()),
             *("--user_column=user", "--value_column=value", "--time_column=time", "--slot=1s"),
-            *(f"--start={format_time(START)}", f"--domain={','.join(BINS)}"),
+            *(f"--start={format_time(START)}", f"--domain={','.join(BINS)}", "--layout=rows"),
             *(f"--requirements={self.path('users.csv')}", f"--noise_key=file:{self.path('key')}"),
             *([f"--max_slots={self.limit.max_slots},{self.limit.blocks}"] if self.limit else []),
             *options,

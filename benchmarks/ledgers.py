@@ -16,7 +16,7 @@ GOAL_MS = 20
 MECHANISMS = ("dpbd", "dpba", "adaptive")
 # Share of the users that changes in a slot, and of how many requirements they choose.
 STREAMS = {
-    "nobody changes": (0.0, 5),
+    "no user changes": (0.0, 5),
     "one in a thousand, 5 requirements": (0.001, 5),
     "one in a hundred, 5 requirements": (0.01, 5),
     "everybody, all different": (1.0, None),

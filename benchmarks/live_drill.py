@@ -40,8 +40,9 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.pipelines.beam_flags import FlinkOptions
-from streamveil.transforms import Columns, Outputs, PrivateHistograms
+from streamveil.pipelines.options.beam_flags import FlinkOptions
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms, QueryOutputs
 
 BINS = tuple("abcdef")
 USERS = [f"user{i}" for i in range(90)]
@@ -72,7 +73,7 @@ def stream(folder: Path, seconds: float, flags: list[str]) -> None:
         | "Now" >> PeriodicImpulse(start_timestamp=Timestamp.now(), fire_interval=0.5)
         | "Events" >> beam.Map(events).with_output_types(pa.RecordBatch)
     )
-    outputs: Outputs = batches | PrivateHistograms(
+    outputs: QueryOutputs = batches | PrivateHistograms(
         registry=Registry.of(dict.fromkeys(USERS, (WINDOW, EPSILON))),
         domain=Categories(BINS),
         slots=Slots.of("1s"),
@@ -81,7 +82,7 @@ def stream(folder: Path, seconds: float, flags: list[str]) -> None:
         allowed_lateness="1s",
         max_rejected=1.0,
     )
-    _ = outputs.releases | "Keep" >> beam.Map(keep, str(folder))
+    _ = outputs.results | "Keep" >> beam.Map(keep, str(folder))
     _ = outputs.ledger | "KeepCosts" >> beam.Map(keep_cost, str(folder))
     result = pipeline.run()
 

@@ -195,7 +195,7 @@ def shares(stream: str, slots: int, bins: int, random):
     """Probability of each value in each slot, shape (T, d)."""
     import numpy as np
 
-    from streamveil.pipelines.evaluation.streams import DAY, growth, walk, wave
+    from streamveil.pipelines.sample_data.streams import DAY, growth, walk, wave
 
     if stream in ("sin", "tlns", "log"):
         ones = {"sin": wave, "tlns": walk, "log": growth}[stream](slots, random)

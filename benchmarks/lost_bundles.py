@@ -17,7 +17,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from streamveil.pipelines import launch
+from streamveil.pipelines.runners import launch
 
 ELEMENT = 8 << 20  # bytes
 WAIT = 0.05  # seconds that a worker takes for each

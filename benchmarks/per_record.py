@@ -3,7 +3,7 @@
 python benchmarks/per_record.py
 
 The data are those of Chen et al., "A general framework for per-record differential privacy" (2025),
-Section 8.1, and departure delays of flights; see pipelines/evaluation/per_record.py. Budgets are
+Section 8.1, and departure delays of flights; see pipelines/sample_data/records.py. Budgets are
 10,000 / v (delays: 20 / v), at most 100. Every number is of releases with real noise.
 """
 
@@ -230,7 +230,7 @@ def _command(folder: Path, size: int, kind: str, repeats: int):
         "value_column": "value",
         **RATE_BUDGET,
     }
-    command = [sys.executable, "-m", "streamveil.pipelines.main", "per-record"]
+    command = [sys.executable, "-m", "streamveil", "per-record"]
     return measure([*command, *(f"--{n}={v}" for n, v in flags.items())], repeats, [output])
 
 
@@ -283,13 +283,9 @@ def run(data: str, cases: dict[str, list[str]], draw: int, runs: int) -> dict[st
     """Errors in percent of every statistic and mechanism on one draw."""
     import numpy as np
 
-    from streamveil.pipelines.evaluation.comparison import Task
-    from streamveil.pipelines.evaluation.per_record import (
-        PER_RECORD_DATA,
-        RECORDS,
-        Data,
-        PerRecord,
-    )
+    from streamveil.pipelines.evaluation.comparison_table import Task
+    from streamveil.pipelines.evaluation.per_record import Data, PerRecord
+    from streamveil.pipelines.sample_data.records import PER_RECORD_DATA, RECORDS
 
     named = PER_RECORD_DATA[data]
 
@@ -308,9 +304,11 @@ def run_local(local: int) -> dict[str, float]:
     """Errors in percent of counts from reports of the same devices."""
     import numpy as np
 
-    from streamveil.mechanisms.per_record import Analyzer, Randomizer, statistic
+    from streamveil.mechanisms.per_record import Analyzer, Randomizer
     from streamveil.mechanisms.randomness.noise import NoiseSource
-    from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS, record_key
+    from streamveil.mechanisms.registry import statistic
+    from streamveil.pipelines.evaluation.per_record import record_key
+    from streamveil.pipelines.sample_data.records import PER_RECORD_DATA, RECORDS
 
     named = PER_RECORD_DATA["normal-50k"]
     values = named.draw(np.random.default_rng(local), RECORDS)
@@ -331,8 +329,9 @@ def run_local(local: int) -> dict[str, float]:
 
 def run_ticks(ticks: int) -> dict[str, float]:
     """Root mean squared error over all ticks up to one."""
-    from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+    from streamveil.mechanisms.per_record import Bounds, RunningTotal
     from streamveil.mechanisms.randomness.noise import NoiseSource
+    from streamveil.mechanisms.registry import statistic
     from streamveil.pipelines.evaluation.per_record import record_key
 
     made = statistic("count", "prdp", Bounds(1.0, 1.0))

@@ -31,7 +31,7 @@ CASES = (
 
 HOURS, MOST = 120, 3
 COMMAND = (
-    *(sys.executable, "-m", "streamveil.pipelines.main", "release", "--user_column=user"),
+    *(sys.executable, "-m", "streamveil", "release", "--user_column=user"),
     *("--value_column=value", "--time_column=time", "--slot=1h", "--start=2024-01-01T00:00:00Z"),
     *("--end=2024-01-05T23:00:00Z", "--domain=" + ",".join(f"value-{b:02}" for b in range(100))),
 )
@@ -138,7 +138,7 @@ def run_error(name: str, mechanism: str, seed: int, slots: int | None) -> dict[s
     from _visits import limited, released, visits
 
     from streamveil.mechanisms.core.tidy import interval
-    from streamveil.pipelines.evaluation.comparison import noise_key
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
 
     found, key = visits(name, seed, slots), noise_key(seed)
     limits, true = found.limits(), found.counts().sum(axis=1)

@@ -2,7 +2,7 @@
 
 python benchmarks/real.py
 
-Streams and their truth are in `tests/real`. All goes through `sv.release` and `sv.answers`.
+Streams and their truth are in `tests/real`. All goes through `sv.release`.
 """
 
 from __future__ import annotations

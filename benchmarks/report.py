@@ -17,15 +17,15 @@ INTRODUCTION = """\
 
 Written by `python benchmarks/report.py` from `benchmarks/results/*.json`: change the benchmarks,
 not this page. Every benchmark is a script that needs nothing but
-`pip install -e ".[benchmark]"`; it runs each case in fresh processes and takes the median of the
-repeats. CPU seconds are user plus system time of all threads of the process; rates are per CPU
-second, so they are per core.
+`python -m pip install -c constraints.txt -e ".[benchmark]"`; it runs each case in fresh processes
+and takes the median of the repeats. CPU seconds are user plus system time of all threads of the
+process; rates are per CPU second, so they are per core.
 """
 NAMES = (
-    *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
+    *("end_to_end", "query_engines", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
-    *("infinite", "for_ever", "presence", "portfolio", "delays", "coverage", "real"),
-    *("portfolio_pass", "scaling", "readers", "messages", "following", "startup", "mutants"),
+    *("infinite", "for_ever", "presence", "query_sets", "delays", "coverage", "real"),
+    *("query_pass", "scaling", "readers", "messages", "following", "startup", "mutants"),
 )
 
 

@@ -175,7 +175,7 @@ def command(folder: Path, size: int, slots: int, files: int, *flags: str) -> lis
             case = {"kind": "file", "path": str(path), "events": events_in_it, "slots": slots}
             measure_case("scaling.py", case, 1)
     named = [f"--{name}={value}" for name, value in given.items()]
-    return [sys.executable, "-m", "streamveil.pipelines.main", "release", *named, *flags]
+    return [sys.executable, "-m", "streamveil", "release", *named, *flags]
 
 
 def commands(given, folder: Path, pieces: Pieces):

@@ -172,7 +172,8 @@ def run(name: str, changing: bool, marks: list[int]) -> dict[str, list]:
     import pyarrow as pa
 
     from streamveil.mechanisms import Categories, Registry, Slots
-    from streamveil.transforms import Columns, PrivateHistograms
+    from streamveil.transforms import Columns
+    from streamveil.transforms.release_plan import PrivateHistograms
 
     requirements = [(w, e) for w in WINDOWS for e in EPSILONS]
     users = [f"user-{i}" for i in range(USERS)]

@@ -16,13 +16,14 @@ COMMANDS = ("release", "collect", "per-record", "evaluate", "demo")
 # Exits with 0 where the command gave the code that is expected.
 COMMAND = """
 import json, sys
-from streamveil.pipelines.main import main
+from streamveil.pipelines.main import program
+expected = int(sys.argv.pop(1))
 try:
-    code = main(sys.argv[2:])
+    code = program()
 except SystemExit as stop:
     code = stop.code
 print(json.dumps({"beam": "apache_beam" in sys.modules, "modules": len(sys.modules)}))
-sys.exit(code != int(sys.argv[1]))
+sys.exit(code != expected)
 """
 IMPORT = """
 import json, sys
@@ -37,7 +38,7 @@ IMPORTS = (
     "from streamveil.mechanisms import simulate",
     "import apache_beam",
     "from streamveil.io import ReadEvents",
-    "from streamveil.transforms import PrivateHistograms",
+    "from streamveil.transforms import PrivateQueries",
 )
 
 

@@ -20,7 +20,7 @@ GOAL, GOAL_OF_MECHANISM = (110, 20), (116, 17)
 KEY = "0123456789" * 4
 # What takes events to releases, here and in the threads that it starts.
 STEPS = {
-    ("streamveil.pipelines.local_run", "run_plan"),
+    ("streamveil.pipelines.runners.local_run", "run_plan"),
     ("streamveil.engine.side_by_side", "_counted"),
 }
 # The way of an event ends with its release: what writes that and what logs is behind it.

@@ -134,7 +134,7 @@ def probabilities(stream: str, slots: int):
     """p_t for t = 1, 2, ..., shape (slots,): the same walk in every run."""
     import numpy as np
 
-    from streamveil.pipelines.evaluation.streams import growth, walk, wave
+    from streamveil.pipelines.sample_data.streams import growth, walk, wave
 
     path = {"sin": wave, "tlns": walk, "log": growth}[stream]
     return path(slots, np.random.default_rng(1))

@@ -1,1 +1,1 @@
-"""From events to releases without Beam, files or the time of day: what hosts take through slots."""
+"""Everything between events and results that needs neither Beam nor files nor a clock."""

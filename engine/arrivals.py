@@ -18,6 +18,7 @@ from typing import Any
 
 from streamveil.engine.messages import Message
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 # Of so many slots that were taken last, the stage knows what their parts were.
 REMEMBERED = 16
@@ -94,7 +95,7 @@ class Arrivals:
         if part.shards != self.parts or not part.shard < part.shards:
             raise ConfigurationError(
                 f"of slot {part.slot} came part {part.shard} of {part.shards}, and this run has "
-                f"{self.parts}: go on with the --shards that the stream began with"
+                f"{self.parts}: use the {opt.shards} that the stream started with"
             )
         if self.next_slot is not None and part.slot < self.next_slot:
             known = (taken() or {}).get(part.slot, b"")[part.shard * _DIGEST :][:_DIGEST]

@@ -50,6 +50,10 @@ class Kind(IntEnum):
     """All of a bounded input was sent; the payload says in how many messages, in digits."""
     CHOICE = 9
     """In how many slots users are to count, before the first is counted."""
+    WAITING = 10
+    """Events of a slot that is not over, which the run that goes on with this slot counts."""
+    BOUNDS = 11
+    """Bounds of numbers that were chosen before any event was counted."""
 
 
 class Message(NamedTuple):

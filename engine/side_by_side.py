@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from streamveil.engine import metrics
@@ -43,7 +44,7 @@ def side_by_side(
     with ThreadPoolExecutor(threads) as pool:
         while fault is None:
             try:
-                waiting.append(pool.submit(_counted, work, next(parts)))
+                waiting.append(pool.submit(copy_context().run, _counted, work, next(parts)))
             except StopIteration:
                 break
             except Exception as error:

@@ -23,7 +23,7 @@ def went_back(what: str) -> StateWentBack:
     return StateWentBack(
         f"{what}: the runner loses updates of state, so the ledger may have forgotten what was "
         "spent, and nothing more is released. Go on from a checkpoint that ended before, on a "
-        "runner that docs/runners.md names for streams"
+        "runner that docs/reference/runners.md names for streams"
     )
 
 

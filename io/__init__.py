@@ -1,18 +1,10 @@
-"""Events, requirements and results, to and from files on any filesystem of Beam, and streams."""
+"""Sources and sinks for events, requirements and results, in files, streams and tables."""
 
 from typing import TYPE_CHECKING
 
 from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from streamveil.io.answers import (
-        ANSWERS_SCHEMA,
-        PORTFOLIO_LEDGER_SCHEMA,
-        answer_files,
-        answer_schema,
-        answers_batch,
-        make_folder,
-    )
     from streamveil.io.bigquery import (
         WritePerRecordToBigQuery,
         WriteReleasesToBigQuery,
@@ -37,9 +29,9 @@ if TYPE_CHECKING:
         WriteAnswers,
         WriteLedger,
         WritePerRecord,
-        WritePortfolioLedger,
         WriteRejected,
         WriteReleases,
+        WriteRevisedAnswers,
         WriteRevisions,
         WriteTable,
     )
@@ -48,12 +40,13 @@ if TYPE_CHECKING:
     from streamveil.io.formats import CsvDialect
     from streamveil.io.inbox import Inbox, inbox_outputs
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+    from streamveil.io.ledgers import LEDGER_SCHEMA, read_ledger
     from streamveil.io.locations import (
         answer_sink_of,
         ledger_sink_of,
         per_record_sink_of,
-        portfolio_ledger_sink_of,
         requirement_changes_of,
+        revised_answer_sink_of,
         revision_sink_of,
         sink_of,
         source_of,
@@ -64,11 +57,18 @@ if TYPE_CHECKING:
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_endless, is_stream
     from streamveil.io.public import read_public
     from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
-    from streamveil.io.questions import questions_of, read_questions
-    from streamveil.io.releases import BINS_METADATA, LEDGER_SCHEMA, read_state, release_schema
+    from streamveil.io.queries import queries_of, read_queries
+    from streamveil.io.releases import BINS_METADATA, read_releases, read_state, release_schema
     from streamveil.io.requirement_changes import change_columns
     from streamveil.io.requirements import read_requirements, requirements_of
-    from streamveil.io.results import read_ledger, read_releases
+    from streamveil.io.result_files import answer_files, make_folder
+    from streamveil.io.result_messages import (
+        ResultMessages,
+        answer_messages,
+        release_messages,
+        revised_answer_messages,
+        revision_messages,
+    )
     from streamveil.io.revisions import read_revisions, revision_schema
     from streamveil.io.schema_registry import SchemaRegistry
     from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
@@ -80,7 +80,13 @@ if TYPE_CHECKING:
         write_table,
         write_text,
     )
-    from streamveil.io.tidy import LAYOUTS, TIDY_SCHEMA
+    from streamveil.io.tidy import (
+        ANSWERS_SCHEMA,
+        LAYOUTS,
+        RESULT_SCHEMA,
+        answer_schema,
+        answers_batch,
+    )
     from streamveil.io.users import TableChanges, UserTable
     from streamveil.io.watch import WatchEvents
     from streamveil.io.witness import refuse_witness, witness_of
@@ -92,11 +98,10 @@ __all__ = [
     "LAYOUTS",
     "LEDGER_SCHEMA",
     "PER_RECORD_SCHEMA",
-    "PORTFOLIO_LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
+    "RESULT_SCHEMA",
     "SINK_FORMS",
     "SOURCE_FORMS",
-    "TIDY_SCHEMA",
     "UNREADABLE",
     "AlreadyReleasedError",
     "CsvDialect",
@@ -109,6 +114,7 @@ __all__ = [
     "ReadPubSubEvents",
     "ReadTable",
     "RecordBatchCoder",
+    "ResultMessages",
     "SchemaRegistry",
     "Snapshot",
     "Stamp",
@@ -120,17 +126,18 @@ __all__ = [
     "WriteLedger",
     "WritePerRecord",
     "WritePerRecordToBigQuery",
-    "WritePortfolioLedger",
     "WriteRejected",
     "WriteReleases",
     "WriteReleasesToBigQuery",
     "WriteReleasesToFolder",
     "WriteReleasesToKafka",
     "WriteReleasesToPubSub",
+    "WriteRevisedAnswers",
     "WriteRevisions",
     "WriteRevisionsToBigQuery",
     "WriteTable",
     "answer_files",
+    "answer_messages",
     "answer_schema",
     "answer_sink_of",
     "answers_batch",
@@ -154,24 +161,27 @@ __all__ = [
     "make_folder",
     "match_files",
     "per_record_sink_of",
-    "portfolio_ledger_sink_of",
-    "questions_of",
+    "queries_of",
     "read_domain",
     "read_events",
     "read_ledger",
     "read_part",
     "read_per_record",
     "read_public",
-    "read_questions",
+    "read_queries",
     "read_releases",
     "read_requirements",
     "read_revisions",
     "read_state",
     "read_table",
     "refuse_witness",
+    "release_messages",
     "release_schema",
     "requirement_changes_of",
     "requirements_of",
+    "revised_answer_messages",
+    "revised_answer_sink_of",
+    "revision_messages",
     "revision_schema",
     "revision_sink_of",
     "sink_of",

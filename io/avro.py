@@ -374,7 +374,7 @@ def avro_schema_for(schema: pa.Schema) -> dict[str, Any]:
     for name in schema.names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigurationError(
-                f"column {name!r} cannot be named so in Avro: use letters, digits and _"
+                f"column {name!r} is not a valid name in Avro: use letters, digits and _"
             )
     fields = [{"name": field.name, "type": _avro_type(field)} for field in schema]
     return {"type": "record", "name": "Row", "namespace": "streamveil", "fields": fields}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pyarrow as pa
@@ -16,9 +16,12 @@ from streamveil.io.bigquery_tables import fields_there
 from streamveil.io.jsonlines import json_rows
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
-from streamveil.io.releases import release_row, release_schema
-from streamveil.io.revisions import revision_row, revision_schema
+from streamveil.io.releases import release_form, release_row, release_schema
+from streamveil.io.revisions import revision_form, revision_row, revision_schema
+from streamveil.io.tables import TableForm
+from streamveil.io.tidy import TIDY
 from streamveil.mechanisms.core.records import (
+    COUNT,
     ConfigurationError,
     MachineFault,
     PerRecordRow,
@@ -36,14 +39,21 @@ _BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
 
 
 def bigquery_schema(*, bins: bool = False, shares: bool = False) -> dict[str, Any]:
-    """Schema of a table of releases, as Beam and the BigQuery API take it.
+    """Return the schema of a BigQuery table that has releases in the layout `rows`.
 
-    The columns of WriteReleases: lists are repeated, `diagnostics` is a repeated record of `name`
-    and `value`; with `bins` there is also a repeated column of the names of the bins, with `shares`
-    one of the shares.
+    The table has the columns that WriteReleases writes. Lists become repeated fields, and
+    `diagnostics` becomes a repeated record of `name` and `value`.
+
+    Args:
+        bins: whether the table has a repeated column for the keys.
+        shares: whether the table has a repeated column for the distribution over the keys.
     """
     fields = [_field(column) for column in release_schema(shares=shares)]
     return {"fields": [*fields, _BINS] if bins else fields}
+
+
+def _schema_of(columns: pa.Schema) -> dict[str, Any]:
+    return {"fields": [_field(column) for column in columns]}
 
 
 def _field(column: pa.Field) -> dict[str, Any]:
@@ -274,52 +284,69 @@ def _refuse_failed(failed: Any, table: str) -> None:
 
 
 @dataclass(eq=False)
-class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
-    """Appends each release as a row; the table is made if it is not there.
-
-    Columns are those of :func:`bigquery_schema`, values those of :func:`bigquery_row`. A runner
-    that tries again may append a release twice, both alike: tell them by `slot`. Raises
-    ConfigurationError at construction for a malformed name and without the extra `gcp`.
-    """
+class _WriteCountsToBigQuery(_WriteRowsToBigQuery):
+    """Of results that have a count of each bin."""
 
     _: KW_ONLY
     labels: Sequence[str] | None = None
-    """Names of the bins, put into every row; no such column without."""
-    shares: bool = False
-    """Whether releases have them: those of one budget forever."""
+    """Names of the bins, which tidy rows need; in the layout `rows` they are put into every row,
+    and there is no such column without."""
+    layout: str = TIDY
+    """As of WriteReleases."""
+    query: str = COUNT
+    """As of WriteReleases."""
 
-    def expand(self, releases: PCollection[Release]) -> Any:
+    def __post_init__(self) -> None:
+        """Check the name and the layout."""
+        super().__post_init__()
+        self._tidy()
+
+    def expand(self, results: PCollection[Any]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""
-        convert = beam.Map(bigquery_row, self.labels).with_output_types(dict[str, Any])
-        return self._write(releases | "Convert" >> convert)
+        if self.layout == TIDY:
+            rows = beam.FlatMap(_rows_of, self._tidy().convert)
+        else:
+            rows = beam.Map(self._row, self.labels)
+        return self._write(results | "Convert" >> rows.with_output_types(dict[str, Any]))
 
     @property
     def _schema(self) -> dict[str, Any]:
-        return bigquery_schema(bins=self.labels is not None, shares=self.shares)
+        return _schema_of(self._tidy().schema) if self.layout == TIDY else self._wide()
+
+    def _tidy(self) -> TableForm:
+        """The form of the layout. Raises ConfigurationError for one that cannot be."""
+        raise NotImplementedError
+
+    def _wide(self) -> dict[str, Any]:
+        """Schema of the layout `rows`."""
+        raise NotImplementedError
+
+    _row: ClassVar[Callable[..., dict[str, Any]]]
 
 
 @dataclass(eq=False)
-class WriteRevisionsToBigQuery(_WriteRowsToBigQuery):
-    """Appends each revision as a row; the table is made if it is not there.
+class WriteReleasesToBigQuery(_WriteCountsToBigQuery):
+    """Append the rows of each release to a BigQuery table, which is created if it does not exist.
 
-    Columns are those of WriteRevisions, and `bins` if there are labels. A runner that tries again
-    may append a revision twice, both alike: tell them by `slot`. Raises ConfigurationError at
-    construction for a malformed name and without the extra `gcp`.
+    In the layout `tidy`, the table has the columns that WriteReleases writes. In the layout `rows`,
+    it has the columns of :func:`bigquery_schema`. If a runner retries a step, rows may be appended
+    twice. Detect duplicates by `slot` and `key`.
+
+    Raises:
+        ConfigurationError: at construction, if the name of the table is malformed, if the layout is
+            `tidy` but you give no labels, or if the extra `gcp` is not installed.
     """
 
     _: KW_ONLY
-    labels: Sequence[str] | None = None
-    """Names of the bins, put into every row; no such column without."""
+    shares: bool = False
+    """Whether releases have a distribution over the keys. See :class:`WriteReleases`."""
+    _row = staticmethod(bigquery_row)
 
-    def expand(self, revisions: PCollection[Revision]) -> Any:
-        """Build the steps: convert, write; gives Beam's WriteResult."""
-        convert = beam.Map(_revision, self.labels).with_output_types(dict[str, Any])
-        return self._write(revisions | "Convert" >> convert)
+    def _tidy(self) -> TableForm:
+        return release_form(self.labels, layout=self.layout, query=self.query)
 
-    @property
-    def _schema(self) -> dict[str, Any]:
-        fields = [_field(column) for column in revision_schema()]
-        return {"fields": fields if self.labels is None else [*fields, _BINS]}
+    def _wide(self) -> dict[str, Any]:
+        return bigquery_schema(bins=self.labels is not None, shares=self.shares)
 
 
 def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any]:
@@ -330,22 +357,47 @@ def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any
 
 
 @dataclass(eq=False)
-class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
-    """Appends each :class:`PerRecordRow` as a row; the table is made if it is not there.
+class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
+    """Append the rows of each revision to a BigQuery table, which is created if it does not exist.
 
-    Columns are those of WritePerRecord. A runner that tries again may append a row twice, both
-    alike: tell them by `key` and `end`. Raises ConfigurationError at construction for a malformed
-    name and without the extra `gcp`.
+    The table has the columns that WriteRevisions writes. In the layout `rows`, it also has a column
+    `bins` if you give labels. If a runner retries a step, rows may be appended twice. Detect
+    duplicates by `slot` and `key`.
+
+    Raises:
+        ConfigurationError: if :class:`WriteReleasesToBigQuery` would raise this error.
+    """
+
+    _row = staticmethod(_revision)
+
+    def _tidy(self) -> TableForm:
+        return revision_form(self.labels, layout=self.layout, query=self.query)
+
+    def _wide(self) -> dict[str, Any]:
+        fields = _schema_of(revision_schema())["fields"]
+        return {"fields": fields if self.labels is None else [*fields, _BINS]}
+
+
+@dataclass(eq=False)
+class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
+    """Append each per-record result to a BigQuery table, which is created if it does not exist.
+
+    The table has the columns that WritePerRecord writes. If a runner retries a step, a row may be
+    appended twice. Detect duplicates by `key` and `end`.
+
+    Raises:
+        ConfigurationError: at construction, if the name of the table is malformed or the extra
+            `gcp` is not installed.
     """
 
     def expand(self, rows: PCollection[PerRecordRow]) -> Any:
-        """Build the steps: convert, write; gives Beam's WriteResult."""
+        """Convert and write the rows. The output is Beam's WriteResult."""
         convert = beam.Map(per_record_object).with_output_types(dict[str, Any])
         return self._write(rows | "Convert" >> convert)
 
     @property
     def _schema(self) -> dict[str, Any]:
-        return {"fields": [_field(column) for column in PER_RECORD_SCHEMA]}
+        return _schema_of(PER_RECORD_SCHEMA)
 
 
 @dataclass(eq=False)
@@ -369,7 +421,7 @@ class WriteItemsToBigQuery(_WriteRowsToBigQuery):
 
     @property
     def _schema(self) -> dict[str, Any]:
-        return {"fields": [_field(column) for column in self.schema]}
+        return _schema_of(self.schema)
 
 
 def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -377,16 +429,18 @@ def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Itera
 
 
 def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
-    """Look whether tables of BigQuery among these take what comes, as their own `check`.
+    """Check that existing BigQuery tables have the schema of the results to be written.
 
-    Raises ConfigurationError for one table that is to hold two kinds of rows, too.
+    Raises:
+        ConfigurationError: if a table has a different schema, or if two kinds of results would be
+            written to one table.
     """
     tables = set()
     for sink in sinks:
         if isinstance(sink, _WriteRowsToBigQuery):
             if sink.table in tables:
                 raise ConfigurationError(
-                    f"bigquery:{sink.table} is to hold two kinds of rows: name a table for each"
+                    f"bigquery:{sink.table} is given for two kinds of rows: name a table for each"
                 )
             tables.add(sink.table)
             sink.check()

@@ -90,7 +90,7 @@ class _Source:
         found = _TABLE.fullmatch(place)
         if found is None:
             raise ConfigurationError(
-                f"{location} is no table of BigQuery and no query: write {TABLE_FORM}"
+                f"{location} is neither a BigQuery table nor a query: write {TABLE_FORM}"
             )
         table = f"`{found['table']}`"
         if found["as_of"]:
@@ -292,7 +292,7 @@ def client_of(project: str | None, label: str) -> Iterator[bigquery.Client]:
     chosen = given.project or found or project
     if chosen is None:
         raise ConfigurationError(
-            f"{label}: no project is known that pays for the query: give --project, or set "
+            f"{label}: no project is set to pay for the query: give --project, or set "
             "GOOGLE_CLOUD_PROJECT"
         )
     client = bigquery.Client(project=chosen, credentials=credentials)

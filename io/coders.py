@@ -8,13 +8,13 @@ from apache_beam import coders
 
 
 class RecordBatchCoder(coders.Coder):
-    """Codes a pa.RecordBatch as an Arrow IPC stream: its schema with metadata, and its own rows.
+    """Encode an Arrow record batch as an IPC stream, including the metadata of its schema.
 
-    Pickle, Beam's default, would carry the whole parent of a slice along.
+    Beam's default coder, pickle, would encode the whole table from which the batch was sliced.
     """
 
     def encode(self, value: pa.RecordBatch) -> bytes:
-        """Write one batch as a stream."""
+        """Encode one batch."""
         # A slice has the whole dictionary of its parent, which may be far larger than its rows.
         for index, column in enumerate(value.columns):
             if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
@@ -26,20 +26,20 @@ class RecordBatchCoder(coders.Coder):
         return sink.getvalue().to_pybytes()
 
     def decode(self, encoded: bytes) -> pa.RecordBatch:
-        """Read the batch; its arrays share the memory of `encoded`."""
+        """Decode a batch. Its arrays share the memory of `encoded`."""
         with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
             return reader.read_next_batch()
 
     def estimate_size(self, value: pa.RecordBatch) -> int:
-        """Bytes of the rows; Beam's default would encode the batch to find out."""
+        """Return the size of the rows in bytes. The batch is not encoded for this."""
         return value.nbytes
 
     def is_deterministic(self) -> bool:
-        """Equal batches may differ in their chunks of memory: no key of a group."""
+        """Return False, because equal batches may differ in their memory layout."""
         return False
 
     def to_type_hint(self) -> type:
-        """The type that is coded."""
+        """The type of the values."""
         return pa.RecordBatch
 
     def __eq__(self, other: object) -> bool:

@@ -27,6 +27,7 @@ from streamveil.io.formats import CsvDialect
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -53,15 +54,15 @@ def csv_remedy(dialect: CsvDialect | None, present: Sequence[str]) -> str:
     """What else may help where a column is missing; without a `dialect` there are no options."""
     known = dialect or CsvDialect()
     if known.columns is not None:
-        return "; the names are those of --columns"
+        return f"; the names are those of {opt.columns}"
     other = _other_delimiter(known, present)
     if other is not None:
         shown = {"\t": "tab", ",": "comma"}.get(other, other)
-        say = "write commas" if dialect is None else f"say --delimiter={shown!r}"
+        say = "write commas" if dialect is None else f"say {opt.delimiter}={shown!r}"
         return f"; it seems to be parted by {shown!r}: {say}"
     if dialect is None:
         return ""
-    return "; if line 1 is an event already, name the columns in their order: --columns=A,B,C"
+    return f"; if line 1 is an event already, name the columns in their order: {opt.columns}=A,B,C"
 
 
 def _other_delimiter(dialect: CsvDialect, present: Sequence[str]) -> str | None:

@@ -34,20 +34,23 @@ write the bins as a JSON list in a .json file"
 
 
 def read_domain(text: str, column: str | None = None) -> Categories | Edges | Grid:
-    """Read a domain.
+    """Read public keys from text, in the form that the option `--domain` accepts.
 
     Args:
-        text: `edges:0,10,20` for numbers; `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS` for map cells;
-            the values themselves, separated by commas, whatever they look like; or the name of a
-            file, after `file:` if there is a comma in it. A text without a comma that names no file
-            is one value, but for one with a slash or the suffix of such a file. A file lists
-            one value a line (.txt, or .csv), is a JSON list (.json), or is a table with a
-            column `value` (.csv, .parquet, .avro, .jsonl). Values are text as it is written.
-        column: the column of the events that the values are of; a table may name its column so.
+        text: the keys. Write ranges of numbers as `edges:0,10,20`, and map cells as
+            `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS`. Write other keys as a list of values,
+            separated by commas, or give the name of a file that contains them. Write `file:` before
+            the name of a file that contains a comma. Text without a comma is read as the name of a
+            file if that file exists, or if the text contains a slash or ends like a file name.
+            Any other text without a comma is a single value. A file has one value per line (.txt,
+            .csv), a JSON list (.json), or a table with a column `value` (.csv, .parquet, .avro,
+            .jsonl).
+        column: the column of the events in which the keys occur. If the file is a table, its column
+            may have this name instead of `value`.
 
     Raises:
-        ConfigurationError: for an unreadable file, a duplicate or empty value, wrong numbers, and a
-            list that seems to begin with a header.
+        ConfigurationError: if a file cannot be read, a value is empty or repeated, a number is
+            malformed or out of range, or the first line of a list looks like a header.
     """
     numbers = domain_of_numbers(text)
     if numbers is not None:
@@ -120,7 +123,7 @@ def _json_values(content: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"it is not JSON ({error})") from None
     if not isinstance(values, list):
-        raise ConfigurationError("its JSON is no list of values")
+        raise ConfigurationError("its JSON is not a list of values")
     return [_json_text(value) for value in values]
 
 

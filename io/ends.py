@@ -10,10 +10,12 @@ _BYTES = 1 << 16
 
 
 def ends_of(path: str, size: int) -> str:
-    """Digest of the first and the last 64 kB of a file of `size` bytes, in hexadecimal.
+    """Return a digest of the first and the last 64 kB of a file of `size` bytes, in hexadecimal.
 
-    What has no bytes is not opened: a pipe would wait for somebody to write to it. Raises OSError,
-    or what its filesystem raises for a file that is not there.
+    An empty file is not opened, because it may be a pipe, and reading a pipe would block.
+
+    Raises:
+        OSError: if the file does not exist. The filesystem may raise a different error instead.
     """
     digest = hashlib.blake2b(digest_size=16)
     if not size:

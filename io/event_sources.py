@@ -35,17 +35,18 @@ _NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 
 
 class Events(NamedTuple):
-    """What comes out of ReadEvents and every other source of events."""
+    """The outputs of ReadEvents and of all other transforms that read events."""
 
     batches: PCollection[pa.RecordBatch]
-    """The named columns and `__row__`, int64, null where the source does not count its rows; the
-    schema's metadata names the source."""
+    """Arrow record batches with the requested columns and `__row__` (int64), which is null if the
+    source does not number its rows. The metadata of the schema has the name of the source."""
     rejected: PCollection[pa.RecordBatch]
-    """Lines or messages that cannot be parsed, as batches of REJECTED_COLUMNS."""
+    """Dead letters, which are lines or messages that cannot be parsed, with the columns of
+    REJECTED_SCHEMA."""
 
     @classmethod
     def of(cls, read: DoOutputsTuple) -> Events:
-        """Outputs of a DoFn that gives batches and, by :func:`dead_letters`, what it rejects."""
+        """Make the outputs from the outputs of a DoFn that yields batches and dead letters."""
         main = read[read._main_tag]
         main.element_type = read[REJECTED].element_type = pa.RecordBatch
         return cls(main, read[REJECTED])
@@ -53,32 +54,42 @@ class Events(NamedTuple):
 
 @dataclass(eq=False)
 class ReadEvents(beam.PTransform):
-    """Reads the named columns of all files that match, in parallel.
+    """Read the given columns of all files that match a pattern, in parallel.
 
-    Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz, .bz2, .xz or
-    .zst after a text format. A column that a file lacks may be in the names of its folders, as in
-    `country=DE/`. Columns keep the type that they have in the file; those of CSV and JSON Lines are
-    strings, and a string column of Parquet whose values repeat is a dictionary. `__row__` is the
-    index of the row, from 0, in Parquet and Avro, and the number of the line, from 1, in text
-    files. Raises ConfigurationError at construction for a column `__row__`, and while it runs for
-    what :func:`check_events` finds earlier.
+    The ending of a file's name shows its format, which is .parquet, .avro, .csv, .jsonl, .json or
+    .ndjson. Text formats may be compressed, with .gz, .bz2, .xz or .zst at the end. The values of a
+    column may also be in the names of folders, as in `country=DE/`.
+
+    The output is :class:`Events`, with Arrow record batches and dead letters. Columns keep their
+    type, but all columns of CSV and JSON Lines files are strings. A column `__row__` is added. For
+    Parquet and Avro files, it is the index of the row, from 0. For text files, it is the number of
+    the line, from 1.
+
+    Raises:
+        ConfigurationError: at construction, if a column is called `__row__`; when the pipeline
+            runs, if there is a problem that :func:`check_events` would have reported before the
+            run.
+
+    Example:
+        >>> ReadEvents("events/*.parquet", columns=["user", "place", "time"]).columns
+        ('user', 'place', 'time')
     """
 
     file_pattern: Patterns
-    """A path, a folder or a glob on any filesystem of Beam, or several; or a table or a query of
-    BigQuery, `bigquery:PROJECT.DATASET.TABLE` or `bigquery:SELECT ...`."""
+    """One or several paths, folders or globs on any Beam filesystem; or a BigQuery table or query,
+    as `bigquery:PROJECT.DATASET.TABLE` or `bigquery:SELECT ...`."""
     _: KW_ONLY
     columns: Columns
-    """The columns to read, in the order wanted."""
+    """The columns to read, in the order of the output."""
     silent: bool = False
-    """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress. For
-    statistics that must not tell even that it was there."""
+    """Whether records that cannot be parsed are dropped silently, as per-record privacy needs.
+    There are then no dead letters, counters or progress messages."""
     dialect: CsvDialect | None = None
-    """How CSV files are written, where that is said."""
+    """Delimiter and column names of CSV files. If None, the delimiter is a comma and the first line
+    is a header."""
     counted: bool = False
-    """Whether batches say how many there are, so that the transforms of streamveil notice what is
-    missing where a runner drops the input of a step that failed, and goes on: then a few more come,
-    without rows or columns."""
+    """Whether batches are numbered, so that streamveil's transforms notice if a runner loses a
+    batch. A few empty batches are then added."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -86,7 +97,7 @@ class ReadEvents(beam.PTransform):
         self.columns = distinct(self.columns)
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: match, split, spread over the workers, read."""
+        """Build the steps, which list files, split them, distribute the parts and read them."""
         split = (
             pbegin
             | "Impulse" >> beam.Impulse()
@@ -173,23 +184,26 @@ def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
 
 @dataclass(eq=False)
 class ReadTable(beam.PTransform):
-    """Reads the named columns of a table in memory, as ReadEvents those of files.
+    """Read the given columns of a table in memory. The output is :class:`Events`.
 
-    `__row__` is the index of the row, from 0. The table does not travel with the pipeline: only
-    steps in this process can read it. Raises ConfigurationError at construction for a column that
-    is missing, there twice, or named `__row__`.
+    An added column `__row__` contains the index of the row, from 0. The table is not sent to
+    workers, so this transform works only with runners that run in this process.
+
+    Raises:
+        ConfigurationError: at construction, if a column is missing, repeated or called `__row__`.
     """
 
     table: pa.Table
+    """The table."""
     name: str
-    """What errors and dead letters call it."""
+    """Name of the table in errors and dead letters."""
     _: KW_ONLY
     columns: Columns
-    """The columns to read, in the order wanted."""
+    """The columns to read, in the order of the output."""
     silent: bool = False
-    """As of ReadEvents."""
+    """As for :class:`ReadEvents`."""
     faults: Mapping[int, str] = field(default_factory=dict)
-    """What is wrong with each row of which a cell could not be read."""
+    """For each row with a cell that could not be read, a description of the problem."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -198,7 +212,7 @@ class ReadTable(beam.PTransform):
         self._rows = rows_of_events(self.table, self.name, self.columns, self.faults)
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the step."""
+        """Read the table."""
         read = _ReadTableFn(self._rows, self.name, self.silent)
         return Events.of(
             pbegin

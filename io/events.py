@@ -47,10 +47,13 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
     QueryColumn,
 )
+from streamveil.mechanisms.core.wording import opt
 
 UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"
+"""The reason in the dead letter for a file that cannot be read."""
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
+"""Arrow schema of dead letters."""
 REJECTED_FORM = as_they_come(REJECTED_SCHEMA)
 """Of batches of dead letters."""
 # A line of another kind of file, read as text, may be the whole file.
@@ -59,11 +62,11 @@ MAX_RECORD_BYTES = 1 << 16
 _AGAIN = "run again"
 _NAMED = ", or compute it: EXPRESSION AS NAME"
 
-# Published data sets, whose files do not say by their names what they are.
 DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
     "tdrive": read_tdrive,
     "foursquare": read_foursquare,
 }
+"""Readers of published data sets whose file names do not show their format, by name."""
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 
@@ -74,13 +77,20 @@ def check_events(
     dialect: CsvDialect | None = None,
     remedy: str = "",
 ) -> None:
-    """Open the header of every file that matches, before anything runs.
+    """Check the headers of all matching files, before a pipeline runs.
 
-    Raises ConfigurationError when nothing matches, or for a file that is empty, cut off, not of
-    the format that its name says, or without one of the columns. If `silent`, nothing is raised
-    that depends on a row: JSON Lines have no header, so their columns are not looked up. Else a
-    key must be in one of them, so that a file of a single bad record stops nothing. `remedy` is
-    what else may help where a column is missing.
+    Args:
+        pattern: paths or globs.
+        columns: the columns that the files must have.
+        silent: whether errors must not depend on the rows. If true, the fields of JSON Lines files
+            are not checked, because these files have no header. If false, each field must be in at
+            least one of the files.
+        dialect: the delimiter and the column names of CSV files.
+        remedy: text that is appended to the error message if a column is missing.
+
+    Raises:
+        ConfigurationError: if no file matches, or if a file is empty, is cut off, has a different
+            format than its name says, or lacks one of the columns.
     """
     names = distinct(columns)
     if is_bigquery(pattern):
@@ -95,8 +105,8 @@ def check_events(
     kinds = {format_of(path, dialect) for path in paths}
     if dialect is not None and dialect.any_name and CSV not in kinds:
         raise ConfigurationError(
-            f"{paths[0]}: --delimiter and --columns are about CSV files, and there are none: "
-            "leave them out"
+            f"{paths[0]}: {opt.delimiter} and {opt.columns} apply to CSV files only, and there "
+            "are none: leave them out"
         )
     for path in paths:
         kind = format_of(path, dialect)
@@ -116,7 +126,7 @@ def _check_query(query: Query, paths: Sequence[str], names: Columns, silent: boo
         present = _present(path, query)
         own = _sources(path, query, present)
         made = query.columns(path, present)
-        require_columns(path, names, made, _NAMED, what="what --sql gives")
+        require_columns(path, names, made, _NAMED, what=f"what {opt.sql} gives")
         said = _said(path, own, query.dialect)[0]
         if query.format == PARQUET:
             typed = parquet_schema(path)
@@ -134,7 +144,7 @@ def _present(path: str, query: Query) -> list[str]:
     """Columns of a file that a query may read."""
     if query.format != format_of(path, query.dialect):
         raise ConfigurationError(
-            f"{path}: --sql reads files of {query.format}, and this is none: name others apart"
+            f"{path}: {opt.sql} reads files of {query.format}, and this is none: name others apart"
         )
     if query.format == JSON_LINES:  # a line may have a key, or lack it
         return [*query.keys, *(name for name in partitions_of(path) if name not in query.keys)]
@@ -172,8 +182,8 @@ def places_of(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]
         return input_files(pattern, dialect)
     if dialect is not None and dialect.any_name:
         raise ConfigurationError(
-            f"{label_of_table(pattern)}: --delimiter and --columns are about CSV files, and this "
-            "is a table: leave them out"
+            f"{label_of_table(pattern)}: {opt.delimiter} and {opt.columns} apply to CSV files "
+            "only, and this is a table: leave them out"
         )
     return [pattern]
 
@@ -220,7 +230,7 @@ def _said(
 
 
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
-    """Parts of a file that can be read independently of each other; the same of a table."""
+    """Divide a file or a table into parts that can be read independently."""
     if is_bigquery(path):
         label = label_of_table(path)
         return [Part(label, rows=rows) for rows in split_table(path, columns)]
@@ -243,11 +253,20 @@ def parts_of(pattern: Patterns, columns: Columns, dialect: CsvDialect | None = N
 
 
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
-    """Read a part of a file in batches of the named columns and `__row__`, in the file's order.
+    """Read a part of a file, in batches with the requested columns and `__row__`.
 
-    `reject` is called with (line or row number, what is wrong, bytes) for what cannot be parsed,
-    always before the batch of its neighbours, which may be empty.
-    Raises ConfigurationError when the file cannot be read to its end, or is another one by then.
+    The batches and their rows are in the order of the file.
+
+    Args:
+        part: the part, from :func:`split_file`.
+        columns: the columns to read.
+        reject: function that is called for each line or row that cannot be parsed. Its arguments
+            are the number of the line or row, the reason and the bytes. The function is called
+            before the batch with the neighbouring rows is returned.
+
+    Raises:
+        ConfigurationError: if the file cannot be read to its end, or has changed since it was
+            split.
     """
     if part.rows is not None:
         yield from read_rows(part.path, part.rows, columns, reject)
@@ -284,20 +303,20 @@ def read_events(
     dataset: str | None = None,
     dialect: CsvDialect | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-    """Read all files that match, here and in order of their paths, without Beam.
+    """Read all matching files in this process, in the order of their paths and without Beam.
 
     Args:
         pattern: paths or globs.
         columns: the columns to read.
-        dataset: a key of `DATASETS`; None where the names say the format.
-        dialect: how CSV files are written, where that is said.
+        dataset: a name in `DATASETS`. If None, the file names show the format.
+        dialect: the delimiter and the column names of CSV files.
 
     Yields:
-        A batch as of :func:`read_part`, perhaps empty, and the dead letters that go with it, of
-        `REJECTED_SCHEMA`, if there are any.
+        Pairs of a batch of events, which may be empty, and a batch of dead letters (in
+        `REJECTED_SCHEMA`) or None.
 
     Raises:
-        ConfigurationError: when nothing matches or a file cannot be read to its end.
+        ConfigurationError: if no file matches, or a file cannot be read to its end.
     """
     names = distinct(columns)
     if dataset is None:

@@ -124,10 +124,10 @@ def fault_in_reading(error: BaseException, place: str = "") -> str | None:
         return None
     number = error.errno
     if number in PASSING or number in REFUSED:
-        remedy = _REMEDIES.get(number, "mend that")
+        remedy = _REMEDIES.get(number, "fix that")
         return f"{os.strerror(number)}: {remedy}, and run it again"
     if isinstance(error, ConnectionError | TimeoutError) or _is_of_beam(error):
-        return f"{' '.join(str(error).split())}: mend that, and run it again"
+        return f"{' '.join(str(error).split())}: fix that, and run it again"
     return None
 
 

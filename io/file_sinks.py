@@ -1,9 +1,10 @@
-"""Beam sinks of results: each writes one file, or a file for each question, whole or not at all."""
+"""Beam sinks of results: each writes one file, or a file for each query, whole or not at all."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -13,19 +14,18 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 
 import streamveil.io.coders  # noqa: F401 - batches travel as Arrow writes them
-from streamveil.io.answers import PORTFOLIO_LEDGER_FORM, write_answers
 from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.formats import output_format_of
+from streamveil.io.ledgers import ledger_form
 from streamveil.io.per_record import PER_RECORD_FORM
-from streamveil.io.releases import ledger_form, release_form
+from streamveil.io.releases import release_form
+from streamveil.io.result_files import AnswerFiles, answer_files
 from streamveil.io.revisions import revision_form
 from streamveil.io.tables import TableForm, write_table
-from streamveil.io.tidy import ROWS
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-)
-from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+from streamveil.io.tidy import TIDY, is_quoted, revised_answers_form
+from streamveil.mechanisms.core.records import COUNT, ConfigurationError
+from streamveil.mechanisms.queries.queries import QuerySet
+from streamveil.mechanisms.queries.slot_answers import SlotAnswer
 
 # In the metadata of a batch on its way to a table: how many items the table is of; and how many the
 # batch is of, if not of its rows.
@@ -35,27 +35,31 @@ _ANY_NUMBER = -1
 
 @dataclass(eq=False)
 class WriteTable(beam.PTransform):
-    """Writes record batches to one file under exactly that name; gives its path when it is there.
+    """Write record batches to one file, whose name is exactly `path`. The output is the path.
 
-    Input: the batches, or a tuple of them and of one number: how many rows there must be. When a
-    step has failed, a runner may go on for a while without what that step was given; with the
-    number such a table is never written.
+    The input is the batches, or a tuple of the batches and a PCollection with a single number, the
+    expected number of rows. If you give this number, an incomplete table is never written, even if
+    a runner continues after a failed step. The ending of the path sets the format, which is
+    .parquet, .avro, .csv, .jsonl, .json or .ndjson. One worker writes the whole file, so use this
+    transform for results and not for events.
 
-    The format goes by the name: .parquet, .avro, .csv, or .jsonl, .json and .ndjson. One worker
-    writes it all, so it is for results, not for events. Without any batch the table is empty.
-    Raises ConfigurationError at construction for an unknown format, and ValueError when applied
-    to an unbounded or a windowed PCollection, which would never be one table; when the pipeline
-    runs, RuntimeError where the number of rows is another.
+    Raises:
+        ConfigurationError: at construction, if the format is unknown.
+        ValueError: when the transform is applied to an unbounded or windowed PCollection.
+        RuntimeError: when the pipeline runs, if the number of rows differs from the expected
+            number.
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
     schema: pa.Schema
-    """Schema of every batch; Parquet and Avro files keep its metadata."""
+    """Schema of every batch. Parquet and Avro files keep its metadata."""
     _: KW_ONLY
     sort_by: str | tuple[str, ...] | None = None
-    """Columns to sort the rows by, which gathers them in memory; None writes them as they come."""
+    """Columns by which the rows are sorted in memory. If None, the rows keep the order of
+    arrival."""
     private: bool = False
-    """Whether the file is for its owner alone, as :func:`write_table` makes it."""
+    """Whether only the owner may read the file. See :func:`write_table`."""
 
     def __post_init__(self) -> None:
         """Check the name and the columns."""
@@ -74,7 +78,7 @@ class WriteTable(beam.PTransform):
         self,
         inputs: PCollection[pa.RecordBatch] | tuple[PCollection[pa.RecordBatch], PCollection[int]],
     ) -> PCollection[str]:
-        """Build the steps: bring all batches to one worker and write."""
+        """Bring all batches to one worker and write them."""
         batches, number = inputs if isinstance(inputs, tuple) else (inputs, None)
         if not batches.is_bounded:
             raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
@@ -119,11 +123,11 @@ def _whole_table(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
         came += int(metadata.get(_ITEMS, batch.num_rows))
         yield batch
     if number not in (_ANY_NUMBER, came):
-        should = "nobody says how many" if number is None else number
+        should = "an unknown number" if number is None else number
         raise RuntimeError(
-            f"{path}: {came} results came to be written, and {should} should: a step before this "
-            "failed or was lost, and the runner went on, so the file is not written. See the first "
-            "error in the runner's log, and run again"
+            f"{path}: {came} results arrived to be written, and {should} were expected: an "
+            "earlier step failed or was lost and the runner continued, so the file is not "
+            "written. See the first error in the runner's log, and run again"
         )
 
 
@@ -208,89 +212,130 @@ class _WriteResults(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleases(_WriteResults):
-    """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
+    """Write the releases of one count to a file, sorted by slot.
 
-    Input: releases, or a tuple of them and of their number, which the outputs of the transforms
-    have as `done`: then what is not whole, because a step failed, is never written.
+    The input is a PCollection of releases, or a tuple of the releases and the output `done` of the
+    release transform. If you give `done`, the file is written only after all releases have arrived.
+    The output is the path. The formats and the errors are as for :class:`WriteTable`.
 
-    Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
-    published_slot int64 or null, epsilon double, stderr list<double or null>, mechanism string,
-    alarm bool, diagnostics map<string, double or null>; with `shares` also shares list<double>. In
-    the layout `tidy`, with a row for each bin: slot int64, start timestamp[us, UTC], bin string,
-    count double (not rounded), low and high double or null (see :func:`tidy_batch`), status string;
-    a CSV file has a quote before a bin that a spreadsheet would run as a formula.
+    In the layout `tidy`, the file has a row for each slot and key. The columns are those of
+    `RESULT_SCHEMA`, which are query, slot, start, end, key, statistic (`count`), value (not
+    rounded), low, high, stderr and status. `low` and `high` are the ends of a 90 % confidence
+    interval. In a CSV file, a quote is put before a key that a spreadsheet would run as a formula.
+
+    In the layout `rows`, the file has a row for each slot, with the columns slot, start, end,
+    counts (a list), status, published_slot, epsilon, stderr (a list), mechanism, alarm and
+    diagnostics (a map). If `shares` is true, the file also has a column shares (a list).
+
+    Example:
+        >>> WriteReleases("releases.csv", labels=["cafe", "park"]).layout
+        'tidy'
     """
 
     path: str
+    """Path of the file on any Beam filesystem. The ending of the path sets the format."""
     _: KW_ONLY
     labels: Sequence[str] | None = None
-    """Names of the bins, kept in the metadata of a Parquet or Avro file."""
+    """The keys, in the order of the counts. They are required for the layout `tidy`. In the layout
+    `rows`, a Parquet or Avro file stores them in its metadata."""
     shares: bool = False
-    """Whether releases have them: those of one budget forever."""
-    layout: str = ROWS
-    """`rows`, one for each release, or `tidy`, one for each release and bin."""
+    """Whether releases have a distribution over the keys. This is so if all slots share a lifetime
+    budget."""
+    layout: str = TIDY
+    """`tidy` for a row per slot and key, or `rows` for a row per slot."""
+    zone: str | None = None
+    """Time zone of the times in the layout `tidy`, such as `Europe/Berlin`; None is UTC."""
+    query: str = COUNT
+    """Name of the query in the layout `tidy`."""
 
     def form(self) -> TableForm:
-        """How they become rows."""
-        return release_form(self.path, self.labels, shares=self.shares, layout=self.layout)
+        """Return the schema of the file and the function that converts a release to rows."""
+        return release_form(
+            self.labels,
+            shares=self.shares,
+            layout=self.layout,
+            zone=self.zone,
+            query=self.query,
+            quoted=is_quoted(self.path),
+        )
 
 
 @dataclass(eq=False)
 class WriteRevisions(_WriteResults):
-    """Writes revisions to one file, sorted by slot; gives its path. See WriteTable.
+    """Write the revisions of one count to a file, sorted by slot. The output is the path.
 
-    Input: revisions, or a tuple of them and of their number, as of WriteReleases.
-
-    Columns: slot int64, start and end timestamp[us, UTC], revised_slot int64 (the last slot whose
-    release is in it) and revised_at timestamp[us, UTC] (when that one ended), counts list<int64>,
-    stderr list<double or null>, mechanism string. In the layout `tidy` those of releases, with
-    revised_at in place of status.
+    The input is a PCollection of revisions, or the pair `(revisions, revised)`, where `revised` is
+    the output `revised` of the release transform. In the layout `tidy`, the file has the columns of
+    WriteReleases, followed by a column revised_at. The status of every row is `revised`, and
+    revised_at is the end of the last slot that the revision uses. In the layout `rows`, the columns
+    are slot, start, end, revised_slot (the last slot that the revision uses), revised_at, counts,
+    stderr and mechanism.
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
     _: KW_ONLY
     labels: Sequence[str] | None = None
-    """Names of the bins, kept in the metadata of a Parquet or Avro file."""
-    layout: str = ROWS
-    """As of WriteReleases."""
+    """The keys, in the order of the counts. They are required for the layout `tidy`."""
+    layout: str = TIDY
+    """`tidy` for a row per slot and key, or `rows` for a row per slot."""
+    zone: str | None = None
+    """Time zone of the times in the layout `tidy`, such as `Europe/Berlin`; None is UTC."""
+    query: str = COUNT
+    """Name of the query in the layout `tidy`."""
 
     def form(self) -> TableForm:
-        """How they become rows."""
-        return revision_form(self.path, self.labels, layout=self.layout)
+        """Return the schema of the file and the function that converts a result to rows."""
+        return revision_form(
+            self.labels,
+            layout=self.layout,
+            zone=self.zone,
+            query=self.query,
+            quoted=is_quoted(self.path),
+        )
 
 
 @dataclass(eq=False)
 class WriteLedger(_WriteResults):
-    """Writes what every slot cost every class, sorted by slot and class; gives the path.
+    """Write the ledger to a file, sorted by slot, query and class. The output is the path.
 
-    Input: entries, or a tuple of them and of their number, as of WriteReleases.
+    The input is a PCollection of ledger entries, or the pair `(entries, booked)`, where `booked` is
+    the output `booked` of the release transform. For a single count, give the output `done` instead
+    of `booked`.
 
-    Columns: slot int64, window int64 (null: the whole stream), epsilon double, users int64 (public
-    size of the class; 0 for the whole stream, where it is not asked for), spent double (in the
-    slot), spent_in_window double (in the window that ends with it).
+    The columns are query (`count` for a single count), slot, first_base_slot, last_base_slot,
+    window (in base slots; null for a lifetime), epsilon, users (public size of the class; 0 if
+    unknown), spent (the epsilon that this result spent) and spent_in_window, which is the epsilon
+    that all queries together spent in one window. For a single count, this is the window that ends
+    with the slot. For a query set, it is the window with the largest sum among all windows that
+    overlap the slot.
 
-    Where requirements change, `dynamic`, a row is a ledger: slot int64, window_backward int64,
-    epsilon_backward double, window_forward int64, epsilon_forward double, users int64, spent
-    double (in the slot), spent_backward double (in the window that ends with it), infeasible bool
-    (that is more than asked for, for earlier slots spent it).
+    If requirements change (`dynamic`), the file has a row for each slot and each group of users
+    with the same history of requirements. The columns are slot, window_backward, epsilon_backward,
+    window_forward, epsilon_forward, users, spent, spent_backward (the epsilon spent in the window
+    that ends with the slot) and infeasible (true if earlier slots spent more than the requirement
+    allows).
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
     dynamic: bool = False
+    """Whether requirements change."""
 
     def form(self) -> TableForm:
-        """How they become rows."""
+        """Return the schema of the file and the function that converts a result to rows."""
         return ledger_form(self.dynamic)
 
 
 @dataclass(eq=False)
 class WriteRejected(beam.PTransform):
-    """Writes rejected events, batches of REJECTED_COLUMNS, as they come; gives the path.
+    """Write dead letters to a file, in the order of arrival. The output is the path.
 
-    They are raw data: on a local filesystem the file is for its owner alone.
+    Dead letters are not private. On a local filesystem, only the owner may read the file.
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -298,54 +343,57 @@ class WriteRejected(beam.PTransform):
         output_format_of(self.path)
 
     def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
-        """Build the step: write."""
+        """Write the dead letters."""
         return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA, private=True)
 
 
 @dataclass(eq=False)
 class WritePerRecord(_WriteResults):
-    """Writes rows to one file, sorted by window and key; gives its path. See WriteTable.
+    """Write per-record results to a file, sorted by window and key. The output is the path.
 
-    Input: rows, or a tuple of them and of their number, as of WriteTable.
-
-    Columns: key string or null, start and end timestamp[us, UTC] or null, statistic string,
-    mechanism string, estimate double, epsilon_tau double, stderr and dropped_bound double or null.
+    The input is a PCollection of rows, or a tuple of the rows and a PCollection with the number of
+    rows. The columns are key, start, end, statistic, mechanism, estimate, stderr, epsilon_tau and
+    dropped_bound.
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
 
     def form(self) -> TableForm:
-        """How they become rows."""
+        """Return the schema of the file and the function that converts a result to rows."""
         return PER_RECORD_FORM
 
 
 @dataclass(eq=False)
 class WriteAnswers(beam.PTransform):
-    """Writes the answers to each question to NAME.parquet in a folder; gives the paths.
+    """Write the results of each query to NAME.parquet in a folder. The output is the paths.
 
-    Input: a tuple of answers and of their number, the `done` of `PrivateAnswers`. All files are
-    written, sorted by the end of slots, or none; a longer time comes after its last slot.
+    The input is a tuple of the results (answers) and the output `done` of the release transform.
+    Either all files are written or none. Rows are sorted by the end of their slot. The row of a
+    rollup comes after the rows of the last slot that the rollup covers.
 
-    Columns: slot int64, start and end timestamp[us, UTC], length string (of the slot, such as 1h,
-    or of a longer time, in which `slot` is then counted), bin string (`all` without a domain; a
-    group's name), level int64 (0 for bins, 1 for groups of bins, and so on), statistic string (such
-    as count, mean or p95), value, stderr, low and high double or null (the interval of 90 %),
-    status string, note string or null (what is to be said of the figure); of statistics of bounded
-    numbers clipping double or null (by how much the figure would be larger without the bounds); of
-    the top k rank int64 or null, and chance double (that of the rank).
+    The columns begin with those of `RESULT_SCHEMA`, which are query, slot, start, end, key (`all`
+    without keys, or the name of a group), statistic (such as count, mean or p95), value, low, high
+    (a 90 % confidence interval), stderr and status.
+
+    The columns after status are diagnostics. `length` is the length of the slot or of the rollup,
+    such as 1h. For a rollup, `slot` is numbered in units of this length. `level` is 0 for keys, 1
+    for groups of keys, and so on. `note` is a remark about the value, or null. For statistics with
+    bounds, `clipping` is the estimated effect of the bounds. For the top k, `rank` is the rank of
+    the key, and `chance` is the probability that the rank is right.
     """
 
     folder: str
-    portfolio: Portfolio
-    prefix: str = ""
-    """Of the names of the files."""
+    """The folder in which the files are written."""
+    query_set: QuerySet
+    """The query set whose results are written."""
 
     def __post_init__(self) -> None:
         """Be a PTransform."""
         super().__init__()
 
     def expand(self, inputs: tuple[PCollection[SlotAnswer], PCollection[int]]) -> PCollection[str]:
-        """Build the steps: gather, write."""
+        """Gather and write the answers."""
         answers, number = inputs
         keyed = tuple[int, Any]
         return (
@@ -356,9 +404,7 @@ class WriteAnswers(beam.PTransform):
             | "Join" >> beam.Flatten()
             | "Gather" >> beam.GroupByKey()
             | "Write"
-            >> beam.ParDo(
-                _WriteAnswersFn(self.folder, self.portfolio, self.prefix)
-            ).with_output_types(str)
+            >> beam.ParDo(_WriteAnswersFn(self.folder, self.query_set)).with_output_types(str)
         )
 
 
@@ -367,41 +413,44 @@ class _WriteAnswersFn(beam.DoFn):
     """Writes all answers, which have come with their number."""
 
     folder: str
-    portfolio: Portfolio
-    prefix: str
+    query_set: QuerySet
 
     def process(self, element: tuple[int, Iterable[Any]]) -> Iterator[str]:
         numbers: list[int] = []
-        answers: list[SlotAnswer] = []
+        files, came = AnswerFiles(self.folder, self.query_set), 0
         for item in element[1]:
             if isinstance(item, SlotAnswer):
-                answers.append(item)
+                files.add(item)
+                came += 1
             else:
                 numbers.append(item)
-        if numbers != [len(answers)]:
+        if numbers != [came]:
             raise RuntimeError(
-                f"{self.folder}: {len(answers)} answers came to be written, and "
-                f"{numbers[0] if numbers else 'nobody says how many'} should: a step before this "
-                "failed or was lost, and the runner went on, so nothing is written. See the first "
-                "error in the runner's log, and run again"
+                f"{self.folder}: {came} results arrived to be written, and "
+                f"{numbers[0] if numbers else 'an unknown number'} were expected: an earlier "
+                "step failed or was lost and the runner continued, so nothing is written. See "
+                "the first error in the runner's log, and run again"
             )
-        yield from write_answers(self.folder, self.portfolio, answers, self.prefix)
+        with ExitStack() as block:
+            files.write(block)
+        yield from answer_files(self.folder, self.query_set).values()
 
 
 @dataclass(eq=False)
-class WritePortfolioLedger(_WriteResults):
-    """Writes what every answer cost every class, sorted by base slot and question; gives the path.
+class WriteRevisedAnswers(_WriteResults):
+    """Write the revised results of all queries to one file, sorted by the end of slots.
 
-    Input: a tuple of entries and of their number, the `booked` of `PrivateAnswers`.
-
-    Columns: question string, first_base_slot and last_base_slot int64 (of the question's slot),
-    window int64 (in base slots), epsilon double, users int64 (public size of the class), spent
-    double (by the answer), spent_in_window double (by all questions in the window of base slots
-    that ends with the last one).
+    The output is the path. The input is a PCollection of revised results, or a tuple of the revised
+    results and the output `revised` of the release transform. The file has the columns of
+    WriteRevisions, followed by the columns length, level and note of WriteAnswers.
     """
 
     path: str
+    """Path of the file on any Beam filesystem."""
+    _: KW_ONLY
+    zone: str | None = None
+    """Time zone of the times in the layout `tidy`, such as `Europe/Berlin`; None is UTC."""
 
     def form(self) -> TableForm:
-        """How they become rows."""
-        return PORTFOLIO_LEDGER_FORM
+        """Return the schema of the file and the function that converts a result to rows."""
+        return revised_answers_form(self.zone, quoted=is_quoted(self.path))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from streamveil.io import filesystems
 from streamveil.io.faults import blaming, fault_in_reading, fault_of_service, is_absent
-from streamveil.io.filesystems import FoundFile, is_local, looked_at, require_filesystem, translated
+from streamveil.io.filesystems import is_local, looked_at, require_filesystem, translated
 from streamveil.io.formats import (
     EXTENSIONS,
     CsvDialect,
@@ -29,6 +29,7 @@ from streamveil.io.formats import (
     says_format,
     typed_format_of,
 )
+from streamveil.io.found_file import FoundFile
 from streamveil.io.places import is_bigquery
 from streamveil.mechanisms.core.records import (
     ROW_COLUMN,
@@ -36,6 +37,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     MachineFault,
 )
+from streamveil.mechanisms.core.wording import opt
 
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
@@ -60,9 +62,10 @@ _LOOK = 64  # bytes, in which what is compressed is no text
 
 
 def match_files(pattern: Patterns) -> list[FoundFile]:
-    """Files that match a glob, or any of several: path and size in bytes, by path, each once.
+    """List the files that match one or several globs, each file once, with path and size in bytes.
 
-    Raises ConfigurationError when a pattern matches nothing or its filesystem is not known.
+    Raises:
+        ConfigurationError: if a pattern matches no file, or its filesystem is unknown.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     if not patterns:
@@ -82,14 +85,15 @@ def match_files(pattern: Patterns) -> list[FoundFile]:
 
 
 def list_files(pattern: str) -> list[FoundFile]:
-    """Files that match a glob now, perhaps none: path and size in bytes.
+    """List the files that match a glob now, with path and size in bytes. The list may be empty.
 
-    A local path that is there is that file, whatever characters are in its name; of a folder, and
-    of folders where no file matches, the files in it and below whose names say a format, and that
-    are not hidden.
+    If the text is an existing local path, it is not treated as a glob. For a local folder, the
+    files in the folder and its subfolders are listed. Hidden files, and files whose ending shows no
+    known format, are left out.
 
-    Raises ConfigurationError when its filesystem is not known, and MachineFault where a folder of
-    this machine cannot be listed, whose files would be missing in silence.
+    Raises:
+        ConfigurationError: for an unknown filesystem.
+        MachineFault: if a local folder cannot be listed.
     """
     refuse_bigquery(pattern)
     require_filesystem(pattern)
@@ -134,29 +138,29 @@ def refuse_bigquery(place: str) -> None:
     """Raise ConfigurationError for a table of BigQuery where a file is needed."""
     if is_bigquery(place):
         raise ConfigurationError(
-            f"{' '.join(place.split())}: a table of BigQuery is read as events (--input) only: "
+            f"{' '.join(place.split())}: a table of BigQuery is read as events ({opt.input}) only: "
             "export it to a file here, and name that"
         )
 
 
 class Stamp(NamedTuple):
-    """By what a file is known to be as it was."""
+    """The size and the modification time of a file, by which changes are detected."""
 
     size: int
-    """In bytes."""
+    """Size of the file in bytes."""
     modified: float
-    """When it was last written, in seconds since the epoch; 0 where its filesystem does not say."""
+    """Time of the last change, in seconds since 1970, or 0 if the filesystem does not report it."""
 
     @classmethod
     def of(cls, file: FoundFile) -> Stamp:
-        """Of a file as it was found."""
+        """Return the stamp of a file as it was when it was listed."""
         return cls(file.size_in_bytes, file.last_updated_in_seconds)
 
     @classmethod
     def now(cls, path: str) -> Stamp:
-        """Of a file as it is.
+        """Return the stamp of a file as it is now.
 
-        Raises ConfigurationError for one that is not there, and MachineFault.
+        Raises ConfigurationError if the file does not exist, and MachineFault if it cannot be read.
         """
         try:
             with blaming(f"{path} could not be looked at", path):
@@ -164,15 +168,13 @@ class Stamp(NamedTuple):
         except MachineFault:
             raise
         except Exception as error:
-            raise ConfigurationError(
-                f"{path} went away while it was read: bring it back"
-            ) from error
+            raise ConfigurationError(f"{path} disappeared while it was read: restore it") from error
         return cls.of(file)
 
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
-        """Refuse a file that is not as it was any more. Raises ConfigurationError.
+        """Raise ConfigurationError if a file has changed since this stamp was taken.
 
-        `then` is what to do when the file is whole.
+        `then` is text that says what to do once the file is complete again.
         """
         if now != self:
             raise ConfigurationError(
@@ -182,7 +184,7 @@ class Stamp(NamedTuple):
 
 
 def is_in_folder(path: str, folder: str) -> bool:
-    """Whether :func:`list_files` would find a file there in a folder; both paths are absolute."""
+    """Whether :func:`list_files` lists a path as part of a folder. Both paths are absolute."""
     top = os.path.join(folder, "")
     if not path.startswith(top):
         return False
@@ -381,7 +383,7 @@ def require_columns(
 
 
 def label_of(path: str) -> str:
-    """A path as text for people and tables: of a name that is not UTF-8 some bytes are escaped."""
+    """Return a path as text. Bytes that are not UTF-8 are escaped."""
     return path.encode(errors="backslashreplace").decode()
 
 
@@ -402,7 +404,7 @@ def distinct(columns: Columns) -> tuple[str, ...]:
         raise ConfigurationError(f"columns {columns!r} must be a list of one name or more")
     if ROW_COLUMN in columns:
         raise ConfigurationError(
-            f"a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename the column"
+            f"a column named {ROW_COLUMN!r} cannot be read, the name is reserved: rename the column"
         )
     return tuple(dict.fromkeys(columns))
 

@@ -9,19 +9,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
+
+from streamveil.io.found_file import FoundFile
 
 _SCHEME = re.compile(r"[a-zA-Z][-a-zA-Z0-9+.]*://")
 _BEFORE_WILDCARD = re.compile(r"[^[*?]*")
-
-
-class FoundFile(NamedTuple):
-    """What a filesystem says of a file."""
-
-    path: str
-    size_in_bytes: int
-    last_updated_in_seconds: float
-    """Since the epoch; 0 where its filesystem does not say."""
 
 
 def is_local(path: str) -> bool:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import hashlib
 import uuid
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,99 +11,57 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from streamveil.io.answers import answer_json
 from streamveil.io.files import is_there, reading, storing
 from streamveil.io.filesystems import create, delete, give_name, is_local, join, open_to_read, split
-from streamveil.io.jsonlines import json_text
-from streamveil.io.per_record import per_record_json
-from streamveil.io.releases import release_json
-from streamveil.io.revisions import revision_json
+from streamveil.io.result_messages import ResultMessages
 from streamveil.io.sealed import sync
-from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, Revision, format_time
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+from streamveil.mechanisms.core.wording import opt
 
 
 class AlreadyReleasedError(RuntimeError):
-    """A result that was published before comes again with other content."""
-
-
-def release_file(release: Release) -> tuple[str, str, bytes]:
-    """Name of the file of a release, what it is of, and the release as a line of JSON."""
-    name = f"release-{_stamp(release.start)}.json"
-    return name, f"slot {release.slot}", release_json(release) + b"\n"
-
-
-def revision_file(revision: Revision) -> tuple[str, str, bytes]:
-    """The same of a revision."""
-    name = f"revision-{_stamp(revision.start)}.json"
-    return name, f"the revision of slot {revision.slot}", revision_json(revision) + b"\n"
-
-
-def answer_file(answer: SlotAnswer) -> tuple[str, str, bytes]:
-    """The same of an answer to a question."""
-    name = f"{answer.question}.{answer.length}-{_stamp(answer.start)}.json"
-    what = f"slot {answer.slot} of {answer.length} of question {answer.question!r}"
-    return name, what, answer_json(answer) + b"\n"
-
-
-def per_record_file(row: PerRecordRow) -> tuple[str, str, bytes]:
-    """The same of a row under per-record privacy; the name has a digest of its key."""
-    key = hashlib.sha256(json_text([row.key, row.statistic]).encode()).hexdigest()[:16]
-    name = f"row-{_stamp(row.start)}-{_stamp(row.end)}-{key}.json"
-    ends = "all times" if row.end is None else f"the window that ends at {format_time(row.end)}"
-    return name, f"key {row.key!r} in {ends}", per_record_json(row) + b"\n"
-
-
-def _stamp(time: int | None) -> str:
-    """A time in a file name: sorted as text, times are in order."""
-    if time is None:
-        return "always"
-    return f"{EPOCH + dt.timedelta(microseconds=time):%Y%m%dT%H%M%S.%fZ}"
+    """A result cannot be written, because it was already published with different content."""
 
 
 @dataclass(eq=False)
 class WriteReleasesToFolder(beam.PTransform):
-    """Writes each release to a file of its own, whole, and only once; gives its path.
+    """Write each release to its own file, completely and only once. The output is the path.
 
-    The file is named by the start of its slot and holds the line that WriteReleases would write to
-    a .jsonl file. If it is there already with this content, nothing happens: so a runner may try
-    again. With other content the step fails, since a slot that is released twice, and differently,
-    would break the guarantee: :class:`AlreadyReleasedError` names the slot.
+    The name of a file is the start of its slot in UTC. The file has the lines that WriteReleases
+    would write to a .jsonl file. If the file already exists with the same content, nothing happens,
+    so a runner may retry a step. If it exists with different content, the step fails with
+    :class:`AlreadyReleasedError`, because two different releases of a slot would break the
+    guarantee.
 
-    Of two that write one file at the same time the first one wins on HDFS, on Azure Blob Storage,
-    and on a local filesystem, which must have hard links. Elsewhere the second one may replace what
-    appeared after it looked. On a local filesystem a file that was written, once its path is given,
-    outlives the loss of power, whole.
+    If two processes write a file at the same time, the first process wins on HDFS, on Azure Blob
+    Storage and on a local filesystem with hard links. Elsewhere the second process may replace the
+    file. On a local filesystem, a file survives a power failure once its path is emitted.
     """
 
     folder: str
-    """On any filesystem of Beam; made if it is not there."""
+    """The folder, on any Beam filesystem. It is created if it does not exist."""
     _: KW_ONLY
-    to_file: Callable[[Any], tuple[str, str, bytes]] = release_file
-    """Gives the name of a file, what it is of, and its content, if results are other than
-    releases."""
+    messages: ResultMessages
+    """The form of the results, such as :func:`release_messages` with the keys."""
 
     def __post_init__(self) -> None:
         """Be a PTransform."""
         super().__init__()
 
-    def expand(self, releases: PCollection[Release]) -> PCollection[str]:
-        """Build the step: write."""
-        return releases | "WriteOnce" >> beam.Map(
-            _write_result, self.folder, self.to_file
+    def expand(self, results: PCollection[Any]) -> PCollection[str]:
+        """Write the results."""
+        return results | "WriteOnce" >> beam.Map(
+            _write_result, self.folder, self.messages
         ).with_output_types(str)
 
 
-def _write_result(
-    result: Any, folder: str, to_file: Callable[[Any], tuple[str, str, bytes]]
-) -> str:
-    name, what, data = to_file(result)
+def _write_result(result: Any, folder: str, messages: ResultMessages) -> str:
+    name, what, data = messages.file(result)
     path = join(folder, name)
     if not write_once(path, data):
         raise AlreadyReleasedError(
             f"{path}: {what} was released before with other content, and is not released again: "
             "find out whether two jobs write here, or the job began anew with other input or "
-            "another noise key; give another job a folder of its own (--output)"
+            f"another noise key; give another job a folder of its own ({opt.output})"
         )
     return path
 

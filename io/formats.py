@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
 EXTENSIONS = {
@@ -18,45 +19,44 @@ EXTENSIONS = {
 TEXT_FORMATS = (CSV, JSON_LINES)
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 """Endings of compressed files of text; those of Parquet and Avro are compressed inside."""
-# What else people try, and what helps there.
+# What else people try, what parts its fields, and what helps there.
+_DELIMITED = {".tsv": "tab", ".tab": "tab", ".psv": "'|'"}
 _REMEDIES = {
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "save the sheet as CSV"),
     **dict.fromkeys((".zip", ".7z", ".tar", ".tgz"), "unpack it, and name the files in it"),
-    **dict.fromkeys((".tsv", ".tab"), "say --delimiter=tab"),
-    ".psv": "say --delimiter='|'",
     **dict.fromkeys((".orc", ".feather", ".arrow", ".ipc"), "write it as Parquet"),
 }
 
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How the CSV files of an input are written, where that is said.
+    """Delimiter and column names of CSV files.
 
-    Raises ConfigurationError for a delimiter that is not one character of ASCII, a quote or a line
-    break, and for names of columns that are empty or repeated.
+    Raises:
+        ConfigurationError: if the delimiter is not a single ASCII character, is a quote or a line
+            break, or if column names are empty or repeated.
     """
 
     delimiter: str = ","
-    """What stands between two fields."""
+    """The character between two fields."""
     columns: tuple[str, ...] | None = None
-    """Names of the columns, in order, of files without a header; None where the first line names
-    them."""
+    """Column names of files without a header. If None, the first line of a file is its header."""
     any_name: bool = False
-    """Whether a file whose name does not say its format is CSV."""
+    """Whether files with an unknown ending are CSV."""
     sql: str | None = None
-    """The SELECT that makes the columns of what is read, from any format (see `io/sql.py`)."""
+    """A SELECT that computes the columns, for files of any format (see `io/sql.py`)."""
 
     def __post_init__(self) -> None:
         """Check both."""
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
             raise ConfigurationError(
-                f"the delimiter {self.delimiter!r} (--delimiter) is not one character: write it, "
-                "such as ; or |, or the word tab"
+                f"the delimiter {self.delimiter!r} ({opt.delimiter}) is not one character: write "
+                f"it, such as ; or |, or the word tab"
             )
         names = self.columns
         if names is not None and (not names or not all(names) or len(set(names)) < len(names)):
             raise ConfigurationError(
-                f"the columns {','.join(names)!r} (--columns) are not names of their own: name "
+                f"the columns {','.join(names)!r} ({opt.columns}) are not names of their own: name "
                 "every field of a line once, as in user,place,time"
             )
 
@@ -78,13 +78,16 @@ def format_of(path: str, dialect: CsvDialect | None = None) -> str:
     if known is None and dialect is not None and dialect.any_name:
         return CSV
     if known is None:
-        remedy = next((_REMEDIES[e] for e in _REMEDIES if plain.lower().endswith(e)), None)
+        remedies = _REMEDIES | {
+            ending: f"say {opt.delimiter}={sign}" for ending, sign in _DELIMITED.items()
+        }
+        remedy = next((remedies[e] for e in remedies if plain.lower().endswith(e)), None)
         raise ConfigurationError(
             f"{path}: the format of this file is not known by its name: {remedy}"
             if remedy
             else f"{path}: the format of this file is not known by its name: use one of "
             f"{', '.join(EXTENSIONS)}, a text format also with {', '.join(COMPRESSIONS)}; or say "
-            "--delimiter, if it is text of separated fields"
+            f"{opt.delimiter}, if it is text of separated fields"
         )
     return known
 

@@ -33,6 +33,7 @@ from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import PART, naming, sync
 from streamveil.io.snapshot import INBOX
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 if TYPE_CHECKING:
     from streamveil.io.pubsub import ReadPubSubEvents
@@ -44,7 +45,7 @@ _UNSETTLED = "unsettled"
 # Messages in one answer, and seconds for it.
 _ONE_PULL, _PATIENCE = 1000, 15.0
 # The service may have none at hand though there are some: so often it must say so, and seconds
-# between. A question that it answers when there is one cannot be ended without a message getting
+# between. A query that it answers when there is one cannot be ended without a message getting
 # lost for as long as its acknowledgement is waited for.
 _TIMES_EMPTY, _PAUSE = 3, 0.25
 # Seconds after which a message comes again that was given to a process which is gone: the usual
@@ -60,15 +61,15 @@ _KEPT_AT_MOST = 32 * 86400.0
 
 @dataclass(eq=False)
 class Inbox:
-    """Where the messages of a subscription are kept."""
+    """Local files that keep messages of a Pub/Sub subscription until they are released."""
 
     source: ReadPubSubEvents
     """The subscription, and how its messages are read."""
     folder: Path
     _files: dict[int, Path] = field(default_factory=dict)
-    """By number, in their order."""
+    """The files by number, in the order of the numbers."""
     _keys: dict[str, int] = field(default_factory=dict)
-    """Of each message that may come again, the number of its file."""
+    """For each message that may be delivered again, the number of the file that has it."""
     _unheard: dict[int, set[str]] = field(default_factory=dict)
     """Messages of each file of which Pub/Sub has not heard that they are kept."""
     _client: Any = None
@@ -77,19 +78,24 @@ class Inbox:
 
     @classmethod
     def opened(cls, source: ReadPubSubEvents, state: Path) -> Inbox:
-        """The inbox in the folder of a state, made if it is not there; what is half written goes.
+        """Open the inbox in a state folder.
 
-        Raises ConfigurationError for a topic, and for settings that mean nothing here.
+        A missing inbox is created. Incomplete files are removed.
+
+        Raises:
+            ConfigurationError: if the source is a topic, or if it has settings that are not
+                supported in a run with a saved state.
         """
         if source.subscription is None:
             raise ConfigurationError(
-                "a run with --state reads a subscription, which keeps messages between its runs, "
-                f"and pubsub:{source.topic} is a topic: create a subscription of it, and name that"
+                f"a run with {opt.state} reads a subscription, which keeps messages between its "
+                f"runs, and pubsub:{source.topic} is a topic: create a subscription of it, and "
+                f"name that"
             )
         for name in ("timestamp_attribute", "id_label"):
             if getattr(source, name) is not None:
                 raise ConfigurationError(
-                    f"{name}={getattr(source, name)} means nothing with --state, which closes "
+                    f"{name}={getattr(source, name)} has no effect with {opt.state}, which closes "
                     "slots by the clock and recognises messages by the id that Google gives them: "
                     "leave it out"
                 )
@@ -108,19 +114,28 @@ class Inbox:
 
     @property
     def place(self) -> str:
-        """The subscription."""
+        """The name of the subscription."""
         assert self.source.subscription is not None
         return self.source.subscription
 
     @property
     def pattern(self) -> str:
-        """A glob of the files."""
+        """A glob that matches the files of the inbox."""
         return os.path.join(glob.escape(str(self.folder)), f"*{_ENDING}")
 
     def receive(self, stopped: Callable[[], bool]) -> bool:
-        """Keep all that was published before now; False if stopped before that is done.
+        """Store all messages that were published before this call.
 
-        Raises ConfigurationError and MachineFault, as of :func:`reaching`, and OSError.
+        Args:
+            stopped: function that returns whether to stop early.
+
+        Returns:
+            Whether all messages were stored.
+
+        Raises:
+            ConfigurationError: if the subscription cannot be used.
+            MachineFault: if the service cannot be reached.
+            OSError: if a file cannot be written.
         """
         begun, empty = time.time(), 0
         mark = self.folder / _UNSETTLED
@@ -164,9 +179,9 @@ class Inbox:
         return messages
 
     def forget(self, released: Collection[str]) -> None:
-        """Remove files, of these that are released, whose messages cannot come again.
+        """Remove files that are released and whose messages Pub/Sub will not deliver again.
 
-        The newest one stays, so that no name is ever given twice.
+        The newest file is kept, so that no name is used twice.
         """
         now, gone = time.time(), set()
         for number, path in list(self._files.items())[:-1]:
@@ -252,20 +267,20 @@ class Inbox:
 def inbox_outputs(
     files: Iterable[str], source: ReadPubSubEvents, again: bool = False
 ) -> Iterator[Output]:
-    """Read events from files of an inbox, in their order, as `source` does from the messages.
+    """Read events from the files of an inbox, in the order of the files.
 
     Args:
         files: paths of the files.
-        source: how messages are read.
-        again: whether an earlier run read these files. Its dead letters tell what cannot be
-            parsed, so there are none.
+        source: the source, whose settings say how messages are parsed.
+        again: whether an earlier run read these files. If true, messages that cannot be parsed give
+            no dead letters, because the earlier run has already reported them.
 
     Yields:
-        Batches of events, and dead letters (`REJECTED`), which name the file as their source.
+        Batches of events, and dead letters (`REJECTED`). The source in a dead letter is the file.
 
     Raises:
-        ConfigurationError: for a file that cannot be read.
-        MachineFault: for what the machine lacks to read one, or to look schemas up.
+        ConfigurationError: if a file cannot be read.
+        MachineFault: if the machine cannot read a file, or the schema registry cannot be reached.
     """
     for path in files:
         parser = MessageParser(

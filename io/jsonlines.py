@@ -35,7 +35,7 @@ def json_columns(path: str, wanted: Columns = ()) -> list[str]:
             keys.update({key: None for key in value if found <= SAMPLE_LINES or key in wanted})
     if not found:
         raise ConfigurationError(
-            f"{path}: the file holds no JSON object: write one object on every line"
+            f"{path}: the file has no JSON object: write one object on every line"
         )
     return list(keys)
 
@@ -65,7 +65,7 @@ def write_json(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordB
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Rows as JSON objects; timestamps are ISO 8601 in UTC with a Z."""
+    """Rows as JSON objects; timestamps are ISO 8601, as of :func:`iso_times`."""
     columns = [
         iso_times(column) if pa.types.is_timestamp(column.type) else plain_values(column)
         for column in batch.columns
@@ -75,9 +75,13 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def iso_times(column: pa.Array) -> list[str | None]:
-    """ISO 8601 in UTC of a timestamp column; a time without a zone is taken as UTC."""
+    """ISO 8601 of a timestamp column: in UTC with a Z, or in its zone with the offset there.
+
+    A time without a zone is taken as UTC.
+    """
     times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if time is None else format_time(time) for time in times]
+    zone = column.type.tz or "UTC"
+    return [None if time is None else format_time(time, zone) for time in times]
 
 
 def json_text(value: Any) -> str:

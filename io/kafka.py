@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -12,24 +12,13 @@ import apache_beam as beam
 from apache_beam.io.kafka import ReadFromKafka, WriteToKafka, default_io_expansion_service
 from apache_beam.pvalue import PBegin, PCollection
 
-from streamveil.io.answers import answer_json
 from streamveil.io.event_sources import Events
 from streamveil.io.files import Columns, distinct
-from streamveil.io.jsonlines import json_text
 from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_java
-from streamveil.io.per_record import per_record_json
-from streamveil.io.releases import release_json
-from streamveil.io.revisions import revision_json
+from streamveil.io.result_messages import ResultMessages
 from streamveil.io.schema_registry import SchemaRegistry
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-    PerRecordRow,
-    Release,
-    Revision,
-    format_time,
-)
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _SERVERS = "bootstrap.servers"
 
@@ -40,65 +29,49 @@ _POLICIES = (
 )
 
 
-def release_record(release: Release) -> tuple[bytes, bytes]:
-    """The slot, in digits, and the release as JSON."""
-    return str(release.slot).encode(), release_json(release)
-
-
-def answer_record(answer: SlotAnswer) -> tuple[bytes, bytes]:
-    """The question, the length of its slot and the slot, such as `late/1h/7`, and JSON."""
-    return f"{answer.question}/{answer.length}/{answer.slot}".encode(), answer_json(answer)
-
-
-def revision_record(revision: Revision) -> tuple[bytes, bytes]:
-    """The slot, in digits, and the revision as JSON."""
-    return str(revision.slot).encode(), revision_json(revision)
-
-
-def per_record_record(row: PerRecordRow) -> tuple[bytes, bytes]:
-    """Key and end of the window, as a JSON list, and the row as JSON."""
-    end = None if row.end is None else format_time(row.end)
-    return json_text([row.key, end]).encode(), per_record_json(row)
-
-
 @dataclass(eq=False)
 class ReadKafkaEvents(beam.PTransform):
-    """Reads events from Kafka: each value holds one or many; the outputs are as of ReadEvents.
+    """Read events from Kafka. The output is :class:`Events`.
 
-    Columns are strings; keys are not read. An event that cannot be read is a dead letter, as is a
-    value that cannot be taken apart. A record may come more than once. Raises ConfigurationError at
-    construction without a topic, for another policy and as :class:`ParseMessages` does, and when
-    applied without Java or if the expansion service cannot be reached.
+    A message may contain many events. All columns are strings. The keys of Kafka messages are not
+    read. An event or message that cannot be parsed becomes a dead letter. A Kafka record may be
+    read more than once.
+
+    Raises:
+        ConfigurationError: at construction, if no topic is given, or if the timestamp policy or the
+            format is unknown; when the transform is applied, if Java is missing or the expansion
+            service cannot be reached.
     """
 
     bootstrap_servers: str
-    """`HOST:PORT`, or several with commas."""
+    """`HOST:PORT` of the brokers, separated by commas."""
     topics: Sequence[str]
+    """The topics to read."""
     _: KW_ONLY
     columns: Columns
-    """The keys or columns to read."""
+    """The fields of an event to read."""
     consumer_config: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's own settings, such as `group.id` and `auto.offset.reset`."""
+    """Settings of the Kafka consumer, such as `group.id` and `auto.offset.reset`."""
     timestamp_policy: str = ReadFromKafka.log_append_time
-    """What the watermark goes by: `LogAppendTime`, the time at which the broker took a record, for
-    topics that keep it; `ProcessingTime`, the time of reading; or `CreateTime`, the time that the
-    producer gave a record, only where producers are trusted with it, which a warning says: one
-    record ahead of its neighbours, up to the clock, makes these late. By CreateTime a partition
-    that never had a record holds the watermark back forever."""
+    """The time that the watermark follows. `LogAppendTime` is the time when the broker received a
+    record, for topics that store this time. `ProcessingTime` is the time when the record is read.
+    `CreateTime` is set by the producer. Use it only with trusted producers, because one record with
+    a time far ahead makes the other records late; a warning says so. With `CreateTime`, an empty
+    partition holds the watermark back forever."""
     expansion_service: str | None = None
-    """HOST:PORT of a running one; by default that of Beam's option `beam_services`, or else Beam
-    starts one, and downloads it once."""
+    """`HOST:PORT` of a running expansion service. By default, Beam's option `beam_services` names
+    it, or Beam downloads and starts an expansion service."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Beam's ReadFromKafka."""
     silent: bool = False
-    """As of :class:`ReadEvents`."""
+    """As for :class:`ReadEvents`."""
     message_format: str = ParseMessages.message_format
-    """What a value is: `json`, `jsonl`, `arrow` or `avro`, or `protobuf` with a registry, as of
-    :class:`ParseMessages`."""
+    """Format of a message: `json`, `jsonl`, `arrow` or `avro`, or with a schema registry
+    `protobuf`."""
     max_field_bytes: int = ParseMessages.max_field_bytes
     """Events with a longer field are dead letters."""
     registry: SchemaRegistry | None = None
-    """Where the schemas of messages in Confluent's wire format are."""
+    """The schema registry, for messages in Confluent's wire format."""
 
     def __post_init__(self) -> None:
         """Check the columns, the topics, the policy and how values are read."""
@@ -127,7 +100,7 @@ class ReadKafkaEvents(beam.PTransform):
         return f"kafka:{self.bootstrap_servers}/{','.join(self.topics)}"
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: read, parse."""
+        """Read and parse the messages."""
         if self.timestamp_policy == ReadFromKafka.create_time_policy:
             warn_of_given_times(self._source, "timestamp_policy=CreateTime", "take LogAppendTime")
         with _connector(self._source, self.expansion_service) as service:
@@ -147,24 +120,28 @@ class ReadKafkaEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToKafka(beam.PTransform):
-    """Writes each release as one record.
+    """Write each release to Kafka as one record.
 
-    Its key is the slot, in digits, its value the JSON object that WriteReleases writes as a line. A
-    runner that tries again may write a release twice, both alike; a compacted topic keeps one.
-    Raises ConfigurationError when applied without Java or if the expansion service cannot be
-    reached.
+    The key of a record is the slot number as decimal text, and the value is a JSON object as
+    described in :func:`release_messages`. If a runner retries a step, a record may be written
+    twice. A compacted topic keeps only one of the two copies.
+
+    Raises:
+        ConfigurationError: when the transform is applied, if Java is missing or the expansion
+            service cannot be reached.
     """
 
     bootstrap_servers: str
-    """`HOST:PORT`, or several with commas."""
+    """`HOST:PORT` of the brokers, separated by commas."""
     topic: str
+    """The topic to write to."""
     _: KW_ONLY
+    messages: ResultMessages
+    """As for :class:`WriteReleasesToFolder`."""
     producer_config: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's own settings."""
+    """Settings of the Kafka producer."""
     expansion_service: str | None = None
-    """As of :class:`ReadKafkaEvents`."""
-    to_record: Callable[[Any], tuple[bytes, bytes]] = release_record
-    """Makes key and value of a result, if it is another than a release."""
+    """As for :class:`ReadKafkaEvents`."""
 
     def __post_init__(self) -> None:
         """Make it a transform."""
@@ -174,10 +151,10 @@ class WriteReleasesToKafka(beam.PTransform):
     def _sink(self) -> str:
         return f"kafka:{self.bootstrap_servers}/{self.topic}"
 
-    def expand(self, releases: PCollection[Release]) -> Any:
-        """Build the steps: convert, write."""
-        convert = beam.Map(self.to_record).with_output_types(tuple[bytes, bytes])
-        records = releases | "Convert" >> convert
+    def expand(self, results: PCollection[Any]) -> Any:
+        """Convert and write the results."""
+        convert = beam.Map(self.messages.record).with_output_types(tuple[bytes, bytes])
+        records = results | "Convert" >> convert
         with _connector(self._sink, self.expansion_service) as service:
             return records | "Write" >> WriteToKafka(
                 {_SERVERS: self.bootstrap_servers, **self.producer_config},

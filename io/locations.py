@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
 import apache_beam as beam
-import pyarrow as pa
 
-from streamveil.io.answers import ANSWERS_SCHEMA, PORTFOLIO_LEDGER_FORM, answer_json, answers_batch
 from streamveil.io.bigquery import (
     TABLE_SETTINGS,
     WriteItemsToBigQuery,
@@ -26,32 +25,34 @@ from streamveil.io.file_sinks import (
     WriteAnswers,
     WriteLedger,
     WritePerRecord,
-    WritePortfolioLedger,
     WriteReleases,
+    WriteRevisedAnswers,
     WriteRevisions,
 )
 from streamveil.io.files import Columns
-from streamveil.io.folder import WriteReleasesToFolder, answer_file, per_record_file, revision_file
+from streamveil.io.folder import WriteReleasesToFolder
 from streamveil.io.formats import CsvDialect
-from streamveil.io.kafka import (
-    ReadKafkaEvents,
-    WriteReleasesToKafka,
-    answer_record,
-    per_record_record,
-    revision_record,
-)
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.ledgers import ledger_form
 from streamveil.io.messages import READING_SETTINGS, reading_of
-from streamveil.io.per_record import per_record_json
 from streamveil.io.places import SINKS, SOURCES, TABLES, is_endless, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
-from streamveil.io.releases import ledger_form
 from streamveil.io.requirement_changes import change_columns
-from streamveil.io.revisions import revision_json
+from streamveil.io.result_messages import (
+    PER_RECORD_MESSAGES,
+    ResultMessages,
+    answer_messages,
+    release_messages,
+    revised_answer_messages,
+    revision_messages,
+)
 from streamveil.io.tables import TableForm
-from streamveil.io.tidy import ROWS
+from streamveil.io.tidy import TIDY, answers_form, revised_answers_form
 from streamveil.io.watch import WatchEvents
+from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, ConfigurationError
-from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.queries.queries import QuerySet
 
 Texts = dict[str, str]
 
@@ -60,13 +61,13 @@ Texts = dict[str, str]
 class _Kind:
     place: str
     """Pattern of what follows the colon; its groups name the parts."""
-    build: Callable[[Texts, Texts, dict[str, Any]], beam.PTransform]
+    build: Callable[[Texts, Texts, Mapping[str, Any]], beam.PTransform]
     """Makes the transform of the parts, the settings, and its arguments by keyword."""
     settings: tuple[str, ...] | None = ()
     """Names that may be set after a question mark; None for any."""
 
 
-def _read_kafka(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadKafkaEvents:
+def _read_kafka(at: Texts, settings: Texts, given: Mapping[str, Any]) -> ReadKafkaEvents:
     client = dict(settings)
     policy = client.pop("timestamp_policy", ReadKafkaEvents.timestamp_policy)
     reading = reading_of(client)
@@ -80,7 +81,7 @@ def _read_kafka(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadKafkaE
     )
 
 
-def _read_pubsub(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadPubSubEvents:
+def _read_pubsub(at: Texts, settings: Texts, given: Mapping[str, Any]) -> ReadPubSubEvents:
     names: dict[str, Any] = {**at, **settings}
     return ReadPubSubEvents(**reading_of(names), **names, **given)
 
@@ -104,90 +105,41 @@ _SOURCES = {
         lambda at, _, given: WatchEvents(at["glob"], **given),
     ),
 }
-_SINKS = {
-    "bigquery": _Kind(
-        "(?P<table>[^/?]+)",
-        lambda at, settings, given: WriteReleasesToBigQuery(
-            at["table"], **table_settings(settings), **given
-        ),
-        settings=TABLE_SETTINGS,
-    ),
-    "pubsub": _Kind(
-        _TOPIC,
-        lambda at, *_: WriteReleasesToPubSub(at["topic"]),
-    ),
-    "kafka": _Kind(
-        _KAFKA,
-        lambda at, settings, _: WriteReleasesToKafka(
-            at["servers"], at["topic"], producer_config=settings
-        ),
-        settings=None,
-    ),
-    "folder": _Kind(
-        "(?P<path>.+)",
-        lambda at, *_: WriteReleasesToFolder(at["path"]),
-    ),
-}
 
 
-def _written_as(
-    to_json: Callable[[Any], bytes],
-    to_record: Callable[[Any], Any],
-    to_file: Callable[[Any], Any],
-) -> dict[str, _Kind]:
-    """The sinks of releases, for what else is to be written in these forms; but for BigQuery's."""
+def _sinks(messages: ResultMessages, table: Callable[..., beam.PTransform]) -> dict[str, _Kind]:
+    """What writes results of a kind to streams, and to tables by `table`."""
     return {
-        "pubsub": replace(
-            _SINKS["pubsub"],
-            build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=to_json),
+        "bigquery": _table(table),
+        "pubsub": _Kind(
+            _TOPIC,
+            lambda at, *_: WriteReleasesToPubSub(at["topic"], messages=messages),
         ),
-        "kafka": replace(
-            _SINKS["kafka"],
-            build=lambda at, settings, _: WriteReleasesToKafka(
-                at["servers"], at["topic"], producer_config=settings, to_record=to_record
+        "kafka": _Kind(
+            _KAFKA,
+            lambda at, settings, _: WriteReleasesToKafka(
+                at["servers"], at["topic"], messages=messages, producer_config=settings
             ),
+            settings=None,
         ),
-        "folder": replace(
-            _SINKS["folder"],
-            build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=to_file),
+        "folder": _Kind(
+            "(?P<path>.+)",
+            lambda at, *_: WriteReleasesToFolder(at["path"], messages=messages),
         ),
     }
 
 
-_REVISION_SINKS = {
-    "bigquery": replace(
-        _SINKS["bigquery"],
-        build=lambda at, settings, given: WriteRevisionsToBigQuery(
-            at["table"], **table_settings(settings), **given
-        ),
-    ),
-    **_written_as(revision_json, revision_record, revision_file),
-}
-
-
-def _rows_to_bigquery(schema: pa.Schema, convert: Callable[[list[Any]], pa.RecordBatch]) -> _Kind:
-    """The sink of rows of that schema."""
-    return replace(
-        _SINKS["bigquery"],
-        build=lambda at, settings, _: WriteItemsToBigQuery(
-            at["table"], **table_settings(settings), schema=schema, convert=convert
-        ),
+def _table(write: Callable[..., beam.PTransform]) -> _Kind:
+    return _Kind(
+        "(?P<table>[^/?]+)",
+        lambda at, settings, _: write(at["table"], **table_settings(settings)),
+        settings=TABLE_SETTINGS,
     )
 
 
-_ANSWER_SINKS = {
-    "bigquery": _rows_to_bigquery(ANSWERS_SCHEMA, partial(answers_batch, schema=ANSWERS_SCHEMA)),
-    **_written_as(answer_json, answer_record, answer_file),
-}
-_PER_RECORD_SINKS = {
-    "bigquery": replace(
-        _SINKS["bigquery"],
-        build=lambda at, settings, _: WritePerRecordToBigQuery(
-            at["table"], **table_settings(settings)
-        ),
-    ),
-    **_written_as(per_record_json, per_record_record, per_record_file),
-}
+def _rows_to_table(form: TableForm) -> Callable[..., beam.PTransform]:
+    """What writes the rows of a form to a table."""
+    return partial(WriteItemsToBigQuery, schema=form.schema, convert=form.convert)
 
 
 def source_of(
@@ -197,14 +149,23 @@ def source_of(
     silent: bool = False,
     dialect: CsvDialect | None = None,
 ) -> beam.PTransform:
-    """The transform that reads events there, with :class:`Events` as outputs.
+    """Make the transform that reads events from a location, with the outputs :class:`Events`.
 
-    `location` is a file or glob, a table or a query of BigQuery as of ReadEvents,
-    `pubsub:projects/P/subscriptions/S` or `.../topics/T`, `kafka:HOST:PORT/TOPIC` or `watch:GLOB`.
-    After `?` follow settings, NAME=VALUE with `&` between them: of ReadPubSubEvents, or
-    `timestamp_policy` of ReadKafkaEvents, how both read messages, and what Kafka's own consumer
-    knows. `silent` and `dialect` are those of ReadEvents. Raises ConfigurationError, which names
-    the flag, for anything else and for what is not installed.
+    Args:
+        location: a file or glob, a BigQuery table or query, `pubsub:projects/P/subscriptions/S` or
+            `pubsub:projects/P/topics/T`, `kafka:HOST:PORT/TOPIC`, or `watch:GLOB`. Settings may
+            follow after `?`, written NAME=VALUE and separated by `&`. A Pub/Sub location takes the
+            settings of ReadPubSubEvents. A Kafka location takes those of the Kafka consumer, and
+            `timestamp_policy`.
+        columns: the columns to read.
+        flag: name of the option that gave the location, which error messages show.
+        silent: whether events that cannot be read are dropped silently, as per-record privacy
+            needs.
+        dialect: the delimiter and the column names of CSV files.
+
+    Raises:
+        ConfigurationError: if the location has none of these forms, or if a required extra is not
+            installed.
     """
     if not is_endless(location):
         return ReadEvents(location, columns=columns, silent=silent, dialect=dialect, counted=True)
@@ -213,17 +174,19 @@ def source_of(
         given["dialect"] = dialect
     elif dialect is not None and dialect.any_name:
         raise ConfigurationError(
-            f"{flag}={location} has no CSV files: leave out --delimiter and --columns"
+            f"{flag}={location} has no CSV files: leave out {opt.delimiter} and {opt.columns}"
         )
     return _stream(_SOURCES, {**TABLES, **SOURCES}, location, flag, given)
 
 
 def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
-    """The transform that reads changes there, with :class:`Events` as outputs.
+    """Make the transform that reads changes of requirements, with the outputs :class:`Events`.
 
-    `location` is one that `source_of` knows. The batches have the columns `user`, `slot` or `time`
-    or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
-    ConfigurationError as `source_of` and :func:`change_columns` do.
+    The batches have the column `user`, one or both of the columns `slot` and `time`, and the four
+    numbers of a dynamic requirement. This transform does not check the values in the rows.
+
+    Raises:
+        ConfigurationError: if :func:`source_of` or :func:`change_columns` would raise this error.
     """
     columns = CHANGE_COLUMNS if is_endless(location) else change_columns(location)
     return source_of(location, columns, flag)
@@ -235,78 +198,100 @@ def sink_of(
     flag: str = "--output",
     *,
     shares: bool = False,
-    layout: str = ROWS,
+    layout: str = TIDY,
+    zone: str | None = None,
 ) -> beam.PTransform:
-    """The transform that writes releases there; `labels` name the bins.
+    """Make the transform that writes releases to a location.
 
-    `shares` and `layout` are those of WriteReleases, the latter for files only.
+    Args:
+        location: a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH`,
+            or `kafka:HOST:PORT/TOPIC`. Settings may follow after `?`. A Kafka location takes the
+            settings of the Kafka producer. A BigQuery location takes `method` (FILE_LOADS, or
+            STREAMING_INSERTS, which is the default for unbounded inputs) and `add_columns` (true or
+            false, the default).
+        labels: the keys.
+        flag: name of the option that gave the location, which error messages show.
+        shares: whether releases have a distribution over the keys.
+        layout: `tidy` for a row per slot and key, or `rows` for a row per slot.
+        zone: time zone of the times in the layout `tidy`. If None, they are in UTC. Times in
+            BigQuery have no time zone.
 
-    `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH` or
-    `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`, of BigQuery `method`,
-    FILE_LOADS or STREAMING_INSERTS (default: the latter for an input without an end), and
-    `add_columns`, true or false (default). Raises ConfigurationError, which names the flag, for
-    anything else and for what is not installed.
+    Raises:
+        ConfigurationError: if the location has none of these forms, or if a required extra is not
+            installed.
     """
     if not is_stream(location):
-        return WriteReleases(location, labels=labels, shares=shares, layout=layout)
-    if layout != ROWS:
-        raise ConfigurationError(
-            f"--layout={layout} is for files, and {flag}={location} takes one release at a time: "
-            f"leave it out, or write to a file"
-        )
-    return _stream(_SINKS, SINKS, location, flag, {"labels": labels, "shares": shares})
+        return WriteReleases(location, labels=labels, shares=shares, layout=layout, zone=zone)
+    messages = release_messages(labels, shares=shares, layout=layout, zone=zone)
+    table = partial(WriteReleasesToBigQuery, labels=labels, shares=shares, layout=layout)
+    return _stream(_sinks(messages, table), SINKS, location, flag)
 
 
 def revision_sink_of(
-    location: str, labels: Sequence[str], flag: str = "--revisions", *, layout: str = ROWS
+    location: str,
+    labels: Sequence[str],
+    flag: str = "--revisions",
+    *,
+    layout: str = TIDY,
+    zone: str | None = None,
 ) -> beam.PTransform:
-    """The same for revisions; the layout is of a file, as above."""
+    """Make the transform that writes revisions, as :func:`sink_of` does for releases."""
     if not is_stream(location):
-        return WriteRevisions(location, labels=labels, layout=layout)
-    return _stream(_REVISION_SINKS, SINKS, location, flag, {"labels": labels})
+        return WriteRevisions(location, labels=labels, layout=layout, zone=zone)
+    messages = revision_messages(labels, layout=layout, zone=zone)
+    table = partial(WriteRevisionsToBigQuery, labels=labels, layout=layout)
+    return _stream(_sinks(messages, table), SINKS, location, flag)
 
 
-def answer_sink_of(location: str, portfolio: Portfolio, flag: str = "--output") -> beam.PTransform:
-    """The same for answers to questions; but a place that is no stream is a folder of files."""
+def answer_sink_of(location: str, query_set: QuerySet, flag: str = "--output") -> beam.PTransform:
+    """Make the transform that writes the results of queries.
+
+    The locations have the forms that :func:`sink_of` accepts, but you give a folder instead of a
+    file.
+    """
     if not is_stream(location):
-        return WriteAnswers(location, portfolio)
-    kinds = {name: form for name, form in SINKS.items() if name in _ANSWER_SINKS}
-    if location.partition(":")[0] not in kinds:
+        return WriteAnswers(location, query_set)
+    if location.partition(":")[0] not in SINKS:
         raise ConfigurationError(
-            f"{flag}={location} does not take answers to questions: name a folder, or "
-            f"{', '.join(kinds.values())}"
+            f"{flag}={location} does not accept query results: name a folder, or "
+            f"{', '.join(SINKS.values())}"
         )
-    return _stream(_ANSWER_SINKS, kinds, location, flag, {})
+    messages = answer_messages(zone_of(query_set.base))
+    return _stream(_sinks(messages, _rows_to_table(answers_form())), SINKS, location, flag)
+
+
+def revised_answer_sink_of(
+    location: str, flag: str = "--revisions", *, zone: str | None = None
+) -> beam.PTransform:
+    """Make the transform that writes revised results of queries, as :func:`sink_of` does.
+
+    If the location is a file, the revisions of all queries are written to it. `zone` is the time
+    zone of the times in the file.
+    """
+    if not is_stream(location):
+        return WriteRevisedAnswers(location, zone=zone)
+    table = _rows_to_table(revised_answers_form())
+    return _stream(_sinks(revised_answer_messages(zone), table), SINKS, location, flag)
 
 
 def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = False) -> Any:
-    """The transform that writes what every slot cost: to a file, or to a table of BigQuery.
+    """Make the transform that writes the ledger to a file or to a BigQuery table.
 
-    A file takes a tuple of entries and of their number, a table the entries alone. `dynamic` is
-    that of WriteLedger.
+    If the location is a file, apply the transform to a tuple of the ledger entries and the number
+    of entries. If the location is a table, apply the transform to the entries alone. `dynamic` is
+    true if requirements change.
     """
     if not is_stream(location):
         return WriteLedger(location, dynamic=dynamic)
-    return _ledger_table(location, flag, ledger_form(dynamic))
-
-
-def portfolio_ledger_sink_of(location: str, flag: str = "--ledger") -> Any:
-    """The same of what answers to questions cost."""
-    if not is_stream(location):
-        return WritePortfolioLedger(location)
-    return _ledger_table(location, flag, PORTFOLIO_LEDGER_FORM)
-
-
-def _ledger_table(location: str, flag: str, form: TableForm) -> beam.PTransform:
-    kinds = {"bigquery": _rows_to_bigquery(form.schema, form.convert)}
-    return _stream(kinds, {"bigquery": SINKS["bigquery"]}, location, flag, {})
+    kinds = {"bigquery": _table(_rows_to_table(ledger_form(dynamic)))}
+    return _stream(kinds, {"bigquery": SINKS["bigquery"]}, location, flag)
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:
-    """The same for rows of statistics under per-record privacy."""
+    """Make the transform that writes per-record results, as :func:`sink_of` does for releases."""
     if not is_stream(location):
         return WritePerRecord(location)
-    return _stream(_PER_RECORD_SINKS, SINKS, location, flag, {})
+    return _stream(_sinks(PER_RECORD_MESSAGES, WritePerRecordToBigQuery), SINKS, location, flag)
 
 
 def _stream(
@@ -314,7 +299,7 @@ def _stream(
     forms: Mapping[str, str],
     location: str,
     flag: str,
-    given: dict[str, Any],
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> beam.PTransform:
     name, _, rest = location.partition(":")
     if name not in kinds:
@@ -345,5 +330,5 @@ def _settings(text: str, location: str, flag: str) -> Texts:
         return dict(parse_qsl(text, strict_parsing=True))
     except ValueError:
         raise ConfigurationError(
-            f"{flag}={location}: {text!r} are no settings: write NAME=VALUE&NAME=VALUE"
+            f"{flag}={location}: {text!r} are not settings: write NAME=VALUE&NAME=VALUE"
         ) from None

@@ -38,7 +38,7 @@ _TEXT_OR_MISSING = {"str", "NoneType", "float", "NaTType", "NAType"}
 
 
 def is_table(data: Any) -> bool:
-    """Whether :func:`table_of` takes it."""
+    """Whether :func:`table_of` accepts data of this type."""
     if hasattr(data, _STREAM) or hasattr(data, _ARRAY):
         return True
     listed = isinstance(data, (list, tuple)) and len(data) > 0
@@ -46,19 +46,19 @@ def is_table(data: Any) -> bool:
 
 
 def table_of(data: Any, name: str) -> pa.Table:
-    """A table as Arrow's; values are shared where they can be.
+    """Convert a table in memory to Arrow, without a copy if possible.
 
-    A column of objects of pandas is read cell by cell, as text, by :func:`cell_text`: how one cell
-    is read never depends on others. One that holds something else goes to Arrow as it is.
+    If a pandas column has the type object, each of its cells is read as text.
 
     Args:
-        data: what gives itself by the Arrow PyCapsule interface, as tables of pandas, Polars and
-            Arrow and relations of DuckDB do, or a list of record batches of one schema.
-        name: of the argument, for errors.
+        data: a pandas, Polars, Arrow or DuckDB table, or a list of record batches with the same
+            schema.
+        name: name of the argument, for error messages.
 
     Raises:
-        ConfigurationError: for what is no table, or has a column that Arrow cannot hold.
-        MachineFault: for a stream that breaks off before its end.
+        ConfigurationError: if the data are not a table, or if Arrow cannot store one of the
+            columns.
+        MachineFault: if a stream of batches ends early because of an error.
     """
     with _refusing(name):
         if not _is_frame(data):
@@ -73,16 +73,21 @@ def table_of(data: Any, name: str) -> pa.Table:
 
 
 def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[int, str]]:
-    """The table of events, and what is wrong with each row of which a cell cannot be read.
+    """Convert events in memory to an Arrow table.
 
     Args:
-        data: as of :func:`table_of`.
-        name: of the argument, for errors.
-        columns: those that are read; a table of pandas may have others of any kind.
+        data: the events, as a table in any form that :func:`table_of` accepts.
+        name: name of the argument, for error messages.
+        columns: the columns to read. A pandas table may have other columns of any type.
+
+    Returns:
+        The table, and a mapping from the number of each row with an unreadable cell to a
+        description of the cell.
 
     Raises:
-        ConfigurationError: as :func:`table_of`, and for a column that is missing or there twice.
-        MachineFault: as :func:`table_of`.
+        ConfigurationError: if :func:`table_of` would raise this error, or if a column is missing or
+            repeated.
+        MachineFault: if :func:`table_of` would raise this error.
     """
     faults: dict[int, str] = {}
     if _is_frame(data, "polars"):
@@ -132,7 +137,7 @@ def _read_to_its_end(data: Any, name: str) -> pa.Table:
             raise
         why = fault_in_reading(error)
         if why is None:
-            why = f"{_AROUND.sub('', words_of(error))}: mend that, open it anew, and run it again"
+            why = f"{_AROUND.sub('', words_of(error))}: fix that, open it anew, and run it again"
         raise MachineFault(f"{name} could not be read to its end: {why}") from error
 
 

@@ -65,8 +65,8 @@ class ParseMessages(beam.PTransform):
         _check_format(self.message_format, self.registry)
         if self.max_field_bytes < 1:
             raise ConfigurationError(
-                f"max_field_bytes {self.max_field_bytes} leaves room for no field: name a number "
-                "of bytes, 1 or more"
+                f"max_field_bytes {self.max_field_bytes} is too small for any field: give a "
+                "number of bytes, 1 or more"
             )
 
     def expand(self, messages: PCollection[bytes]) -> Events:
@@ -125,7 +125,7 @@ def reading_of(settings: dict[str, str]) -> dict[str, Any]:
         return found
     if "schema_registry" not in of_registry:
         raise ConfigurationError(
-            f"{', '.join(of_registry)} is of a registry: name it (schema_registry=http://HOST:PORT)"
+            f"{', '.join(of_registry)} needs a registry: name it (schema_registry=http://HOST:PORT)"
         )
     if "message_format" not in found:
         raise ConfigurationError(

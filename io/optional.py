@@ -6,8 +6,8 @@ import importlib
 import os
 import shutil
 
-from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import install_line
 
 
 def require_google(module: str, what: str) -> None:

@@ -20,6 +20,7 @@ from streamveil.io.pubsub_faults import reaching
 from streamveil.io.sealed import sync
 from streamveil.io.snapshot import OUTBOX
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 _NAME = re.compile(r"(.+)-(\d{8,})[.]jsonl")
 # Seconds for the answer to one request.
@@ -28,18 +29,20 @@ _PATIENCE = 30.0
 
 @dataclass(eq=False)
 class Outbox:
-    """Where results wait for their topics."""
+    """Local files that keep results until they are published to their Pub/Sub topics."""
 
     topics: Mapping[str, str]
-    """`projects/PROJECT/topics/NAME` by the kind of result: `releases`, `revisions`."""
+    """`projects/PROJECT/topics/NAME` for each kind of result, such as `releases`."""
     folder: Path
     _client: Any = None
 
     @classmethod
     def opened(cls, topics: Mapping[str, str], state: Path) -> Outbox:
-        """The outbox in the folder of a state, made if it is wanted.
+        """Open the outbox in a state folder, or create it if it does not exist.
 
-        Raises ConfigurationError where results wait for a topic that is not given any more.
+        Raises:
+            ConfigurationError: if the outbox contains results for a topic to which this run does
+                not publish.
         """
         outbox = cls(topics, state / OUTBOX)
         if topics:
@@ -54,11 +57,11 @@ class Outbox:
         return outbox
 
     def place(self, kind: str) -> str:
-        """The name that the files of a kind go by, before the number of the pass."""
+        """The beginning of the file names for this kind of result, up to the number of the pass."""
         return str(self.folder / f"{kind}.jsonl")
 
     def publish(self) -> None:
-        """Publish all that waits. Raises ConfigurationError and MachineFault."""
+        """Publish all results in the outbox. Raises ConfigurationError and MachineFault."""
         for path, kind in self._waiting().items():
             topic = self.topics[kind]
             lines = [line for line in path.read_bytes().split(b"\n") if line]
@@ -69,8 +72,8 @@ class Outbox:
                 self._close()  # a new client begins without the delays of one that failed
                 if isinstance(error, ConfigurationError):
                     raise ConfigurationError(
-                        f"{error}; what is released is committed, waits in {self.folder}, and is "
-                        "published when the run goes on with --resume"
+                        f"{error}; the results are committed, wait in {self.folder}, and are "
+                        f"published when the run resumes with {opt.resume}"
                     ) from error
                 raise
             path.unlink()
@@ -93,8 +96,8 @@ class Outbox:
             ]
         except ValueError as error:  # of the library, of a message that is too large
             raise ConfigurationError(
-                f"pubsub:{topic} does not take a result: {error}: publish it in another form, move "
-                "its file away, and write the next ones to a file"
+                f"pubsub:{topic} does not take a result: {error}: publish it in another way, "
+                "move its file away, and write the next results to a file"
             ) from error
         for one in sent:
             one.result(2 * _PATIENCE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io.jsonlines import json_rows, json_text
+from streamveil.io.jsonlines import json_rows
 from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
 from streamveil.mechanisms.core.records import PerRecordRow, parse_time
 
@@ -25,6 +25,7 @@ PER_RECORD_SCHEMA = pa.schema(
         pa.field("dropped_bound", pa.float64()),
     ]
 )
+"""Arrow schema of per-record results, with a row for each window and key."""
 
 
 def per_record_batch(rows: Sequence[PerRecordRow]) -> pa.RecordBatch:
@@ -47,13 +48,11 @@ def per_record_object(row: PerRecordRow) -> dict[str, Any]:
     return next(json_rows(per_record_batch([row])))
 
 
-def per_record_json(row: PerRecordRow) -> bytes:
-    """The line that WritePerRecord would write to a .jsonl file, without its end."""
-    return json_text(per_record_object(row)).encode()
-
-
 def read_per_record(path: str) -> list[PerRecordRow]:
-    """Rows of a file that WritePerRecord made, in its order, from any of its formats."""
+    """Read a file that WritePerRecord wrote, in any of its formats.
+
+    The results are in the order of the file.
+    """
     return [
         PerRecordRow(
             key=None if row["key"] in (None, "") else str(row["key"]),

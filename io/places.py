@@ -23,16 +23,19 @@ SINKS = {
     "folder": "folder:PATH",
 }
 TABLE_FORM = TABLES["bigquery"]
-SOURCE_FORMS, SINK_FORMS = ", ".join(SOURCES.values()), ", ".join(SINKS.values())
+SOURCE_FORMS = ", ".join(SOURCES.values())
+"""The forms of the names of sources, for messages and help."""
+SINK_FORMS = ", ".join(SINKS.values())
+"""The forms of the names of sinks, for messages and help."""
 
 
 def is_stream(location: str) -> bool:
-    """Whether a location is that of a stream or a table, not of files."""
+    """Whether a location is a stream or a table, as opposed to files."""
     return location.partition(":")[0] in {*TABLES, *SOURCES, *SINKS}
 
 
 def is_endless(location: str) -> bool:
-    """Whether events that are read there have no end: those of a stream."""
+    """Whether a location is an unbounded source."""
     return is_stream(location) and not is_bigquery(location)
 
 

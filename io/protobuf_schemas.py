@@ -265,7 +265,7 @@ def _compiled(sources: dict[str, str], ready: Sequence[Any]) -> Sequence[Any]:
         for name, text in sources.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name:
-                raise ValueError(f"its schema needs {name!r}, which is no name of a file")
+                raise ValueError(f"its schema needs {name!r}, which is not a name of a file")
             target = place / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")

@@ -106,9 +106,10 @@ class Rows:
 
 
 def read_public(path: str, columns: Sequence[str]) -> Iterator[Rows]:
-    """Read the named columns of one file, in any format that ReadEvents knows.
+    """Read columns of a public file, in any format that ReadEvents reads.
 
-    Raises ConfigurationError for a file that cannot be read, or a row of it.
+    Raises:
+        ConfigurationError: if the file or one of its rows cannot be read.
     """
     for part in split_file(path, columns):
         for batch in read_part(part, columns, refusing(path)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -14,46 +13,52 @@ from streamveil.io.event_sources import Events
 from streamveil.io.files import Columns, distinct
 from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_google
-from streamveil.io.releases import release_json
+from streamveil.io.result_messages import ResultMessages
 from streamveil.io.schema_registry import SchemaRegistry
-from streamveil.mechanisms.core.records import ConfigurationError, Release
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _CLIENT = "google.cloud.pubsub"
 
 
 @dataclass(eq=False)
 class ReadPubSubEvents(beam.PTransform):
-    """Reads events from Pub/Sub: each message holds one or many; the outputs are as of ReadEvents.
+    """Read events from Pub/Sub. The output is :class:`Events`.
 
-    Columns are strings. An event that cannot be read is a dead letter, as is a message that cannot
-    be taken apart. Pub/Sub may deliver a message more than once. Raises ConfigurationError at
-    construction for a malformed name, for both or neither of subscription and topic, as
-    :class:`ParseMessages` does, and without the extra `gcp`.
+    A message may contain many events.
+
+    All columns are strings. An event or message that cannot be parsed becomes a dead letter.
+    Pub/Sub may deliver a message more than once.
+
+    Raises:
+        ConfigurationError: at construction, if a name is malformed, if you give both or neither of
+            subscription and topic, if the format is unknown, or if the extra `gcp` is not
+            installed.
     """
 
     _: KW_ONLY
     columns: Columns
-    """The keys or columns to read."""
+    """The fields of an event to read."""
     subscription: str | None = None
     """`projects/PROJECT/subscriptions/NAME`."""
     topic: str | None = None
-    """`projects/PROJECT/topics/NAME`; the runner makes a subscription, which sees no message older
-    than itself."""
+    """`projects/PROJECT/topics/NAME`. The runner creates a subscription, which receives only
+    messages that are published after that."""
     timestamp_attribute: str | None = None
-    """Attribute with the event time, as milliseconds since 1970 or RFC 3339 text, by which the
-    watermark goes: only where producers are trusted with it, which a warning says. By the time of
-    publishing if None: then an event is late when it is published after its slot was released."""
+    """Attribute that contains the event time, in milliseconds since 1970 or as RFC 3339 text. The
+    watermark then follows this time. Use it only with trusted producers; a warning says so. By
+    default, the watermark follows the publishing time, so an event is late if it is published after
+    its slot was released."""
     id_label: str | None = None
-    """Attribute by which messages delivered twice are told, by runners that do that."""
+    """Attribute by which some runners detect messages that are delivered twice."""
     silent: bool = False
-    """As of :class:`ReadEvents`."""
+    """As for :class:`ReadEvents`."""
     message_format: str = ParseMessages.message_format
-    """What a message is: `json`, `jsonl`, `arrow` or `avro`, or `protobuf` with a registry, as of
-    :class:`ParseMessages`."""
+    """Format of a message: `json`, `jsonl`, `arrow` or `avro`, or with a schema registry
+    `protobuf`."""
     max_field_bytes: int = ParseMessages.max_field_bytes
     """Events with a longer field are dead letters."""
     registry: SchemaRegistry | None = None
-    """Where the schemas of messages in Confluent's wire format are."""
+    """The schema registry, for messages in Confluent's wire format."""
 
     def __post_init__(self) -> None:
         """Check the columns, the names and how messages are read."""
@@ -86,7 +91,7 @@ class ReadPubSubEvents(beam.PTransform):
         return f"pubsub:{self.subscription or self.topic}"
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: read, parse."""
+        """Read and parse the messages."""
         if self.timestamp_attribute is not None:
             chosen = f"timestamp_attribute={self.timestamp_attribute}"
             warn_of_given_times(
@@ -98,17 +103,20 @@ class ReadPubSubEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToPubSub(beam.PTransform):
-    """Publishes each release as one message: the JSON object that WriteReleases writes as a line.
+    """Publish each release as a message, whose content is a JSON object (:func:`release_messages`).
 
-    A runner that tries again may publish a release twice, both alike: tell them by `slot`. Raises
-    ConfigurationError at construction for a malformed name and without the extra `gcp`.
+    If a runner retries a step, a release may be published twice. Detect duplicates by `slot`.
+
+    Raises:
+        ConfigurationError: at construction, if the name of the topic is malformed or the extra
+            `gcp` is not installed.
     """
 
     topic: str
     """`projects/PROJECT/topics/NAME`."""
     _: KW_ONLY
-    to_json: Callable[[Any], bytes] = release_json
-    """Makes a message of a result, if it is another than a release."""
+    messages: ResultMessages
+    """As for :class:`WriteReleasesToFolder`."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -122,7 +130,7 @@ class WriteReleasesToPubSub(beam.PTransform):
                 "projects/PROJECT/topics/NAME"
             ) from error
 
-    def expand(self, releases: PCollection[Release]) -> PCollection[None]:
-        """Build the steps: convert, publish."""
-        messages = releases | "Convert" >> beam.Map(self.to_json).with_output_types(bytes)
+    def expand(self, results: PCollection[Any]) -> PCollection[None]:
+        """Convert and publish the results."""
+        messages = results | "Convert" >> beam.Map(self.messages.message).with_output_types(bytes)
         return messages | "Write" >> self._write

@@ -1,4 +1,4 @@
-"""Files of results: releases, what they cost, what was rejected, and the state to go on from."""
+"""Releases as tables, a row for each slot or tidy, and the state that a run leaves."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.formats import CSV, output_format_of
-from streamveil.io.jsonlines import json_rows, json_text
+from streamveil.io.jsonlines import json_rows
 from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
-from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
+from streamveil.io.tidy import LAYOUTS, TIDY, result_schema, tidy_batch
 from streamveil.mechanisms.core.records import (
+    COUNT,
     ConfigurationError,
-    DynamicLedgerEntry,
-    LedgerEntry,
-    Lifetime,
     Release,
-    Requirement,
+    parse_time,
 )
+from streamveil.mechanisms.core.wording import opt
 
 BINS_METADATA = "streamveil.bins"
+"""Key of the names of the bins in the metadata of a Parquet or Avro file."""
 
 
 # What is unknown, NaN in a Release, is null in a table: tools take NaN for a number.
@@ -49,29 +48,6 @@ _RELEASE_FIELDS = (
     pa.field("diagnostics", _NUMBERS_BY_NAME, nullable=False),
 )
 _SHARES = pa.field("shares", _list_of(pa.float64()), nullable=False)
-LEDGER_SCHEMA = pa.schema(
-    [
-        pa.field("slot", pa.int64(), nullable=False),
-        pa.field("window", pa.int64()),
-        pa.field("epsilon", pa.float64(), nullable=False),
-        pa.field("users", pa.int64(), nullable=False),
-        pa.field("spent", pa.float64(), nullable=False),
-        pa.field("spent_in_window", pa.float64(), nullable=False),
-    ]
-)
-DYNAMIC_LEDGER_SCHEMA = pa.schema(
-    [
-        pa.field("slot", pa.int64(), nullable=False),
-        pa.field("window_backward", pa.int64(), nullable=False),
-        pa.field("epsilon_backward", pa.float64(), nullable=False),
-        pa.field("window_forward", pa.int64(), nullable=False),
-        pa.field("epsilon_forward", pa.float64(), nullable=False),
-        pa.field("users", pa.int64(), nullable=False),
-        pa.field("spent", pa.float64(), nullable=False),
-        pa.field("spent_backward", pa.float64(), nullable=False),
-        pa.field("infeasible", pa.bool_(), nullable=False),
-    ]
-)
 STATE_SCHEMA = pa.schema(
     [
         pa.field("next_slot", pa.int64(), nullable=False),
@@ -81,9 +57,11 @@ STATE_SCHEMA = pa.schema(
 
 
 def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False) -> pa.Schema:
-    """Schema of a table of releases; the labels of the bins go to its metadata as a JSON list.
+    """Return the schema of a table that has releases in the layout `rows`.
 
-    With `shares` there is a column for the distributions that mechanisms with one budget release.
+    Args:
+        labels: the keys, which are stored in the metadata as a JSON list.
+        shares: whether the table has a column for the distribution over the keys.
     """
     return labelled((*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS, labels)
 
@@ -123,11 +101,6 @@ def release_row(release: Release) -> dict[str, Any]:
     return next(json_rows(releases_to_batch([release], schema)))
 
 
-def release_json(release: Release) -> bytes:
-    """The line that WriteReleases would write to a .jsonl file, without its end."""
-    return json_text(release_row(release)).encode()
-
-
 def figure_lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
     """A column of lists of figures; those that are not finite are null if the field takes it."""
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
@@ -143,69 +116,25 @@ def json_values(value: Any) -> list[Any]:
     return [np.nan if v is None else v for v in values]
 
 
-def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
-    """One row per slot and class of users, in the order given."""
-    rows = [
-        (entry.slot, _window(requirement), requirement.epsilon)
-        for entry in entries
-        for requirement in entry.classes
-    ]
-    slots, windows, epsilons = zip(*rows, strict=True) if rows else ((), (), ())
-    columns: dict[str, Any] = {"slot": slots, "window": windows, "epsilon": epsilons}
-    for name in ("users", "spent", "spent_in_window"):
-        parts = [np.asarray(getattr(entry, name)) for entry in entries]
-        columns[name] = np.concatenate(parts) if parts else []
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in LEDGER_SCHEMA],
-        schema=LEDGER_SCHEMA,
-    )
-
-
-def _window(requirement: Requirement) -> int | None:
-    """None for the whole stream."""
-    return None if isinstance(requirement, Lifetime) else requirement.window
-
-
-def dynamic_ledger_to_batch(entries: Sequence[DynamicLedgerEntry]) -> pa.RecordBatch:
-    """One row per slot and ledger with users, in the order given."""
-    names = ("users", "spent", "spent_backward", "infeasible")
-    columns = {name: np.concatenate([getattr(entry, name) for entry in entries]) for name in names}
-    columns["slot"] = np.repeat([e.slot for e in entries], [len(e.users) for e in entries])
-    asked = np.concatenate([entry.requirements for entry in entries])
-    columns.update(zip(DYNAMIC_LEDGER_SCHEMA.names[1:5], asked.T, strict=True))
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[f.name]).cast(f.type) for f in DYNAMIC_LEDGER_SCHEMA],
-        schema=DYNAMIC_LEDGER_SCHEMA,
-    )
-
-
-def ledger_table(
-    entries: Sequence[LedgerEntry] | Sequence[DynamicLedgerEntry], *, dynamic: bool = False
-) -> pa.Table:
-    """The table that WriteLedger writes, in its order."""
-    return ledger_form(dynamic).table(entries)
-
-
-def ledger_form(dynamic: bool) -> TableForm:
-    """How entries of a ledger become rows; `dynamic` where requirements change."""
-    schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
-    convert = dynamic_ledger_to_batch if dynamic else ledger_to_batch
-    return TableForm(schema, convert, ("slot", *schema.names[1 : schema.names.index("users")]))
-
-
 def release_form(
-    path: str, labels: Sequence[str] | None = None, *, shares: bool = False, layout: str = ROWS
+    labels: Sequence[str] | None = None,
+    *,
+    shares: bool = False,
+    layout: str = TIDY,
+    zone: str | None = None,
+    query: str = COUNT,
+    quoted: bool = False,
 ) -> TableForm:
-    """How releases become rows of a file: see :class:`streamveil.io.WriteReleases`.
+    """How releases become rows: see :class:`streamveil.io.WriteReleases`.
 
-    Raises ConfigurationError for a path or layout that cannot be.
+    `quoted` is that of :func:`tidy_batch`. Raises ConfigurationError for a layout that cannot be.
     """
     rows = release_schema(labels, shares=shares), releases_to_batch
-    return form_of_layout(path, labels, layout, rows, (TIDY_SCHEMA, tidy_batch))
+    tidy = result_schema(zone), partial(tidy_batch, zone=zone, query=query, quoted=quoted)
+    return form_of_layout(labels, layout, rows, tidy)
 
 
 def form_of_layout(
-    path: str,
     labels: Sequence[str] | None,
     layout: str,
     rows: tuple[pa.Schema, Callable[..., pa.RecordBatch]],
@@ -213,14 +142,13 @@ def form_of_layout(
 ) -> TableForm:
     """The form that a layout asks for: `rows`, one for each slot, or `tidy`.
 
-    Each is the columns, and what makes a batch of them. Raises ConfigurationError for a path or
-    layout that cannot be.
+    Each is the columns, and what makes a batch of them. Raises ConfigurationError for a layout
+    that cannot be.
     """
-    quoted = output_format_of(path) == CSV
     check_layout(layout, labels)
     if layout == TIDY:
         schema, convert = tidy
-        convert = partial(convert, labels=labels or (), quoted=quoted)
+        convert = partial(convert, labels=labels or ())
     else:
         schema, convert = rows
         convert = partial(convert, schema=schema)
@@ -231,10 +159,45 @@ def check_layout(layout: str, labels: Sequence[str] | None) -> None:
     """Refuse one that there is not, or that needs labels. Raises ConfigurationError."""
     if layout not in LAYOUTS:
         raise ConfigurationError(
-            f"layout {layout!r} (--layout) is unknown: choose {' or '.join(LAYOUTS)}"
+            f"layout {layout!r} ({opt.layout}) is unknown: choose {' or '.join(LAYOUTS)}"
         )
     if layout == TIDY and labels is None:
         raise ConfigurationError("a tidy table names the bin of each row: give the labels")
+
+
+def read_releases(path: str) -> list[Release]:
+    """Read a file that WriteReleases wrote, in any of its formats, in the order of slots."""
+    return releases_of(read_table(path))
+
+
+def releases_of(table: pa.Table) -> list[Release]:
+    """Releases of a table in the layout `rows`, in its order."""
+    return [
+        Release(
+            slot=int(row["slot"]),
+            start=parse_time(row["start"]),
+            end=parse_time(row["end"]),
+            counts=np.array(json_values(row["counts"]), dtype=np.int64),
+            status=row["status"],
+            published_slot=_optional(row["published_slot"]),
+            epsilon=float(row["epsilon"]),
+            stderr=np.array(json_values(row["stderr"]), dtype=np.float64),
+            mechanism=row["mechanism"],
+            alarm=bool(row["alarm"]),
+            diagnostics=_numbers_by_name(row["diagnostics"]),
+            shares=np.array(json_values(row["shares"]), np.float64) if "shares" in row else None,
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _numbers_by_name(value: Any) -> dict[str, float]:
+    pairs = json.loads(value).items() if isinstance(value, str) else value
+    return {name: np.nan if number is None else float(number) for name, number in pairs}
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None or value == "" else int(value)
 
 
 def states_to_batch(states: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
@@ -248,6 +211,6 @@ STATE_FORM = TableForm(STATE_SCHEMA, states_to_batch, ("next_slot",))
 
 
 def read_state(path: str) -> tuple[int, bytes]:
-    """The slot that comes next and the state before it, of the file that a pass left."""
+    """Read the state file that a run wrote, and return the next slot to release and the state."""
     rows = read_table(path).to_pylist()
     return rows[-1]["next_slot"], rows[-1]["state"]

@@ -24,10 +24,10 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.utils import retry
 
 from streamveil.io import azure, hdfs
-from streamveil.io.filesystems import FoundFile
+from streamveil.io.found_file import FoundFile
 from streamveil.io.s3 import check_credentials, share_clients
-from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import install_line
 
 # The extra that a filesystem of Beam needs, by the scheme of a path, and a module of it.
 _FILESYSTEMS = {

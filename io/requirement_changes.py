@@ -10,10 +10,11 @@ _WHEN = ("slot", "time")
 
 
 def change_columns(pattern: Patterns) -> tuple[str, ...]:
-    """Columns of `CHANGE_COLUMNS` that the files have, in any format that ReadEvents knows.
+    """Return those columns of `CHANGE_COLUMNS` that the files with changes contain.
 
-    Raises ConfigurationError when nothing matches, for a file that cannot be read or lacks a
-    column, and for files of which some say when by a slot and others by a time.
+    Raises:
+        ConfigurationError: if no file matches, if a file cannot be read or lacks a column, or if
+            some files have slots and others have times.
     """
     found: dict[tuple[str, ...], str] = {}
     for path in input_files(pattern):

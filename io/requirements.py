@@ -24,6 +24,7 @@ from streamveil.mechanisms.core.records import (
     valid_windows,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 
 COLUMNS: tuple[str, ...] = ("user", "window", "epsilon")
 MAX_SLOTS = "max_slots"
@@ -72,30 +73,41 @@ def read_requirements(
     default: tuple[Requirement, int | None] | None = None,
     columns: tuple[str, ...] = COLUMNS,
 ) -> Registry:
-    """Read a table with the columns `user` (text or integer), `window` and `epsilon`.
+    """Read the public requirements table from files.
 
-    A column `max_slots` is read where there is one: in how many slots of a block the user counts,
-    or blank.
+    The table has the columns `user` (text or whole numbers), `window` (in slots) and `epsilon`. An
+    optional column `max_slots` has participation limits. A user's limit is the largest number of
+    slots in each part (block) of a window to which the user contributes. Leave it blank for a user
+    without a limit.
 
     Args:
-        path: a path or glob, in any format that ReadEvents knows.
-        default: requirement of users outside the table and what is publicly assumed of their
-            number, if anything.
-        columns: names of the columns of users, windows and epsilons, if they are others, and
-            perhaps of that of limits, which must then be there.
+        path: the path or glob of the files, in any format that :class:`ReadEvents` reads.
+        default: the requirement of unregistered users, with the assumed number of these users. The
+            number is public, and may be None. If you leave out `default`, events of unregistered
+            users are rejected.
+        columns: names of the columns that contain users, windows and epsilons, in this order, if
+            they differ from the names above. If you add a fourth name, the table must have a column
+            of this name with participation limits.
 
     Returns:
-        The registry, with `users` as pa.StringArray in the table's order; pickled, it is the way
-        to read the table again, and unpickling fails when the table has changed.
+        The table, with `users` in the order of the files. When a pickled table is unpickled, the
+        files are read again. This fails if the files have changed.
 
     Raises:
-        ConfigurationError: for a missing column or one of a wrong type; a row that cannot be
-            parsed or that has no user, a window or a limit that is not a whole number from 1 to
-            MAX_WINDOW, or an epsilon that is not above 0 and at most MAX_EPSILON; a user with two
-            different requirements; an empty table without a default.
+        ConfigurationError: if a column is missing or has a wrong type; if a row cannot be parsed or
+            has no user; if a window or a limit is not a whole number from 1 to 2**20; if an epsilon
+            is not above 0 and at most 4096; if a user has two different requirements; or if the
+            table is empty and there is no default.
+
+    Example:
+        >>> import pyarrow.parquet as pq
+        >>> table = pa.table({"user": ["ann", "bob"], "window": [7, 30], "epsilon": [1.0, 0.5]})
+        >>> pq.write_table(table, "requirements.parquet")
+        >>> read_requirements("requirements.parquet").sizes.tolist()
+        [1, 1]
     """
     path = path if isinstance(path, str) else tuple(path)
-    check_events(path, columns, remedy=", or other columns (--requirement_columns)")
+    check_events(path, columns, remedy=f", or other columns ({opt.requirement_columns})")
     parts: list[_Rows] = []
     for file in input_files(path):
         # A key of JSON is null where it is missing.
@@ -112,9 +124,16 @@ def requirements_of(
     columns: tuple[str, ...] = COLUMNS,
     name: str = "requirements",
 ) -> Registry:
-    """The registry of a table in memory, as :func:`read_requirements` that of a file.
+    """Make the requirements table from a table in memory.
 
-    `name` is what errors call the table.
+    Args:
+        table: the table, with a row for each user.
+        default: the requirement of unregistered users, with the assumed number of these users. The
+            number is public, and may be None. If you leave out `default`, events of unregistered
+            users are rejected.
+        columns: names of the columns that contain users, windows and epsilons, and optionally
+            participation limits.
+        name: name of the table, which error messages show.
     """
     wanted = with_limits(columns, table.column_names)
     parts = list(_checked(public_rows(name, table, wanted), wanted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,13 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from streamveil.io.answers import stage_answers
+from streamveil.io import filesystems
 from streamveil.io.formats import output_format_of
 from streamveil.io.tables import TableForm, stage_table
+from streamveil.io.tidy import answer_schema, answers_batch
+from streamveil.mechanisms.core.local_days import zone_of
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 if TYPE_CHECKING:
-    from streamveil.mechanisms.portfolio.questions import Portfolio
-    from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+    from streamveil.mechanisms.queries.queries import QuerySet
+    from streamveil.mechanisms.queries.slot_answers import SlotAnswer
 
 
 class Results(Protocol):
@@ -94,18 +99,53 @@ class ResultFile:
 
 @dataclass
 class AnswerFiles:
-    """A file for each question in a folder: all are whole, or none."""
+    """A file for each query in a folder: all are whole, or none."""
 
     folder: str
-    portfolio: Portfolio
+    query_set: QuerySet
     prefix: str = ""
     """Of the names of the files."""
-    _answers: list[SlotAnswer] = field(default_factory=list, init=False, repr=False)
+    _answers: dict[str, list[SlotAnswer]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin without answers."""
+        self._answers = {query.name: [] for query in self.query_set}
 
     def add(self, result: SlotAnswer) -> None:
         """Take one answer."""
-        self._answers.append(result)
+        self._answers[result.query].append(result)
 
     def write(self, block: ExitStack) -> None:
-        """Write the files, as :func:`stage_answers` does."""
-        stage_answers(block, self.folder, self.portfolio, self._answers, self.prefix)
+        """Write the files, in the order of the ends of slots; a longer time is after its last slot.
+
+        Raises ConfigurationError for a folder that cannot be made.
+        """
+        make_folder(self.folder)
+        paths = answer_files(self.folder, self.query_set, self.prefix)
+        for query in self.query_set:
+            in_order = sorted(self._answers.pop(query.name), key=lambda one: (one.end, -one.start))
+            schema = answer_schema(query, zone_of(self.query_set.base))
+            stage_table(block, paths[query.name], schema, [answers_batch(in_order, schema)])
+
+
+def answer_files(folder: str, query_set: QuerySet, prefix: str = "") -> dict[str, str]:
+    """Return the path of the result file of each query, by the name of the query."""
+    return {
+        query.name: filesystems.join(folder, f"{prefix}{query.name}.parquet") for query in query_set
+    }
+
+
+def make_folder(folder: str) -> None:
+    """Create the folder for the results of queries, if it does not exist.
+
+    Raises:
+        ConfigurationError: if the folder cannot be created, or is a file.
+    """
+    if "://" not in folder:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{folder}: the folder of the results cannot be made ({error.strerror}): choose "
+                f"another one ({opt.output})"
+            ) from None

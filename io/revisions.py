@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamveil.io.jsonlines import json_rows, json_text
+from streamveil.io.jsonlines import json_rows
 from streamveil.io.releases import (
     figure_lists,
     form_of_layout,
     json_values,
     labelled,
     release_schema,
+    releases_of,
 )
 from streamveil.io.tables import UTC_MICROSECONDS, TableForm, read_table
-from streamveil.io.tidy import ROWS, TIDY_REVISION_SCHEMA, tidy_revision_batch
-from streamveil.mechanisms.core.records import Revision, parse_time
+from streamveil.io.tidy import TIDY, revised_schema, tidy_batch, tidy_revision_batch
+from streamveil.mechanisms.core.records import COUNT, Revision, parse_time
 
 _OF_RELEASES = ("slot", "start", "end", "counts", "stderr", "mechanism")
 
 
 def revision_schema(labels: Sequence[str] | None = None) -> pa.Schema:
-    """Schema of a table of revisions; labels are as of :func:`release_schema`."""
+    """Return the schema of a table that has revisions. The labels are the keys."""
     slot, start, end, *figures = (release_schema().field(name) for name in _OF_RELEASES)
     revised = [
         pa.field("revised_slot", pa.int64(), nullable=False),
@@ -48,24 +50,33 @@ def revision_row(revision: Revision) -> dict[str, Any]:
     return next(json_rows(revisions_to_batch([revision], revision_schema())))
 
 
-def revision_json(revision: Revision) -> bytes:
-    """The line that WriteRevisions would write to a .jsonl file, without its end."""
-    return json_text(revision_row(revision)).encode()
-
-
 def revision_form(
-    path: str, labels: Sequence[str] | None = None, *, layout: str = ROWS
+    labels: Sequence[str] | None = None,
+    *,
+    layout: str = TIDY,
+    zone: str | None = None,
+    query: str = COUNT,
+    quoted: bool = False,
 ) -> TableForm:
-    """How revisions become rows of a file: see :class:`streamveil.io.WriteRevisions`.
+    """How revisions become rows: see :class:`streamveil.io.WriteRevisions`.
 
-    Raises ConfigurationError for a path or layout that cannot be.
+    Arguments and errors are those of :func:`release_form`.
     """
     rows = revision_schema(labels), revisions_to_batch
-    return form_of_layout(path, labels, layout, rows, (TIDY_REVISION_SCHEMA, tidy_revision_batch))
+    convert = partial(tidy_revision_batch, zone=zone, query=query, quoted=quoted)
+    return form_of_layout(labels, layout, rows, (revised_schema(zone), convert))
 
 
 def read_revisions(path: str) -> list[Revision]:
-    """Revisions of a file that WriteRevisions made, in slot order, from any of its formats."""
+    """Read a file that WriteRevisions wrote, in any of its formats.
+
+    The revisions are in the order of slots.
+    """
+    return revisions_of(read_table(path))
+
+
+def revisions_of(table: pa.Table) -> list[Revision]:
+    """Revisions of a table in the layout `rows`, in its order."""
     return [
         Revision(
             int(row["slot"]),
@@ -77,5 +88,16 @@ def read_revisions(path: str) -> list[Revision]:
             revised_at=parse_time(row["revised_at"]),
             mechanism=row["mechanism"],
         )
-        for row in read_table(path).to_pylist()
+        for row in table.to_pylist()
     ]
+
+
+def tidy_table(table: pa.Table, labels: Sequence[str]) -> pa.Table:
+    """Releases or revisions of a count in the layout `tidy`, whichever they have."""
+    if "key" in table.column_names:
+        return table
+    if "revised_slot" in table.column_names:
+        batch = tidy_revision_batch(revisions_of(table), labels)
+    else:
+        batch = tidy_batch(releases_of(table), labels)
+    return pa.Table.from_batches([batch])

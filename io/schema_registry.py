@@ -40,20 +40,21 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Where the schemas of messages in Confluent's wire format are.
+    """Address of a schema registry, for messages in Confluent's wire format.
 
-    Raises ConfigurationError for another address than of HTTP, one with credentials in it, and a
-    place of credentials or a number of a schema that is none.
+    Raises:
+        ConfigurationError: if the address is not an HTTP URL or contains credentials, or if
+            `credentials` or the id of the schema is not valid.
     """
 
     url: str
-    """`http://HOST:PORT` or `https://HOST:PORT`, with a path if it has one; several with commas,
-    which are asked one after the other."""
+    """`http://HOST:PORT` or `https://HOST:PORT`, with an optional path. Several addresses,
+    separated by commas, are tried in order."""
     credentials: str | None = None
-    """Where the workers find USER:PASSWORD: `file:PATH`, or `env:NAME` for a variable."""
+    """Place where workers find USER:PASSWORD, such as `file:PATH` or `env:NAME`."""
     reader_schema: int | None = None
-    """Id of the schema that says what each field is called and what stands for one that is missing;
-    by default each message is read by the schema that it names."""
+    """Id of the schema that defines the names and the defaults of fields. By default, each message
+    is read with the schema that it names."""
 
     def __post_init__(self) -> None:
         """Check all of it."""
@@ -65,18 +66,18 @@ class SchemaRegistry:
         for url in self.url.split(","):
             if not re.fullmatch(r"https?://[^\s/?#,]+(/[^\s?#,]*)?", url):
                 raise ConfigurationError(
-                    f"schema_registry {url!r} is no address: write http://HOST:PORT or "
+                    f"schema_registry {url!r} is not an address: write http://HOST:PORT or "
                     "https://HOST:PORT"
                 )
         if self.credentials is not None and not re.fullmatch(r"(file|env):.+", self.credentials):
             raise ConfigurationError(
-                "schema_registry_credentials names no place: write file:PATH or env:NAME, where "
-                "the workers find USER:PASSWORD"
+                "schema_registry_credentials does not name a place: write file:PATH or env:NAME, "
+                "where the workers find USER:PASSWORD"
             )
         if self.reader_schema is not None and not 0 <= self.reader_schema <= MAX_ID:
             raise ConfigurationError(
-                f"reader_schema {self.reader_schema} is no id of a schema: name a number from 0 to "
-                f"{MAX_ID}"
+                f"reader_schema {self.reader_schema} is not the id of a schema: name a number "
+                f"from 0 to {MAX_ID}"
             )
 
 

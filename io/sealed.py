@@ -71,12 +71,12 @@ class SealedRecord:
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(
                 f"{path} cannot be read ({type(error).__name__}: {error}): it was damaged or "
-                "edited; bring it back as it was, from a backup"
+                "edited; restore it from a backup"
             ) from error
         raise ConfigurationError(
-            f"{path} cannot be read: it is of version {written}, not {version}: go on with the "
-            "streamveil that wrote it, or begin a new stream in another folder, which spends the "
-            "users' budgets again"
+            f"{path} cannot be read: it is of version {written}, not {version}: use the version "
+            "of streamveil that wrote it, or start a new stream in another folder, which spends "
+            "the users' budgets again"
         )
 
     @cached_property

@@ -40,6 +40,7 @@ from streamveil.io.faults import blaming
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
 from streamveil.io.witness import Mark, check_witness, held_alone, write_witness
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -56,18 +57,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InputFile:
-    """An input file that a committed pass has read."""
+    """An input file that was read by a committed pass."""
 
     size: int
-    """In bytes, when it was read."""
+    """Size of the file in bytes when it was read."""
     waiting: int | None = None
-    """First slot not released yet with events in the file; None when it is finished."""
+    """The first unreleased slot that has events in the file, or None if there is no such slot."""
     modified: float | None = None
-    """When it was last written, in seconds since the epoch; None where nobody knows."""
+    """Time of the last change, in seconds since 1970, or None if it is unknown."""
     ends: str | None = None
-    """Digest of its beginning and its end, as of :func:`ends_of`."""
+    """Digest of the first and the last bytes of the file. See :func:`ends_of`."""
     broken: bool = False
-    """Whether it could not be read to its end, as a dead letter told."""
+    """Whether the file could not be read to its end. A dead letter reports this."""
 
 
 @dataclass(frozen=True)
@@ -92,47 +93,49 @@ class PassFile:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is committed."""
+    """The committed state of a stream."""
 
     first_slot: int
     """First slot of the stream."""
     next_slot: int
     """First slot that is not released yet."""
     key_check: str
-    """Tells whether the noise key is the same, and nothing else about it."""
+    """Digest that detects another noise key, and reveals nothing else about the key."""
     passes: int = 0
-    """Committed so far; the number of the last one."""
+    """Number of committed passes."""
     results: Mapping[str, str] = field(default_factory=dict)
-    """Name in the folder of the last pass to where readers look for the file."""
+    """Path of each result file of the last pass, by its name in the folder of the pass."""
     inputs: Mapping[str, InputFile] = field(default_factory=dict)
     """Files seen at the last pass, by path."""
     later_keys: tuple[tuple[int, str], ...] = ()
-    """Each key that takes its place: the first slot, and what `key_check` is for it."""
+    """First slot and `key_check` of each later noise key."""
     stream: str = ""
-    """Tells this stream from all others."""
+    """Identifier of the stream."""
     witness: str = ""
-    """Path of the witness beside the results."""
+    """Path of the high-water mark of the results."""
     slots: Mapping[str, int | str] = field(default_factory=dict)
-    """How time is cut, for people: see :meth:`Slots.identity` for what binds."""
+    """Description of the slots for display. To compare slots, use :meth:`Slots.identity`."""
     until: int = 0
-    """End of the last slot that is released, in microseconds since the epoch."""
+    """End of the last released slot, in microseconds since 1970."""
     apart: int | None = None
-    """From then on no user's window holds a released slot, in microseconds; None for never."""
+    """Time from which no user's window contains a released slot, in microseconds, or None if there
+    is no such time."""
     looked: bool = False
-    """Whether a look at the events, which users paid for, told nothing, so no pass was made."""
+    """Whether a private estimate spent budget without giving a result. If so, the pass was not
+    made."""
     mounts: tuple[str, ...] = ()
-    """Where filesystems with input files were mounted at the last pass."""
+    """Mount points of filesystems with input files at the last pass."""
     files: Mapping[str, PassFile] = field(default_factory=dict)
-    """All files that the last pass wrote, by name; :meth:`StateFolder.commit` fills this in."""
+    """All files of the last pass, by name. :meth:`StateFolder.commit` sets it."""
 
     @property
     def used_keys(self) -> list[tuple[int, str]]:
-        """Those of `later_keys` that slots were released with."""
+        """The keys in `later_keys` with which slots were already released."""
         return [(slot, check) for slot, check in self.later_keys if slot < self.next_slot]
 
 
 class StateFolder:
-    """The folder of the state, held by one process at a time. Use :meth:`held`."""
+    """A state folder, which only one process may lock at a time. Use :meth:`held`."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -143,14 +146,20 @@ class StateFolder:
     @classmethod
     @contextlib.contextmanager
     def held(cls, path: str, create: bool = True) -> Iterator[StateFolder]:
-        """Lock the folder, made here if so wanted, before anything in it is read or changed.
+        """Lock the folder, before anything in it is read or changed.
 
-        The lock goes with the process, however it ends. Raises ConfigurationError for a folder
-        that another process holds, that is not local, that cannot be locked or made private, or
-        with files that are not of a state.
+        The lock is released when the process ends.
+
+        Args:
+            path: the folder.
+            create: whether to create the folder if it does not exist.
+
+        Raises:
+            ConfigurationError: if another process has locked the folder, or if the folder is not
+                local, cannot be locked or made private, or contains other files.
         """
         if "://" in path:
-            raise ConfigurationError(f"--state={path} is not a local folder: choose one")
+            raise ConfigurationError(f"{opt.state}={path} is not a local folder: choose one")
         folder = cls(os.path.abspath(path))
         try:
             if create:
@@ -158,7 +167,7 @@ class StateFolder:
             handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigurationError(
-                f"--state={path} cannot be used: {error.strerror}: "
+                f"{opt.state}={path} cannot be used: {error.strerror}: "
                 + (
                     "give a folder, or the name of one to create"
                     if create
@@ -178,25 +187,28 @@ class StateFolder:
             os.close(handle)
 
     def read(self) -> Snapshot | None:
-        """What is committed, if that is what the passes in the folder say; None before the first.
+        """Return the committed state, or None before the first pass. No file is changed.
 
-        Nothing is changed, and without the key an edited manifest is not told: see
-        :meth:`recover`. Raises ConfigurationError for a manifest that is damaged, of another
-        version, older than a pass in the folder, or missing beside one.
+        This method does not detect that a manifest was edited, because this check needs the noise
+        key. :meth:`recover` makes the check.
+
+        Raises:
+            ConfigurationError: if the manifest is missing or damaged, has an unknown version, or is
+                older than a pass in the folder.
         """
         found = self._manifest()
         return None if found is None else found[1]
 
     def recover(self, key: bytes, witness: str) -> Snapshot:
-        """Finish what a killed process had committed, remove what it had not; gives the state.
+        """Finish the last commit if a process was killed during it, and return the state.
 
         Args:
-            key: the noise key that the stream began with.
-            witness: path of the witness beside the results that are made now.
+            key: the noise key with which the stream began.
+            witness: path of the high-water mark for the results of this run.
 
         Raises:
-            ConfigurationError: before anything is touched, for a state that :meth:`read` refuses,
-                that was edited or is not whole, or that is older than a witness has seen.
+            ConfigurationError: if :meth:`read` refuses the state, or if the state was edited, is
+                incomplete, or is older than a high-water mark. In these cases, nothing is changed.
         """
         found = self._manifest()
         if found is None:
@@ -204,8 +216,8 @@ class StateFolder:
         sealed, snapshot = found
         if not sealed.is_sealed_by(key, _PURPOSE):
             raise ConfigurationError(
-                f"{self.path / MANIFEST} was edited, or put here by somebody without the noise "
-                "key: bring it back as it was, from a backup"
+                f"{self.path / MANIFEST} was edited, or put here without the noise key"
+                ": restore it from a backup"
             )
         with _telling(f"{self.of_pass(snapshot.passes)} cannot be checked:"):
             self._check_whole(snapshot)
@@ -215,8 +227,8 @@ class StateFolder:
             seen = [check_witness(place, key, self.path, known) for place in places]
             if self.of_pass(snapshot.passes).exists() and not any(seen):
                 _LOG.warning(
-                    "there is no witness %s beside the results: an old copy of %s could not be "
-                    "told from the newest one; look whether pass %d is the last that was published",
+                    "there is no high-water mark %s next to the results, so an old copy of %s "
+                    "cannot be detected; check that pass %d is the last one that was published",
                     *(snapshot.witness, self.path, snapshot.passes),
                 )
             self._settle(snapshot, sealed, key)
@@ -224,9 +236,11 @@ class StateFolder:
         return snapshot
 
     def refuse_replaced(self) -> None:
-        """Refuse another folder, or another manifest in it, than this process holds.
+        """Check that the locked folder and its manifest were not replaced.
 
-        Raises ConfigurationError, and MachineFault where that cannot be told.
+        Raises:
+            ConfigurationError: if the folder or the manifest was replaced.
+            MachineFault: if the folder or the manifest cannot be read.
         """
         assert self._handle is not None
         held = os.fstat(self._handle)
@@ -239,14 +253,15 @@ class StateFolder:
             same = manifest.is_file() and manifest.read_bytes() == self._committed.text.encode()
         if not same:
             raise ConfigurationError(
-                f"{self.path} was moved, removed or replaced while this run held it, and nothing "
-                "more was written to it: bring back the newest state, and go on with --resume"
+                f"{self.path} was moved, removed or replaced while this run used it, and nothing "
+                f"more was written to it: bring back the newest state, and resume with {opt.resume}"
             )
 
     def begin(self, number: int) -> Path:
-        """An empty folder for a pass to write to; what it had written before is removed.
+        """Create an empty folder for a pass. Files of an earlier attempt at the pass are removed.
 
-        Raises ConfigurationError where the folder of the state was replaced, or is full.
+        Raises:
+            ConfigurationError: if the state folder was replaced, or if its disk is full.
         """
         self.refuse_replaced()
         folder = self._part_of_pass(number)
@@ -257,31 +272,39 @@ class StateFolder:
         return folder
 
     def beside(self, place: str) -> bool:
-        """Whether files can be renamed from here to that folder."""
+        """Whether files can be moved from this folder to another folder by renaming them."""
         return os.stat(place).st_dev == os.stat(self.path).st_dev
 
     def refuse_inside(self, output: str) -> None:
-        """Refuse to write something else in the folder. Raises ConfigurationError."""
+        """Raise ConfigurationError if an output file is in this folder."""
         if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(self.path)):
             raise ConfigurationError(
                 f"{output} is in {self.path}, which is for the state alone: name a file elsewhere"
             )
 
     def of_pass(self, number: int) -> Path:
-        """Where a committed pass keeps its files."""
+        """Return the folder of a committed pass."""
         return self.path / f"pass-{number:08d}"
 
     def commit(self, snapshot: Snapshot, key: bytes, before: Snapshot | None = None) -> Snapshot:
-        """Make it the state, whole or not at all, and move its results to their readers.
+        """Commit a snapshot atomically, and move the results of the pass to their destination.
 
-        Gives it with the files of its pass. Their folder keeps a copy of the manifest, should that
-        get lost. Where results go elsewhere than those of `before`, what was committed last, the
-        witness there sees this pass as well.
+        The folder of the pass keeps a copy of the manifest.
+
+        Args:
+            snapshot: the new state.
+            key: the noise key with which the stream began.
+            before: the last committed state. If the results of that state went to a different
+                destination than the results of this pass, the high-water mark in that destination
+                is updated too.
+
+        Returns:
+            The snapshot, with the files of its pass filled in.
 
         Raises:
-            ConfigurationError: where the folder, its manifest or the witness is not that which
-                this process went on from; for a disk that is full or cannot be written to; and,
-                when it is committed, for results that cannot be moved.
+            ConfigurationError: if the folder, its manifest or the high-water mark was replaced, or
+                if the disk is full or read-only. If only the move of the results fails, this error
+                is raised after the commit.
         """
         self.refuse_replaced()
         witness_before = "" if before is None else before.witness
@@ -297,37 +320,42 @@ class StateFolder:
         return snapshot
 
     def key(self, create: bool) -> str:
-        """Path of the noise key, made of fresh randomness if there is none and it is wanted.
+        """Return the path of the noise key.
 
-        Raises ConfigurationError when there is none, or not a whole one.
+        Args:
+            create: whether to create a fresh key if the folder has no key.
+
+        Raises:
+            ConfigurationError: if there is no key, or if the key file is incomplete.
         """
         key = self.path / KEY
         if not key.exists():
             if not create:
                 raise ConfigurationError(
-                    f"{key} is missing: give the noise key that the stream began with (--noise_key)"
+                    f"{key} is missing: give the noise key that the stream started with "
+                    f"({opt.noise_key})"
                 )
             with _telling("the noise key cannot be written:", begun=False):
                 write_private(key, secrets.token_hex(_KEY_BYTES))
         elif not create and key.stat().st_size < _KEY_BYTES:
             raise ConfigurationError(
                 f"{key} was damaged, it holds {key.stat().st_size} bytes: bring it back from a "
-                "backup, or give the noise key that the stream began with (--noise_key)"
+                f"backup, or give the noise key that the stream started with ({opt.noise_key})"
             )
         return str(key)
 
     @property
     def has_key(self) -> bool:
-        """Whether the noise key was made here."""
+        """Whether the noise key was created in this folder."""
         return (self.path / KEY).exists()
 
     def tell(self, status: str) -> None:
-        """Replace what is said of the run, which nothing else reads here. Raises OSError."""
+        """Replace the status file of the run, which operators read. Raises OSError."""
         write_private(self.path / STATUS, status, lasting=False)
 
     @property
     def size(self) -> int:
-        """Bytes of all files that are of the state."""
+        """Total size of all files in the state folder, in bytes."""
         files = (path for path in self.path.rglob("*") if path.name not in (STATUS, STATUS + PART))
         return sum(path.stat().st_size for path in files if path.is_file())
 
@@ -372,8 +400,8 @@ class StateFolder:
             snapshot = _snapshot_of(sealed.record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigurationError(
-                f"{path} was edited and is no manifest any more ({error!r}): bring it back as it "
-                "was, from a backup"
+                f"{path} was edited and is not a valid manifest any more ({error!r}): restore it "
+                "from a backup"
             ) from error
         self._refuse_newer(snapshot)
         return sealed, snapshot
@@ -400,8 +428,8 @@ class StateFolder:
             else "bring back the manifest.json that was there with it"
         )
         raise ConfigurationError(
-            f"{self.path} holds {newest.name}, {says}: nothing was touched, since the users' "
-            f"ledgers are in it; {remedy} and go on with --resume"
+            f"{self.path} holds {newest.name}, {says}: nothing was changed, because it holds the "
+            f"users' ledgers; {remedy} and resume with {opt.resume}"
         )
 
     def _check_whole(self, snapshot: Snapshot) -> None:
@@ -421,7 +449,7 @@ class StateFolder:
             else:
                 continue
             raise ConfigurationError(
-                f"{path} {what}, and without it the stream cannot go on: nothing was touched; "
+                f"{path} {what}, and without it the stream cannot resume: nothing was changed; "
                 f"bring {folder.name} back from a backup, the newest one, together with "
                 f"{MANIFEST}"
             )
@@ -520,11 +548,11 @@ def _lock(handle: int, path: str) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigurationError(
-            f"--state={path} is in use by another run: wait for it, or stop it"
+            f"{opt.state}={path} is in use by another run: wait for it, or stop it"
         ) from None
     except OSError as error:
         raise ConfigurationError(
-            f"--state={path} cannot be locked against a second run: {error.strerror}: choose a "
+            f"{opt.state}={path} cannot be locked against a second run: {error.strerror}: choose a "
             "folder on a disk of this machine, not on a network"
         ) from None
 
@@ -562,6 +590,6 @@ def _telling(what: str, begun: bool = True) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"{what} {error.filename2 or error.filename}: {error.strerror}: mend that, and "
-            f"{'go on with --resume' if begun else 'run again'}"
+            f"{what} {error.filename2 or error.filename}: {error.strerror}: fix that, and "
+            + (f"resume with {opt.resume}" if begun else "run again")
         ) from error

@@ -28,8 +28,8 @@ from streamveil.io.files import Columns
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, format_said
 from streamveil.io.lines import Reject
 from streamveil.io.places import is_stream
-from streamveil.mechanisms.core.extras import install_line
 from streamveil.mechanisms.core.records import ROW_COLUMN, ConfigurationError
+from streamveil.mechanisms.core.wording import install_line, opt
 
 _Node = dict[str, Any]
 
@@ -50,7 +50,7 @@ _SETTINGS = {
 _OTHER_NAMES = {"sep": "delim", "delimiter": "delim", "dtypes": "types"}
 _TYPES = ("columns", "types", "hive_types")
 _GUESSING = "guesses from the data, so that one record changes how others are read"
-_BAD_RECORDS = "is not needed, since bad records go to the dead letters (--rejected)"
+_BAD_RECORDS = "is not needed, since bad records go to the dead letters"
 _REFUSED_SETTINGS = {
     "sample_size": _GUESSING,
     "maximum_depth": _GUESSING,
@@ -148,16 +148,16 @@ class Query:
         """Which columns of a file it reads. Raises ConfigurationError for one that is not there."""
         if ROW_COLUMN in present:
             raise ConfigurationError(
-                f"{path}: a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename "
-                "the column"
+                f"{path}: a column named {ROW_COLUMN!r} cannot be read, the name is reserved: "
+                "rename the column"
             )
         known = {name.lower(): name for name in present}
         if len(known) < len(present):
             lower = [name.lower() for name in present]
             twice = next(name for name in lower if lower.count(name) > 1)
             raise ConfigurationError(
-                f"{path}: --sql tells no capitals from small letters in names, and there is more "
-                f"than one column {twice!r}: rename one"
+                f"{path}: {opt.sql} does not distinguish upper and lower case in names, and "
+                f"there is more than one column {twice!r}: rename one"
             )
         missing = [name for name in self.types if name.lower() not in known]
         read: list[str] = []
@@ -172,7 +172,7 @@ class Query:
                 earlier.add(_name_of(item).lower())
         if missing:
             raise ConfigurationError(
-                f"{path}: --sql reads a column {missing[0]!r}, and the columns of the file are "
+                f"{path}: {opt.sql} reads a column {missing[0]!r}, and the columns of the file are "
                 f"{', '.join(map(repr, present)) or 'none'}: name one of them"
             )
         if any(_is(item, "STAR") for item in self._select["select_list"]):
@@ -257,11 +257,11 @@ class Query:
                 faults.setdefault(row, what)
 
         for name in self._typed(names):
-            detail = f"{name!r} is not of the type that --sql says"
+            detail = f"{name!r} is not of the type that {opt.sql} says"
             note(_flags(found, f"__type_{name}__") == 1, detail)
         if self._select["where_clause"]:
             where = _flags(found, _KEPT)
-            note(where < 0, "the condition of --sql fails")
+            note(where < 0, f"the condition of {opt.sql} fails")
             for at in self._in_condition(names):  # it is computed of all records for that
                 note(_flags(found, f"__fails_{at}__") == 1, self._failed(at))
             kept = where == 1
@@ -270,7 +270,7 @@ class Query:
         return faults
 
     def _failed(self, at: int) -> str:
-        return f"{_name_of(self._fallible[at])!r} of --sql fails"
+        return f"{_name_of(self._fallible[at])!r} of {opt.sql} fails"
 
     def _in_condition(self, names: Sequence[str]) -> set[int]:
         """Which columns of the list the condition is computed of, by way of others too."""
@@ -373,7 +373,7 @@ class Query:
                 _OPEN.process = None  # others may leave it unable to answer
             message = str(error).partition("\n")[0].rstrip(".")
             raise _FailedError(
-                f"{path}: --sql cannot be computed: {message}{self._remedy(message)}"
+                f"{path}: {opt.sql} cannot be computed: {message}{self._remedy(message)}"
             ) from error
         connection.unregister(_BATCH)
         return made
@@ -518,7 +518,7 @@ def _with_source(text: str, select: _Node) -> Query:
         raise _refused_for(_SOURCES.get(kind, kind))
     form = _READERS[reader]
     if is_stream(path):
-        raise _refused(f"{path} is a stream", "name files, or give --input, without --sql")
+        raise _refused(f"{path} is a stream", f"name files, or give {opt.input}, without {opt.sql}")
     said = format_said(path)
     if said not in (None, form):
         right = next(name for name, each in _READERS.items() if each == said)
@@ -726,7 +726,8 @@ def _type_of_text(column: str, text: Any) -> _Node:
     try:
         listed = _select_of(f"SELECT TRY_CAST(x AS {text})")["select_list"]
     except ConfigurationError as error:
-        why = f" ({str(error).removeprefix('--sql: ').partition(': write')[0]})"
+        message = str(error).removeprefix(f"{opt.sql}: ")
+        why = f" ({message.partition(': write')[0]})"
     if len(listed) != 1 or not _is(listed[0], "CAST") or not _is(listed[0]["child"], "COLUMN_REF"):
         raise _refused(
             f"the type {text!r} of {column!r} is none{why}", "write one, such as 'TIMESTAMP'"
@@ -789,7 +790,7 @@ def _shown(item: _Node) -> str:
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"--sql: {what}: {remedy}")
+    return ConfigurationError(f"{opt.sql}: {what}: {remedy}")
 
 
 def _refused_for(what: str) -> ConfigurationError:
@@ -844,12 +845,12 @@ def _duckdb() -> Any:
         import duckdb
     except ImportError as error:
         raise ConfigurationError(
-            f"--sql needs DuckDB, which is not installed: {install_line('sql')}, with Python 3.11 "
-            "or later"
+            f"{opt.sql} needs DuckDB, which is not installed: {install_line('sql')}, with Python "
+            f"3.11 or later"
         ) from error
     if int(duckdb.__version__.partition(".")[0]) < 2:  # whose parser makes other trees
         raise ConfigurationError(
-            f"--sql needs DuckDB 2.0.1 or later, and {duckdb.__version__} is installed: "
+            f"{opt.sql} needs DuckDB 2.0.1 or later, and {duckdb.__version__} is installed: "
             f"{install_line('sql')}"
         )
     return duckdb

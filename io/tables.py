@@ -36,6 +36,7 @@ UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 # Of a Parquet row group, unless the batches come larger.
 GROUP_ROWS, _GROUP_BYTES = 1 << 16, 1 << 25
+_TIME = r"^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$"
 _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.part")
 
 
@@ -62,31 +63,35 @@ def as_they_come(schema: pa.Schema) -> TableForm:
 
 
 def check_output(path: str) -> None:
-    """Refuse, before anything runs, a path that cannot be written.
+    """Check, before a run begins, that a file can be written.
 
-    Raises ConfigurationError for an unknown format, a file that exists, or, on a local
-    filesystem, a directory that does not exist or may not be written to.
+    Raises:
+        ConfigurationError: if the format is unknown, the file exists, or the local folder of the
+            file does not exist or is not writable.
     """
     output_format_of(path)
     check_place(path)
 
 
 def check_outputs(paths: Sequence[str]) -> None:
-    """Refuse outputs of one run that :func:`check_output` refuses or that are one file.
+    """Check each output file of a run by :func:`check_output`, and check that all files differ.
 
-    Raises ConfigurationError.
+    Raises:
+        ConfigurationError: if an output cannot be written, or if two outputs are the same file.
     """
     places = [path if "://" in path else os.path.realpath(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
-            raise ConfigurationError(f"two outputs are named {path}: name them apart")
+            raise ConfigurationError(f"two outputs are named {path}: give them different names")
         check_output(path)
 
 
 def check_place(path: str) -> None:
-    """Refuse a path that exists or, on a local filesystem, whose folder may not be written to.
+    """Check that a path does not exist, and that its local folder is writable.
 
-    Raises ConfigurationError, and MachineFault where its filesystem does not answer.
+    Raises:
+        ConfigurationError: if the path exists, or its local folder is not writable.
+        MachineFault: if the filesystem does not respond.
     """
     if is_there(path):
         raise ConfigurationError(
@@ -109,15 +114,22 @@ def write_table(
     sort_by: Sequence[str] = (),
     private: bool = False,
 ) -> None:
-    """Write batches of `schema` to one file, in the format of its name, as they come.
+    """Write record batches to a file, in the format that its ending shows.
 
-    With `sort_by` the rows are gathered in memory and sorted by these columns.
+    The file is written under a temporary name and then renamed, so that it is never incomplete. An
+    existing file is replaced.
 
-    The file is written under a temporary name beside it and then renamed: under its own name it
-    is never seen half-written. An existing file is replaced. If `private`, nobody but its owner
-    can ever read it, provided that it is on a local filesystem; others have no owners.
-    Raises ConfigurationError for an unknown format or a type that the format cannot hold, and
-    TypeError for a batch of another schema.
+    Args:
+        path: the file.
+        schema: schema of the batches.
+        batches: the rows.
+        sort_by: columns by which the rows are sorted in memory. By default, the rows keep their
+            order.
+        private: whether only the owner may read the file. Only local filesystems support this.
+
+    Raises:
+        ConfigurationError: if the format is unknown, or if it cannot store the type of a column.
+        TypeError: if the schema of a batch is not `schema`.
     """
     with contextlib.ExitStack() as block:
         stage_table(block, path, schema, batches, sort_by=sort_by, private=private)
@@ -165,7 +177,11 @@ def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch
 
 
 def write_text(path: str, text: str, private: bool = False) -> None:
-    """Write a text file as UTF-8, whole or not at all, as :func:`write_table` does."""
+    """Write a text file in UTF-8.
+
+    The text is written to a temporary file, which is then renamed. Therefore, no reader ever sees
+    an incomplete file.
+    """
     with contextlib.ExitStack() as block, _staged(block, path, private) as handle:
         handle.write(text.encode())
 
@@ -254,19 +270,19 @@ def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordB
 
 
 def read_table(path: str, columns: Collection[str] | None = None) -> pa.Table:
-    """Read back one whole file of any format that :func:`write_table` writes, of moderate size.
+    """Read a whole file of moderate size, in any format that :func:`write_table` writes.
 
-    Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
-    timestamp[us, UTC] again, JSON lists in the cells of a CSV file become lists, and objects of
-    numbers in JSON Lines become maps (in a CSV file they stay text).
-    No pool of threads is started: Arrow's may abort a process that ends soon after.
+    Text formats do not store types, so the types are inferred. ISO 8601 times with an offset become
+    timestamp[us, UTC]. JSON lists in CSV cells become lists. In JSON Lines, objects that contain
+    numbers become maps.
 
     Args:
         path: the file.
-        columns: those that are wanted, of which the file may lack some; None for all.
+        columns: the columns to read. Columns that the file does not have are left out. If None, all
+            columns are read.
 
     Raises:
-        ConfigurationError: when the file cannot be read.
+        ConfigurationError: if the file cannot be read.
     """
     if format_of(path) == PARQUET:
         with reading(path), open_file(path) as handle:
@@ -339,7 +355,7 @@ def _restored(column: pa.ChunkedArray, *, lists: bool) -> pa.ChunkedArray | pa.A
     if pa.types.is_timestamp(column.type):
         return column.cast(UTC_MICROSECONDS)
     if pa.types.is_string(column.type) and column.null_count < len(column):
-        if pc.all(pc.match_substring_regex(column, r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")).as_py():
+        if pc.all(pc.match_substring_regex(column, _TIME)).as_py():
             return column.cast(UTC_MICROSECONDS)
         if lists and pc.all(pc.match_substring_regex(column, r"^\[.*\]$")).as_py():
             with contextlib.suppress(ValueError):

@@ -204,7 +204,7 @@ class _Arrow:
                     raise ValueError(f"{len(message)} bytes say that they hold {rows} events")
                 batches.append(batch)
             if source.tell() != len(message):
-                raise ValueError(f"it goes on after its end, at byte {source.tell()}")
+                raise ValueError(f"it continues after its end, at byte {source.tell()}")
         if not rows:
             return [pa.nulls(0, pa.string()) for _ in self._columns], {}
         if self._schema is None or not schema.equals(self._schema):

@@ -18,6 +18,7 @@ from streamveil.io.tables import write_table
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, ConfigurationError, Requirement
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 
 _FIGURES = ("window", "epsilon", "max_slots")
 _KINDS = (pa.int64(), pa.float64(), pa.int64())
@@ -82,14 +83,17 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class TableChanges:
-    """What differs between two tables of users: public."""
+    """The differences between two requirements tables, which are public."""
 
     users: pa.StringArray
-    """Each once: those who are new or ask for something else, then those who are missing."""
+    """Users who are new or whose requirement changes, followed by users who left, each user
+    once."""
     asked: Asked
-    """What each asks for from now on; a window of 0 for who leaves."""
+    """New requirement of each of `users`. The window is 0 for a user who leaves."""
     joining: int
+    """Number of users who join."""
     leaving: int
+    """Number of users who leave."""
 
     def __len__(self) -> int:
         return len(self.users)
@@ -99,7 +103,7 @@ class TableChanges:
         return f"{self.joining:,} joined, {self.leaving:,} left, {others:,} ask for something else"
 
     def batch(self, slot: int) -> pa.RecordBatch:
-        """As changes of requirements from a slot on."""
+        """Return the changes of requirements that apply from a slot onwards, as a record batch."""
         window, epsilon = (
             pa.array(values.astype(np.float64), mask=self.asked.windows == 0)
             for values in (self.asked.windows, self.asked.epsilons)
@@ -122,54 +126,55 @@ class _ReadAgain:
 
 @dataclass(frozen=True, eq=False)
 class UserTable:
-    """Users of a stream whose table may change: public, but the ids of people.
+    """The users of a stream whose requirements table may change.
 
-    The registry of the stream stays the one that it began with; what the table says now differs
-    from it by changes of requirements.
+    The table is public, except that the ids may be personal data. The stream keeps its first table.
+    Later tables are stored as changes of requirements.
     """
 
     users: pa.StringArray
-    """Those of the first table in its order, also if they left, then those who came later."""
+    """Users of the first table in its order, including users who left, followed by users who joined
+    later."""
     begun: Asked
-    """What the first table said."""
+    """The first table."""
     now: Asked
-    """What the last table said."""
+    """The last table."""
     default: tuple[Requirement, int | None] | None
-    """Requirement of users outside the table, and what was said of their number."""
+    """Requirement of unregistered users, and the number of these users that was given."""
     longest_window: int | None = None
-    """The longest window that may be asked for, in slots, if it was said."""
+    """The longest window that a change may set, in slots, if this option was given."""
     classes: Requirements | None = None
-    """In the local setting, where nobody who was in the table is forgotten: all requirements there
-    ever were, those of the first table first. None elsewhere."""
+    """In the local model, all requirements that were ever used, beginning with the requirements of
+    the first table. Otherwise None."""
 
     @classmethod
     def begin(cls, registry: Registry, *, local: bool = False) -> UserTable:
-        """That of a stream which begins."""
+        """Return the table of a new stream."""
         asked, classes = Asked.of(registry), registry.classes if local else None
         return cls(_as_array(registry.users), asked, asked, registry.default, classes=classes)
 
     @property
     def members(self) -> int:
-        """How many users the first table had."""
+        """Number of users in the first table."""
         return int((self.begun.windows > 0).sum())
 
     @property
     def longest(self) -> int:
-        """The longest window of the first table and the default."""
+        """The longest window in the first table. The default requirement is included."""
         windows = [int(self.begun.windows.max(initial=0))]
         return max(windows + ([self.default[0].window] if self.default else []))
 
     @property
     def least(self) -> float:
-        """The smallest epsilon of the first table and the default."""
+        """The smallest epsilon in the first table. The default requirement is included."""
         usual = self.default[0].epsilon if self.default else np.inf
         return float(self.begun.epsilons[self.begun.windows > 0].min(initial=usual))
 
     def registry(self, path: Path | None = None) -> Registry:
-        """The registry of the stream; workers read it again from a file that `write` made.
+        """Return the requirements table of the stream.
 
-        In the local setting those who came later are in it as well, behind the others; their class
-        there says nothing.
+        Workers read the table from a file that :meth:`write` wrote. In the local model, the table
+        also includes users who joined later, at its end.
         """
         reload = None if path is None else _ReadAgain(str(path))
         first = self.begun.windows > 0
@@ -188,16 +193,19 @@ class UserTable:
         )
 
     def changed_to(self, registry: Registry) -> tuple[UserTable, TableChanges]:
-        """What another table changes, and the users after that.
+        """Return this table, updated with a new requirements table, and the changes.
 
-        Who is missing in it leaves, or has the default requirement from then on. Raises
-        ConfigurationError if users outside the table are treated otherwise than before.
+        If a user is missing in the new table, the user gets the default requirement. Without a
+        default requirement, the user leaves.
+
+        Raises:
+            ConfigurationError: if the new table changes the requirement of unregistered users.
         """
         if registry.default != self.default:
             raise ConfigurationError(
                 f"users outside the table have {_words(self.default)} in this stream, and "
-                f"{_words(registry.default)} now (--default_requirement): that cannot change "
-                "while the stream goes on; give what it began with"
+                f"{_words(registry.default)} now ({opt.default_requirement}, {opt.budget}): that "
+                "cannot change while the stream runs; use the values that it started with"
             )
         users, asked = _as_array(registry.users), Asked.of(registry)
         at = pc.fill_null(pc.index_in(users, value_set=self.users), -1).to_numpy()
@@ -238,9 +246,10 @@ class UserTable:
         ), changes
 
     def moves(self, changes: TableChanges) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Positions of the users who change, ascending, and the class of each, -1 for who leaves.
+        """Return the positions of the users with changes, and the new class of each user.
 
-        Both of shape (c,); for the users after the changes, in the local setting.
+        Both arrays have shape (c,) for c changes. The positions ascend. The class of a user who
+        leaves is -1. Call this method only in the local model, on the table after the changes.
         """
         assert self.classes is not None
         at = pc.index_in(changes.users, value_set=self.users).to_numpy().astype(np.int32)
@@ -256,7 +265,7 @@ class UserTable:
         )
 
     def write(self, path: Path) -> None:
-        """Write a Parquet file, whole or not at all."""
+        """Write the table to a Parquet file. The file is never incomplete."""
         default = self.default and (
             self.default[0].window,
             self.default[0].epsilon,
@@ -278,7 +287,7 @@ class UserTable:
 
     @classmethod
     def read(cls, path: Path) -> UserTable:
-        """Read the file back."""
+        """Read a file that :meth:`write` wrote."""
         table = pq.read_table(path, use_threads=False)
         facts = json.loads(table.schema.metadata[_FACTS])
         default, classes = facts["default"], facts.get("classes")

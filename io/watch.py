@@ -24,30 +24,32 @@ from streamveil.mechanisms.core.records import ConfigurationError
 
 @dataclass(eq=False)
 class WatchEvents(beam.PTransform):
-    """Reads every file that matches, each once, as it appears; formats and outputs of ReadEvents.
+    """Read each file that matches a pattern as soon as the file appears.
 
-    A file must be whole when it gets its name: write it under a name that does not match, then
-    rename it. One that cannot be read, or not to its end, does not stop the stream: it is a dead
-    letter, reason `unreadable file`, and events before the fault count. Files do not say how far
-    events have come, so the watermark is the clock: an event is late when its file appears after
-    its slot was released. A runner keeps the name of every file seen.
+    The output is :class:`Events`. Each file is read once, so it must be complete when it gets a
+    name that matches. Write it under a different name and then rename it. A file that cannot be
+    read to its end becomes a dead letter with the reason `unreadable file`, and the events before
+    the fault are kept. The watermark is the clock, so an event is late if its file appears after
+    its slot was released. The runner remembers the name of every file.
 
-    Raises ConfigurationError at construction for an interval that is not above 0, and for a folder.
+    Raises:
+        ConfigurationError: at construction, if the interval is not above 0, or if the pattern is a
+            folder.
     """
 
     file_pattern: str
     """A path or glob on any filesystem of Beam."""
     _: KW_ONLY
     columns: Columns
-    """The columns to read, in the order wanted."""
+    """The columns to read, in the order of the output."""
     interval: float = 10.0
-    """Seconds between two looks at the folder."""
+    """Seconds between two listings of the files."""
     stop: Timestamp = MAX_TIMESTAMP
-    """Time at which to stop looking; never by default."""
+    """Time at which to stop. By default, the transform never stops."""
     silent: bool = False
-    """As of :class:`ReadEvents`; a file that cannot be read leaves no trace either."""
+    """As for :class:`ReadEvents`. A file that cannot be read leaves no trace either."""
     dialect: CsvDialect | None = None
-    """As of :class:`ReadEvents`."""
+    """As for :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns and the interval."""
@@ -64,7 +66,7 @@ class WatchEvents(beam.PTransform):
             )
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: look, drop what was seen, read."""
+        """List, filter and read the files."""
         # Beam's own deduplication looks without a pause on its local runner.
         found = pbegin | "Look" >> MatchContinuously(
             self.file_pattern,

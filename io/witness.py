@@ -25,6 +25,7 @@ from pathlib import Path
 from streamveil.io.sealed import naming, sync
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
 from streamveil.mechanisms.core.state_codec import checksum
+from streamveil.mechanisms.core.wording import opt
 
 _PURPOSE = b"streamveil witness"
 _LONGEST = 4096  # bytes; a line is a tenth of that
@@ -63,13 +64,13 @@ class Mark:
             return cls(**record)
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(
-                f"{where} cannot be read ({type(error).__name__}): it was damaged or edited; bring "
-                "it back as it was, from a backup"
+                f"{where} cannot be read ({type(error).__name__}): it was damaged or edited; "
+                "restore it from a backup"
             ) from error
 
 
 def witness_of(output: str) -> str:
-    """Path of the witness beside the results that are named after `output`."""
+    """Return the path of the high-water mark of the results named `output`."""
     place, name = os.path.split(os.path.abspath(output))
     return os.path.join(place, f".{name}.witness")
 
@@ -124,32 +125,32 @@ def check_witness(path: str, key: bytes, folder: Path, known: Mark) -> bool:
     if cut and not (due and (known.line(key) + b"\n").startswith(cut)):
         Mark.of(cut, where)  # as a rule it says what is wrong
         raise ConfigurationError(
-            f"{where} has lost the end of its last line: bring it back as it was, from a backup"
+            f"{where} has lost the end of its last line: restore it from a backup"
         )
     if seen is None:
         return bool(cut)
     if not hmac.compare_digest(seen.line(key), last) or seen.stream != known.stream:
         raise ConfigurationError(
-            f"{where} is of another stream than {folder}, or was edited: name outputs of their own "
-            "(--output), or bring back the folder that belongs to these"
+            f"{where} belongs to another stream than {folder}, or was edited: name outputs of "
+            f"their own ({opt.output}), or bring back the folder that belongs to these"
         )
     if seen.passes > known.passes:
         raise ConfigurationError(
             f"{where} has seen pass {seen.passes}, with the slots up to "
-            f"{format_time(seen.until)}, but {folder} knows of {known.passes} only: an old copy of "
-            "the folder was put back, and to go on from it would release slots again and spend "
-            f"the users' budgets again; bring back the newest copy{_if_lost(seen)}"
+            f"{format_time(seen.until)}, but {folder} knows of {known.passes} only: an old copy "
+            "of the folder was put back, and resuming from it would release slots again and "
+            f"spend the users' budgets again; bring back the newest copy{_if_lost(seen)}"
         )
     if seen.passes == known.passes and seen != known:
         raise ConfigurationError(
             f"{where} has seen another pass {known.passes} than that of {folder}: two copies of "
-            "the folder have gone on, each its own way; bring back the one that made these results"
+            "the folder were used by different runs; bring back the one that made these results"
         )
     return True
 
 
 def refuse_witness(path: str, folder: Path) -> None:
-    """Refuse to begin a stream where one has been. Raises ConfigurationError."""
+    """Raise ConfigurationError if a high-water mark shows that the stream already exists."""
     if not os.path.exists(path):
         return
     last, _ = _tail(path)
@@ -157,8 +158,8 @@ def refuse_witness(path: str, folder: Path) -> None:
     seen = Mark.of(last, where) if last else None
     until = f" up to {format_time(seen.until)}" if seen else ""
     raise ConfigurationError(
-        f"{where} has seen slots{until} released by a stream whose state is not in {folder}: bring "
-        f"its folder back, or name it, and go on with --resume{_if_lost(seen)}"
+        f"{where} recorded slots{until} released by a stream whose state is not in {folder}: bring "
+        f"its folder back, or name it, and resume with {opt.resume}{_if_lost(seen)}"
     )
 
 
@@ -172,10 +173,10 @@ def _if_lost(seen: Mark | None) -> str:
             "ever is spent"
         )
     return (
-        ". If it is lost for good, begin a stream that shares no window with this one: "
-        f"--start={format_time(seen.apart)} or later, another --state and another --output; if its "
-        "users may ask for a longer window than those of this one, later by as many slots as it is "
-        "longer"
+        ". If it is lost for good, start a stream that shares no window with this one: "
+        f"{opt.start}={format_time(seen.apart)} or later, another {opt.state} and another "
+        f"{opt.output}; if its users may ask for a longer window than those of this one, later by "
+        f"as many slots as it is longer"
     )
 
 

@@ -1,4 +1,4 @@
-"""The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
+"""Mechanisms, accounting and queries. They use counts in memory, without Beam or files."""
 
 from typing import TYPE_CHECKING
 
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         LOCAL_DEFAULT,
         LOCAL_MECHANISMS,
         MECHANISMS,
+        PER_RECORD_MECHANISMS,
         SCHEDULES,
         dynamic_mechanism,
         infinite_mechanism,
         local_mechanism,
         mechanism,
         schedule,
+        statistic,
     )
     from streamveil.mechanisms.simulation import (
         InfiniteSimulation,
@@ -65,6 +67,7 @@ __all__ = [
     "LOCAL_DEFAULT",
     "LOCAL_MECHANISMS",
     "MECHANISMS",
+    "PER_RECORD_MECHANISMS",
     "SCHEDULES",
     "BudgetExceeded",
     "Categories",
@@ -104,6 +107,7 @@ __all__ = [
     "simulate_dynamic",
     "simulate_infinite",
     "simulate_local",
+    "statistic",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

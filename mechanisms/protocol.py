@@ -65,7 +65,7 @@ class Crowd(Protocol):
 
 @dataclass(frozen=True)
 class Population:
-    """The public facts a mechanism over fixed requirements may steer by."""
+    """The public facts that a mechanism for fixed requirements may use."""
 
     requirements: Requirements
     """Requirement of each class, shape (K,)."""
@@ -74,47 +74,47 @@ class Population:
     bins: int
     """Number of bins d of the histogram."""
     sensitivity: int = 1
-    """How much one user can change a slot's histogram in L1: contributions per slot, doubled
-    when neighbouring inputs replace a user rather than add one."""
+    """The most by which one user can change a slot's histogram, in the L1 norm. This is the
+    contribution bound per slot, doubled for replace-one adjacency."""
     slot_length: int | None = None
-    """Length of a slot in microseconds, where it is known."""
+    """Length of a slot in microseconds, if it is known."""
     joined: bool = False
-    """Whether others may join, so that sizes bound no counts and only say how large classes are
-    beside each other."""
+    """Whether other users may join. If so, sizes are not upper bounds on counts, and only say how
+    large classes are relative to each other."""
     quantum: int = 1
-    """The most that one event adds to a bin: counts in these are like counts of events."""
+    """The most that one event adds to a bin."""
     ratio: int = 0
-    """Bins in a row that are parts of one ratio, such as a mean; 0 where counts are asked for."""
+    """Number of consecutive bins that together make one ratio, such as a mean, or 0 for counts."""
     summed: bool = False
-    """Whether counts of slots are added up, and releases say how errors last."""
+    """Whether counts of several slots are added up. If so, releases describe how errors persist."""
     graded: tuple[bool, ...] = (False,)
-    """Of the parts of an event, which are bins in a row: whether it adds more or less to that part,
-    up to a quantum, rather than all or nothing."""
+    """For each part of an event, whether the part adds any amount up to a quantum (true), or either
+    nothing or a whole quantum (false). The parts of an event are consecutive bins."""
     totals: int = 0
-    """How many of the last bins are sums of others: what is thought of bins is not of these."""
+    """Number of bins at the end that are sums of other bins."""
     guessed: int | None = None
-    """The class whose size is only a guess, as of users who are in no table; None if all are known.
-    With one, sizes bound no counts, and say what to expect before the first release."""
+    """The class whose size is assumed, such as the class of unregistered users, or None if all
+    sizes are known. If a size is assumed, sizes are not upper bounds on counts."""
 
     @property
     def assumed(self) -> bool:
-        """As in :class:`Crowd`."""
+        """Whether a class size is assumed. If so, sizes are not upper bounds on counts."""
         return self.joined or self.guessed is not None
 
     @property
     def guessed_users(self) -> int:
-        """As in :class:`Crowd`."""
+        """The assumed number of users in the class `guessed`, or 0 if all class sizes are known."""
         return 0 if self.guessed is None else int(self.sizes[self.guessed])
 
     def shape_of(self, weights: npt.NDArray[np.int64]) -> bytes:
-        """As in :class:`Crowd`."""
+        """Encode class weights as bytes, see :class:`Crowd`."""
         return weights.tobytes()
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
         object.__setattr__(self, "requirements", Requirements.of(self.requirements))
         if not self.requirements:
-            raise ConfigurationError("there are no requirements: nobody could be counted")
+            raise ConfigurationError("there are no requirements: no user could be counted")
         if self.sizes.shape != (len(self.requirements),) or (self.sizes < 0).any():
             raise ConfigurationError(
                 f"{len(self.requirements)} requirements need as many sizes, none negative; "
@@ -163,13 +163,14 @@ class Members:
 
 @dataclass(frozen=True)
 class SlotInput:
-    """The bounded counts of one slot: private, but for the members."""
+    """The counts of a slot after contribution bounding. All fields except `members` are secret."""
 
     slot: int
+    """Number of the slot."""
     counts: npt.NDArray[np.int64]
-    """Events of each class or ledger in each bin, shape (K, d)."""
+    """Number of events of each class or ledger in each bin, shape (K, d)."""
     members: Members | None = None
-    """Who is counted, for a :class:`DynamicMechanism`."""
+    """The users whose events are counted, for a :class:`DynamicMechanism`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,52 +196,69 @@ class Lasting:
     """Of the variance of this slot's error, what may last: the rest is of this slot alone."""
 
 
+@dataclass(frozen=True, eq=False)
+class SlotRevision(Revised):
+    """What a mechanism makes of an earlier slot again: as public as its releases are."""
+
+    unshrunk: Observed | None = None
+    """As of :class:`SlotRelease`."""
+    common: float = 0.0
+    """As of :class:`SlotRelease`."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SlotRelease(Estimate):
-    """What a mechanism makes of a slot: public, with the price for the filter."""
+    """The public result of a mechanism for one slot, and the budget that this slot spends."""
 
     observed: tuple[Observed, ...] | None = None
-    """All that was observed with this slot; None where that is what is published."""
+    """All noisy observations of this slot, or None if they are the result itself."""
     spent: Units
-    """Units that this slot costs every user of each class, present or not, shape (K,)."""
-    revisions: tuple[Revised, ...] = ()
-    """Of earlier slots, each of which is revised once."""
+    """Budget units that this slot spends from every user in each class, present or not, shape
+    (K,)."""
+    revisions: tuple[SlotRevision, ...] = ()
+    """Revisions of earlier slots. Each slot is revised once."""
     unshrunk: Observed | None = None
-    """The estimates before they were shrunk or cut off at 0: sums of many bins are made of these.
-    None where nothing was."""
+    """The estimates before shrinkage and before clamping at 0, or None if they equal the result.
+    Sums over many bins are made from these estimates."""
     lasting: Lasting | None = None
     """None of a mechanism that does not say, and where counts are not added up: see
-    `portfolio/times.py`."""
+    `queries/times.py`."""
+    common: float = 0.0
+    """Relative standard error of the factor by which all counts were scaled. It is not included in
+    any `stderr`. See `queries/limits.py`."""
 
 
 class Mechanism(Protocol[S]):
-    """A release mechanism over fixed requirements: frozen configuration, state apart.
+    """A mechanism for fixed requirements. Its configuration is frozen, and its state is separate.
 
-    `step` must steer by `population`, its own state's released values and the noisy results of
-    this slot only. Its `spent` is what the filter books before anything leaves; it is never above
-    what `price` said, or the driver refuses the slot.
+    The result of `step` may depend only on `population`, on values in the state that were already
+    released, and on the noisy results of the current slot. Before anything is released, the privacy
+    filter records the budget `spent`. If a slot spends more than `price` announced, it is refused.
     """
 
     name: str
+    """Name of the mechanism."""
     population: Population
+    """The public facts about users and bins."""
 
     def start(self) -> S:
-        """State before the first slot."""
+        """Return the state before the first slot."""
 
     def price(self, state: S) -> Units:
-        """The most that the next slot can cost a user of each class, whatever its counts.
+        """The most that the next slot can spend for each class, whatever the slot's counts are.
 
-        In units, shape (K,). It steers by what `step` steers by, and shapes no release.
+        The result is in budget units, shape (K,). It may depend only on the data that `step` may
+        use, and it does not affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
         """Release one slot."""
 
     def encode(self, state: S) -> bytes:
-        """Bytes of the state, with a version."""
+        """Encode the state as bytes, which include the version of the format."""
 
     def decode(self, data: bytes) -> S:
-        """State of bytes."""
+        """Decode a state."""
 
 
 @runtime_checkable
@@ -250,7 +268,7 @@ class Revising(Protocol):
     revise: int
     """How many slots later it revises a slot: `step` gives them; 0 for never."""
 
-    def rest(self, state: Any) -> tuple[Revised, ...]:
+    def rest(self, state: Any) -> tuple[SlotRevision, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
 
 

@@ -24,6 +24,7 @@ from streamveil.mechanisms.core.records import (
     as_requirement,
     check_shares,
 )
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.protocol import (
     DynamicMechanism,
     Mechanism,
@@ -45,7 +46,7 @@ PER_RECORD = "per-record"
 _PURPOSES = {
     WINDOWS: "requirements over windows that never change (streamveil release)",
     CHANGING: "requirements that change (streamveil release --requirement_changes)",
-    INFINITE: "one budget forever (streamveil release --guarantee=infinite)",
+    INFINITE: "lifetime budgets (streamveil release --guarantee=infinite)",
     LOCAL: "devices that report (streamveil collect)",
     PER_RECORD: "budgets of single records (streamveil per-record)",
 }
@@ -185,33 +186,43 @@ def default_of(known: Specs) -> str:
 
 
 MECHANISMS = of_family(WINDOWS)
+"""Mechanisms for fixed requirements over a window, by name."""
 DYNAMIC_MECHANISMS = of_family(CHANGING)
+"""Mechanisms for requirements that change during a run, by name."""
 INFINITE_MECHANISMS = of_family(INFINITE)
+"""Mechanisms for a lifetime budget that all slots share, by name."""
 LOCAL_MECHANISMS = of_family(LOCAL)
+"""Mechanisms of the local model, by name."""
 PER_RECORD_MECHANISMS: Mapping[str, Specs] = {
     spec.statistic: of_family(PER_RECORD, spec.statistic) for spec in REGISTRY if spec.statistic
 }
+"""Mechanisms of per-record privacy, by statistic and name."""
 SCHEDULES = {name: spec for name, spec in MECHANISMS.items() if spec.schedule}
+"""Mechanisms of `MECHANISMS` whose budget schedule :func:`schedule` can run alone, by name."""
 DYNAMIC_SCHEDULES = {name: spec for name, spec in DYNAMIC_MECHANISMS.items() if spec.schedule}
+"""Mechanisms of `DYNAMIC_MECHANISMS` whose budget schedule can run alone, by name."""
 
 DEFAULT = default_of(MECHANISMS)
+"""Name of the default in `MECHANISMS`."""
 INFINITE_DEFAULT = default_of(INFINITE_MECHANISMS)
+"""Name of the default in `INFINITE_MECHANISMS`."""
 LOCAL_DEFAULT = default_of(LOCAL_MECHANISMS)
+"""Name of the default in `LOCAL_MECHANISMS`."""
 DEFAULTS = {kind: default_of(known) for kind, known in PER_RECORD_MECHANISMS.items()}
 
 
 def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanism[Any]:
-    """Make a mechanism over fixed requirements.
+    """Make a mechanism for fixed requirements.
 
     Args:
-        text: a key of `MECHANISMS`, or of `INFINITE_MECHANISMS` for a population of one
-            :class:`Lifetime`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
-        population: the public facts it may steer by.
-        revise: how many slots later a slot is revised; 0 for never.
+        text: a name in `MECHANISMS`. You may add options, written NAME:OPTION=VALUE:OPTION=VALUE.
+            If the population has a :class:`Lifetime`, give a name in `INFINITE_MECHANISMS` instead.
+        population: the public facts about users and bins.
+        revise: number of slots after which each slot is revised. With 0, slots are never revised.
 
     Raises:
-        ConfigurationError: for an unknown name or option, a value that does not fit, or a
-            mechanism that cannot revise.
+        ConfigurationError: if a name or option is unknown, a value is not valid, or the mechanism
+            does not support revisions.
     """
     known = INFINITE_MECHANISMS if population.requirements.forever else MECHANISMS
     made: Mechanism[Any] = _made(text, known, population, revise)
@@ -221,24 +232,33 @@ def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanis
 def infinite_mechanism(
     text: str, bins: int, epsilon: float, *, users: int = 0, sensitivity: int = 1
 ) -> Mechanism[Any]:
-    """Make a mechanism for one budget over a whole stream.
+    """Make a mechanism for a lifetime budget that all slots share.
 
     Args:
-        text: a key of `INFINITE_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        text: a name in `INFINITE_MECHANISMS`. You may add options, written
+            NAME:OPTION=VALUE:OPTION=VALUE.
         bins: number of bins d of the histogram.
-        epsilon: what all releases together may cost anybody.
-        users: public number of users, for the ledger alone.
-        sensitivity: how much one user can change a slot's histogram in L1.
+        epsilon: the lifetime budget of each user.
+        users: public number of users. It is used only in the ledger.
+        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
 
-    Raises as :func:`mechanism` does.
+    Raises:
+        ConfigurationError: if :func:`mechanism` would raise this error.
     """
     return mechanism(text, population_of([Lifetime(epsilon)], [users], bins, sensitivity))
 
 
 def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> DynamicMechanism[Any]:
-    """Make a mechanism over requirements that change: a key of `DYNAMIC_MECHANISMS`.
+    """Make a mechanism for requirements that change during a run.
 
-    Raises as :func:`mechanism` does.
+    Args:
+        text: a name in `DYNAMIC_MECHANISMS`. You may add options, written
+            NAME:OPTION=VALUE:OPTION=VALUE.
+        setting: the public facts about users and bins.
+        revise: number of slots after which each slot is revised. With 0, slots are never revised.
+
+    Raises:
+        ConfigurationError: if :func:`mechanism` would raise this error.
     """
     made: DynamicMechanism[Any] = _made(text, DYNAMIC_MECHANISMS, setting, revise)
     return made
@@ -264,8 +284,8 @@ def check_revise(text: str, revise: int, *, local: bool = False) -> None:
             spec.name for spec in REGISTRY if spec.revises and (spec.family == LOCAL) == local
         )
         raise ConfigurationError(
-            f"mechanism {text!r} cannot revise (--revise={revise}): choose {' or '.join(able)}, "
-            "or leave --revise out"
+            f"mechanism {text!r} cannot revise ({opt.revise}={revise}): choose "
+            f"{' or '.join(able)}, or leave {opt.revise} out"
         )
 
 
@@ -275,20 +295,21 @@ def can_revise(text: str) -> bool:
 
 
 def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechanism[Any]:
-    """Make a local mechanism.
+    """Make a mechanism of the local model.
 
     Args:
-        text: a key of `LOCAL_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
-        users: the public population.
-        revise: how many slots later a slot is revised; 0 for never.
+        text: a name in `LOCAL_MECHANISMS`. You may add options, written
+            NAME:OPTION=VALUE:OPTION=VALUE.
+        users: the public facts about users and bins.
+        revise: number of slots after which each slot is revised. With 0, slots are never revised.
 
     Raises:
-        ConfigurationError: for an unknown name or option, a value that does not fit, or a
-            population that the mechanism cannot ask, or a mechanism that cannot revise.
+        ConfigurationError: if a name or option is unknown, a value is not valid, or the mechanism
+            does not support this population or revisions.
     """
     parse(text, LOCAL_MECHANISMS)
     if not users.class_of.size:
-        raise ConfigurationError("there are no users: nobody could be asked")
+        raise ConfigurationError("there are no users: no user could be asked")
     if users.symbols < 2:
         raise ConfigurationError(
             f"reports of {users.symbols} symbols tell nothing: give 2 bins or more"
@@ -299,19 +320,19 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
 
 
 def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:
-    """Make a statistic under per-record privacy.
+    """Make the mechanism for a statistic under per-record privacy.
 
     Args:
         kind: a key of `PER_RECORD_MECHANISMS`.
-        text: a mechanism that it lists under `kind`, with options as
-            NAME:OPTION=VALUE:OPTION=VALUE; None for the default one.
-        bounds: public bounds of values and budgets.
-        facts: more that is public, such as the budget function as `budget`; mechanisms that do not
-            use a fact are not told.
+        text: name of a mechanism that `PER_RECORD_MECHANISMS` lists for this kind. You may add
+            options, written NAME:OPTION=VALUE:OPTION=VALUE. If None, the default mechanism is used.
+        bounds: the public bounds of values and budgets.
+        facts: other public facts by name, for example `budget`, the budget function. A mechanism
+            ignores facts that it does not use.
 
     Raises:
-        ConfigurationError: for an unknown statistic, name or option, a value that does not fit, or
-            bounds that the mechanism cannot serve.
+        ConfigurationError: if a statistic, name or option is unknown, a value is not valid, or the
+            mechanism does not support the bounds.
     """
     if kind not in PER_RECORD_MECHANISMS:
         known = ", ".join(PER_RECORD_MECHANISMS)
@@ -379,16 +400,18 @@ def schedule(
     name: str,
     requirements: int | Sequence[Requirement | DynamicRequirement | Sequence[float]] = (),
 ) -> ScheduleRun[Any] | DynamicScheduleRun:
-    """Drive the budget schedule of a mechanism by given decisions.
+    """Run only the budget schedule of a mechanism. You supply the decisions in each slot.
 
     Args:
-        name: a key of `SCHEDULES` or `DYNAMIC_SCHEDULES`.
-        requirements: one Requirement or (window, epsilon) pair for each class or user. Under a
-            dynamic schedule also DynamicRequirement or its four figures: what slots ask for whose
-            offer names nothing; none, or just the number of users, where all of them do.
+        name: a name in `SCHEDULES` or `DYNAMIC_SCHEDULES`.
+        requirements: the requirements, one for each class or user. For a name in `SCHEDULES`, give
+            a Requirement or a pair (window, epsilon) for each. For a name in `DYNAMIC_SCHEDULES`,
+            you may also give a DynamicRequirement or its four numbers. A dynamic schedule uses
+            these requirements in slots for which you state none. If you state requirements in every
+            slot, leave this out or give the number of users.
 
     Raises:
-        ConfigurationError: for an unknown name or a requirement out of range.
+        ConfigurationError: if the name is unknown or a requirement is out of range.
     """
     listed = () if isinstance(requirements, int) else requirements
     spec = _named({**SCHEDULES, **DYNAMIC_SCHEDULES}, name)

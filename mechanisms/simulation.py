@@ -1,4 +1,4 @@
-"""Mechanisms of all families without Beam: the code that pipelines run, on counts in memory."""
+"""Simulations of mechanisms of all families on counts in memory, without Beam."""
 
 from __future__ import annotations
 
@@ -44,50 +44,50 @@ Changes = Mapping[int, Mapping[int, Requirement | tuple[int, float] | None]]
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a simulated stream released and spent."""
+    """Results of :func:`simulate` and :func:`simulate_dynamic`, for T slots, K classes, d bins."""
 
     released: npt.NDArray[np.int64]
     """Private counts, shape (T, d)."""
     status: npt.NDArray[np.str_]
     """`published`, `predicted`, `skipped` or `nullified`, shape (T,)."""
     spent: npt.NDArray[np.float64]
-    """Epsilon that each slot cost each class, shape (T, K)."""
+    """Epsilon that each slot spent from the budget of each class, shape (T, K)."""
     epsilon: npt.NDArray[np.float64]
-    """Threshold of the publication repeated in each slot, shape (T,)."""
+    """Threshold of the publication that each slot releases or repeats, shape (T,)."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error, shape (T, d)."""
     estimates: npt.NDArray[np.float64]
-    """`released` before it was rounded, shape (T, d)."""
+    """`released` before rounding, shape (T, d)."""
     alarm: npt.NDArray[np.bool_]
-    """Where the mechanism saw a jump, shape (T,)."""
+    """Whether the mechanism detected a level shift in each slot, shape (T,)."""
     revised: npt.NDArray[np.int64] | None = None
-    """Counts of each slot as revised later, shape (T, d); None unless that was asked for."""
+    """Smoothed and rounded estimate of each slot, shape (T, d), or None if it was not requested."""
     revised_stderr: npt.NDArray[np.float64] | None = None
-    """Their expected standard error, shape (T, d)."""
+    """Expected standard error of `revised`, shape (T, d)."""
     revised_estimates: npt.NDArray[np.float64] | None = None
-    """`revised` before it was rounded, shape (T, d)."""
+    """`revised` before rounding, shape (T, d)."""
 
 
 @dataclass(frozen=True, eq=False)
 class InfiniteSimulation:
-    """What a simulated stream released and spent."""
+    """The results of :func:`simulate_infinite`, with T slots and d bins."""
 
     released: npt.NDArray[np.float64]
     """Released distributions, shape (T, d)."""
     counts: npt.NDArray[np.int64]
-    """Released distributions times their totals; zeros without a total, shape (T, d)."""
+    """Released distributions times their totals, or zeros if there is no total, shape (T, d)."""
     status: npt.NDArray[np.str_]
     """`published` or `skipped`, shape (T,)."""
     spent: npt.NDArray[np.float64]
-    """Epsilon that each slot cost everybody, summing to at most epsilon, shape (T,)."""
+    """Epsilon that each slot spent from every user's budget. The sum is at most epsilon. Shape
+    (T,)."""
     age: npt.NDArray[np.int64]
-    """Slots since the last one that the distribution is measured on, or from the beginning
-    on while there is none, shape (T,)."""
+    """Number of slots since the distribution was last measured, or since the start, shape (T,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalSimulation:
-    """What a simulated stream released and spent."""
+    """The results of :func:`simulate_local`, with T slots, n users and d bins."""
 
     released: npt.NDArray[np.float64]
     """Estimated frequencies, shape (T, d)."""
@@ -96,19 +96,20 @@ class LocalSimulation:
     stderr: npt.NDArray[np.float64]
     """Expected standard error, shape (T, d)."""
     asks: tuple[tuple[Ask, ...], ...]
-    """Whom each slot asked at what price, of T slots."""
+    """The requests in each of T slots, each with the users who receive it and the budget that it
+    spends."""
     users: Users
-    """The population: users in the order of their requirements."""
+    """The users, in the order of their requirements."""
     class_of: tuple[npt.NDArray[np.int32], ...]
-    """Class of each user in each of T slots, each of shape (n,): it changes with requirements."""
+    """Class of each user in each of T slots, each of shape (n,). It changes with requirements."""
     revised: npt.NDArray[np.float64] | None = None
-    """Frequencies of each slot as revised later, shape (T, d); None unless that was asked for."""
+    """Smoothed estimate of each slot, shape (T, d), or None if it was not requested."""
     revised_stderr: npt.NDArray[np.float64] | None = None
-    """Their expected standard error, shape (T, d)."""
+    """Expected standard error of `revised`, shape (T, d)."""
 
     @cached_property
     def spent(self) -> npt.NDArray[np.float64]:
-        """Epsilon that each slot cost each user, shape (T, n): 8 T n bytes from the first use."""
+        """Epsilon that each slot spent for each user, shape (T, n). The array needs 8 T n bytes."""
         spent = np.zeros((len(self.asks), self.users.class_of.size))
         for row, asks, class_of in zip(spent, self.asks, self.class_of, strict=True):
             for ask in asks:
@@ -126,22 +127,32 @@ def simulate(
     sensitivity: int = 1,
     revise: int = 0,
 ) -> Simulation:
-    """Run a mechanism over a whole stream.
+    """Run a mechanism on counts in memory, slot by slot.
 
     Args:
-        name: mechanism, such as `pba`.
-        counts: events by slot, class and bin, integers, shape (T, K, d).
-        requirements: requirement of each class, K of them.
+        name: name of the mechanism, such as `adaptive` or `pba`. You may add options, as in
+            `adaptive:cycle=auto`.
+        counts: number of events for each slot, requirement class and bin, int, shape (T, K, d).
+        requirements: requirement of each of the K classes.
         sizes: public number of users of each class, shape (K,).
-        key: 32 secret bytes; the same key and counts give the same result.
-        sensitivity: how much one user can change a slot's histogram in L1.
-        revise: how many slots later each slot is revised, those at the end with what there is; 0
-            for never.
+        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
+        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
+        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
+            smoothed estimates are made.
+
+    Returns:
+        The private counts, their standard errors, and the privacy budget that each slot spent.
 
     Raises:
-        ConfigurationError: for an unknown name, requirements or sizes out of range, or a mechanism
-            that cannot revise.
-        ValueError: for counts that are not (T, K, d), or a key that is not 32 bytes.
+        ConfigurationError: if the name is unknown, requirements or sizes are out of range, or the
+            mechanism does not support revisions.
+        ValueError: if `counts` does not have the shape (T, K, d), or the key does not have 32
+            bytes.
+
+    Example:
+        >>> result = simulate("uniform", np.full((4, 1, 2), 5), [(2, 1.0)], [10], bytes(32))
+        >>> result.released.shape, float(result.spent[0, 0])
+        ((4, 2), 0.5)
     """
     table = _checked(counts, len(requirements))
     bins = table.shape[2]
@@ -163,21 +174,24 @@ def simulate_dynamic(
     sensitivity: int = 1,
     revise: int = 0,
 ) -> Simulation:
-    """Run a mechanism over requirements that change over a whole stream.
+    """Run a mechanism on counts in memory, with requirements that change.
 
     Args:
-        name: mechanism, a key of `DYNAMIC_MECHANISMS`.
-        counts: events by slot, class and bin, integers, shape (T, K, d).
-        requirements: what each class asks for in each slot: window_backward, epsilon_backward,
-            window_forward, epsilon_forward, shape (T, K, 4), or (K, 4) if nothing changes; zeros
-            for a class whose users have left.
+        name: a name in `DYNAMIC_MECHANISMS`. You may add options, written
+            NAME:OPTION=VALUE:OPTION=VALUE.
+        counts: number of events for each slot, class and bin, int, shape (T, K, d).
+        requirements: window_backward, epsilon_backward, window_forward and epsilon_forward of each
+            class in each slot, shape (T, K, 4). Give shape (K, 4) if requirements do not change.
+            Zeros mean that the users of the class have left.
         sizes: public number of users of each class, shape (K,).
-        key: 32 secret bytes; the same key and counts give the same result.
-        sensitivity: how much one user can change a slot's histogram in L1.
-        revise: how many slots later each slot is revised, those at the end with what there is; 0
-            for never.
+        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
+        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
+        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
+            smoothed estimates are made.
 
-    Raises as :func:`simulate` does, and ValueError for a class without users.
+    Raises:
+        ConfigurationError: as :func:`simulate`.
+        ValueError: if :func:`simulate` would raise this error, or if a class has no users.
     """
     people = np.asarray(sizes, dtype=np.int64)
     if (people < 1).any():
@@ -225,19 +239,20 @@ def simulate_infinite(
     sensitivity: int = 1,
     **options: bool | float | int | str,
 ) -> InfiniteSimulation:
-    """Run a mechanism with one budget over a whole stream.
+    """Run a mechanism on counts in memory, with a lifetime budget that all slots share.
 
     Args:
-        name: a key of `INFINITE_MECHANISMS`, such as `gated`.
-        counts: events by slot and bin, whole numbers, shape (T, d).
-        epsilon: what all releases together may cost anybody.
-        key: 32 secret bytes; the same key and counts give the same result.
-        sensitivity: how much one user can change a slot's histogram in L1.
-        options: those of the mechanism, such as p=1.5.
+        name: a name in `INFINITE_MECHANISMS`, such as `gated`.
+        counts: number of events for each slot and bin, int, shape (T, d).
+        epsilon: the lifetime budget of each user.
+        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
+        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
+        options: options of the mechanism, such as p=1.5.
 
     Raises:
-        ConfigurationError: for an unknown name or option, or a value out of range.
-        ValueError: for counts that are not (T, d) whole numbers, or a key that is not 32 bytes.
+        ConfigurationError: if a name or option is unknown, or a value is out of range.
+        ValueError: if `counts` does not have whole numbers and the shape (T, d), or if the key does
+            not have 32 bytes.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
@@ -269,26 +284,26 @@ def simulate_local(
     revise: int = 0,
     **options: bool | float | int | str,
 ) -> LocalSimulation:
-    """Run a local mechanism over a whole stream, with a device for every user.
+    """Run a mechanism of the local model in memory, with one device for each user.
 
     Args:
-        name: mechanism, such as `plpa+`.
-        values: bin of each user in each slot, whole numbers from 0 to bins - 1, shape (T, n).
-        bins: number of bins d, 2 or more.
-        requirements: requirement of each user, n of them; None for one who comes later.
-        key: 32 secret bytes; the same key and values give the same result.
-        changes: by slot, what users ask for from it on: None leaves. For mechanisms that follow
-            requirements that change, such as `rotation`.
-        revise: how many slots later each slot is revised, those at the end with what there is; 0
-            for never.
-        options: those of the mechanism, such as project=True.
+        name: a name in `LOCAL_MECHANISMS`, such as `plpa+`.
+        values: the bin in which each user is in each slot, from 0 to bins - 1, shape (T, n).
+        bins: number of bins d, at least 2.
+        requirements: the requirement of each of the n users. Give None for a user who joins later.
+        key: the noise key, which has 32 secret bytes. Equal keys and values give equal results.
+        changes: a mapping from each slot with changes to the users' new requirements. Give None for
+            a user who leaves. Only some mechanisms, such as `rotation`, support changes.
+        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
+            smoothed estimates are made.
+        options: options of the mechanism, such as project=True.
 
     Raises:
-        ConfigurationError: for an unknown name or option, requirements out of range, windows that
-            leave nobody to ask, changes that the mechanism does not follow, or a mechanism that
-            cannot revise.
-        ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
-            bins, or a key that is not 32 bytes.
+        ConfigurationError: if a name or option is unknown, requirements are out of range, there are
+            too few users for the length of their windows, or the mechanism does not support changes
+            or revisions.
+        ValueError: if `values` does not have whole numbers from 0 to bins - 1 and the shape (T, n),
+            if `bins` is below 2, or if the key does not have 32 bytes.
     """
     if not isinstance(key, (bytes, bytearray)):
         raise ConfigurationError(f"the key is a {type(key).__name__}: give 32 bytes")

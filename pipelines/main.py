@@ -9,29 +9,44 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from streamveil import __version__
-from streamveil.pipelines.standard_streams import lasting_streams
+from streamveil.pipelines.console.standard_streams import lasting_streams
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.options.command import Request
 
 USAGE = """usage: streamveil COMMAND [options]
 
-Publish statistics of an event stream, keeping every user's privacy requirement.
+Publish differentially private statistics of an event stream, within each user's privacy budget.
 
 commands:
-  release     events from files or a stream, private histograms per slot to a file or a stream
-  collect     the same in the local setting: devices perturb, the server sees no raw value
-  per-record  counts, sums and maxima that protect each record by a budget of its own
-  evaluate    several mechanisms on the same streams: which one errs least
-  audit       what an attacker can prove that a configuration tells, beside its promise
-  plan        which error questions will have, and which epsilon they need
-  card        what was promised, in words; or checked against ledger and releases
-  demo        a year of real flights, released and shown on a page
+  release     release private statistics of events from files or a stream
+  collect     simulate local differential privacy, where devices add the noise
+  per-record  release statistics that protect each record by its own budget
+  evaluate    compare the errors of several mechanisms on the same streams
+  audit       attack a configuration, and compare what this proves with the guarantee
+  plan        predict the error of queries, or the epsilon that they need
+  card        explain the card of a run, or check it against the ledger and the releases
+  demo        release a year of real flights, and show the result on a page
+  completion  print a script that completes commands and options in bash, zsh or fish
 
 streamveil COMMAND --help lists a command's options, as does streamveil help COMMAND.
 """
+
+
+# Whether the process was started by :func:`program`.
+_alone = False
+
+
+def program() -> int:
+    """Run :func:`main` as the entry point of a process, in which jobs do not import pandas."""
+    global _alone
+    _alone = True
+    return main()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,57 +58,68 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = [_underscored(each) for each in (sys.argv[1:] if argv is None else argv)]
     with lasting_streams() as printed:
-        code = _main(arguments)
+        code, released = _main(arguments)
         printed.flush()
         if printed.error is None or printed.error.errno == errno.EPIPE:
             return code  # who closes a pipe has read enough
         lost = f"standard output cannot be written to ({printed.error.strerror})"
-        if code == 0 and _releases(arguments):
+        if code == 0 and released:
             print(f"streamveil: {lost}; what was released stays", file=sys.stderr)
             return 0
         print(f"streamveil: {lost}", file=sys.stderr)
         return code or 1
 
 
-def _releases(arguments: Sequence[str]) -> bool:
-    """Whether a command that ran to its end has released something."""
-    from streamveil.pipelines.commands import COMMANDS
-    from streamveil.pipelines.flags import is_true
-
-    if not arguments or arguments[0] not in _RELEASING:
-        return False
-    given, _ = COMMANDS[arguments[0]].strict().parse_known_args(arguments[1:])
-    return not is_true("dry_run", getattr(given, "dry_run", "false"))
-
-
-def _main(arguments: Sequence[str]) -> int:
-    """Run a command; gives its exit code."""
+def _main(arguments: Sequence[str]) -> tuple[int, bool]:
+    """Run a command; gives its exit code, and whether it releases something where that is 0."""
     if arguments[:1] in (["-h"], ["--help"], ["help"]):
         if arguments[1:]:
             arguments = [arguments[1], "--help"]
         else:
             print(USAGE)
-            return 0
+            return 0, False
     if not arguments:
         print(USAGE)
-        return 2
+        return 2, False
     if arguments[0] == "--version":
         print(__version__)
-        return 0
-    command, rest = arguments[0], arguments[1:]
-    if command not in _COMMANDS:
-        near = difflib.get_close_matches(command, _COMMANDS, n=1)
+        return 0, False
+    name, rest = arguments[0], arguments[1:]
+    if name == "completion":
+        return _complete(rest), False
+    if name not in _COMMANDS:
+        near = difflib.get_close_matches(name, [*_COMMANDS, "completion"], n=1)
         hint = f"did you mean {near[0]}?" if near else "see streamveil --help"
-        print(f"streamveil: unknown command {command!r}: {hint}", file=sys.stderr)
-        return 2
+        print(f"streamveil: unknown command {name!r}: {hint}", file=sys.stderr)
+        return 2, False
     try:
-        from streamveil.pipelines.logs import log_format_of, logging_as
+        from streamveil.pipelines.console.logs import logging_as
+        from streamveil.pipelines.options.commands import COMMANDS
 
-        with logging_as(log_format_of(rest)):
-            return _run(command, rest)
+        request = COMMANDS[name].request(rest)
+        if request.wants_help:
+            from streamveil.pipelines.options.help import full_help, short_help
+
+            print((short_help if request.wants_help == "-h" else full_help)(request.command))
+            return 0, False
+        with logging_as(request.log_format):
+            return _run(request), name in _RELEASING and not request.is_dry
     except KeyboardInterrupt:  # it has not come so far as to log
-        print(f"streamveil {command}: interrupted", file=sys.stderr)
-        return 130
+        print(f"streamveil {name}: interrupted", file=sys.stderr)
+        return 130, False
+
+
+def _complete(shells: Sequence[str]) -> int:
+    """Print the completion script of a shell; gives the exit code."""
+    from streamveil.pipelines.options.completion import SHELLS, script
+
+    if len(shells) != 1 or shells[0] not in SHELLS:
+        usage = f"usage: streamveil completion {{{','.join(SHELLS)}}}"
+        asks = list(shells) in (["--help"], ["-h"])
+        print(usage, file=sys.stdout if asks else sys.stderr)
+        return 0 if asks else 2
+    print(script(shells[0]), end="")
+    return 0
 
 
 def _not_utf8(argument: str) -> str | None:
@@ -113,25 +139,27 @@ def _underscored(argument: str) -> str:
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
-def _run(command: str, rest: Sequence[str]) -> int:
+def _run(request: Request) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
     from streamveil.mechanisms.core.lazy_names import lacks_beam, needs_beam
     from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
-    from streamveil.pipelines.errors import in_one_line, is_explained, may_pass, reason_of
-    from streamveil.pipelines.logs import tell_aside
+    from streamveil.pipelines.console.errors import in_one_line, is_explained, may_pass, reason_of
+    from streamveil.pipelines.console.logs import tell_aside
+
+    name = request.command.name
 
     def refused(why: str, code: int) -> int:
-        tell_aside(f"streamveil {command}: {why}", logging.ERROR)
+        tell_aside(f"streamveil {name}: {why}", logging.ERROR)
         return code
 
-    if label := next(filter(None, map(_not_utf8, rest)), None):
+    if label := next(filter(None, map(_not_utf8, request.argv)), None):
         remedy = "rename the file, or name one of the input by its folder or by a glob"
         return refused(f"{label} is not UTF-8 text: {remedy}", 2)
     if label := _not_utf8(os.getcwd()):
         return refused(f"the working folder {label} is not UTF-8 text: work in another one", 2)
     try:
-        return _COMMANDS[command](rest)
+        return _call(request)
     except InputLost as error:
         return refused(str(error), 3)
     except (BudgetExceeded, NothingChosen) as error:  # it was run, and may have cost budget
@@ -145,89 +173,50 @@ def _run(command: str, rest: Sequence[str]) -> int:
         if lacks_beam(error):
             return refused(needs_beam("this"), 2)
         if not is_explained(error):
-            logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
+            logging.getLogger("streamveil").error("%s failed", name, exc_info=True)
         return refused(f"failed: {reason_of(error)}", 1)
 
 
-def _run_job(name: str, argv: Sequence[str]) -> int:
-    """Run a command that takes events to releases."""
-    from streamveil.pipelines.commands import read
-    from streamveil.pipelines.execution import Execution
+def _call(request: Request) -> int:
+    """Read the options of a command and run its module, which is not imported before."""
+    began = time.monotonic()  # to import what a command needs may take seconds
+    from streamveil.pipelines.options.execution import Execution
 
-    given, flags = read(name, argv)
-    command = import_module(f"streamveil.pipelines.{name.replace('-', '_')}")
-    code: int = command.main(given, Execution.of(flags, argv))
+    name, given = request.command.name, request.read()
+    if _alone and name in _JOBS:
+        _hide_pandas()
+    line = shlex.join(["streamveil", name, *request.argv])
+    # Also of commands that need no runner: filesystems take their options.
+    execution = Execution.of(request.others, request.shown, line=line, began=began)
+    module = import_module(f"streamveil.pipelines.commands.{name.replace('-', '_')}")
+    code: int = module.main(given, execution)
     return code
 
 
-def _evaluate(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
-    from streamveil.pipelines.execution import Execution
+def _hide_pandas() -> None:
+    """Have pyarrow take pandas for not installed, for good.
 
-    given, others = read("evaluate", argv)
-    from streamveil.pipelines import evaluate
+    It imports pandas when it first converts a Python value. That takes a third of a second, and no
+    job converts anything to or from pandas.
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
 
-    Execution.of(others)  # whose options the filesystems take
-    return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
-
-
-def _audit(argv: Sequence[str]) -> int:
-    began = time.monotonic()  # to import what an audit needs takes seconds
-    from streamveil.pipelines.commands import read
-    from streamveil.pipelines.execution import Execution
-
-    given, others = read("audit", argv)
-    from streamveil.pipelines.audit import command
-
-    Execution.of(others)  # whose options the filesystems take
-    return command.main(given, shlex.join(["streamveil", "audit", *argv]), began)
+        pa.scalar(0)
+    finally:
+        sys.meta_path.remove(finder)
 
 
-def _plan(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
-    from streamveil.pipelines.execution import Execution
+class _NoPandas:
+    """Where modules are found, and pandas is not."""
 
-    given, others = read("plan", argv)
-    from streamveil.pipelines import plan
-
-    Execution.of(others)  # whose options the filesystems take
-    return plan.main(given)
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("no job needs pandas", name=fullname)
 
 
-def _card(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
-    from streamveil.pipelines.execution import Execution
-
-    given, others = read("card", argv)
-    from streamveil.pipelines.cards import command
-
-    Execution.of(others)  # whose options the filesystems take
-    return command.main(given)
-
-
-def _demo(argv: Sequence[str]) -> int:
-    from streamveil.pipelines.commands import read
-
-    given, others = read("demo", argv)
-    from streamveil.pipelines import demo
-    from streamveil.pipelines.execution import Execution
-
-    return demo.main(given, Execution.of(others))
-
-
-# Commands import what they need when they run: --help does not wait for Beam.
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "release": partial(_run_job, "release"),
-    "collect": partial(_run_job, "collect"),
-    "per-record": partial(_run_job, "per-record"),
-    "evaluate": _evaluate,
-    "audit": _audit,
-    "plan": _plan,
-    "card": _card,
-    "demo": _demo,
-}
-_RELEASING = ("release", "collect", "per-record", "demo")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+_COMMANDS = ("release", "collect", "per-record", "evaluate", "audit", "plan", "card", "demo")
+_JOBS = ("release", "collect", "per-record")
+_RELEASING = (*_JOBS, "demo")

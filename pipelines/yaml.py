@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,89 +17,72 @@ from streamveil.io import (
     ANSWERS_SCHEMA,
     LEDGER_SCHEMA,
     PER_RECORD_SCHEMA,
-    PORTFOLIO_LEDGER_SCHEMA,
     REJECTED_SCHEMA,
+    RESULT_SCHEMA,
     answers_batch,
     release_schema,
 )
-from streamveil.io.answers import portfolio_ledger_batch
 from streamveil.io.jsonlines import json_rows
-from streamveil.io.per_record import per_record_object
-from streamveil.io.releases import (
+from streamveil.io.ledgers import (
     DYNAMIC_LEDGER_SCHEMA,
     dynamic_ledger_to_batch,
     ledger_to_batch,
-    release_row,
 )
-from streamveil.io.revisions import revision_row, revision_schema
+from streamveil.io.per_record import per_record_object
+from streamveil.io.releases import release_row
+from streamveil.io.tidy import (
+    revised_answers_schema,
+    revised_schema,
+    tidy_batch,
+    tidy_revision_batch,
+)
+from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import spelled
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines.commands import AddOptions
-from streamveil.pipelines.flags import StrictParser
-from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE, NOT_QUESTIONS
-from streamveil.pipelines.graphs import STATISTICS
-from streamveil.pipelines.options import (
-    CHANGE_OPTIONS,
-    FOLLOW_OPTIONS,
-    QUESTION_OPTIONS,
-    add_job_options,
-    add_per_record_options,
-    add_release_options,
-    add_shared_options,
-)
-from streamveil.pipelines.parameters import meaning_of, parameters_of
-from streamveil.pipelines.plans import histogram_plan_of, local_plan_of
-from streamveil.pipelines.query_plans import query_plan_of
-from streamveil.pipelines.record_plans import records_plan_of
-from streamveil.pipelines.rows import Objects, OnRows, Output
-from streamveil.pipelines.values import check_revisions
-from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
+from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.declarations import reasons, saying
+from streamveil.pipelines.options.option import COLLECT, PER_RECORD, QUERIES, RELEASE, YAML, refuse
+from streamveil.pipelines.options.parsers import check_revisions
+from streamveil.pipelines.plans.beam_transforms import STATISTICS
+from streamveil.pipelines.plans.record_plans import records_plan_of
+from streamveil.pipelines.plans.user_plans import histogram_plan_of, local_plan_of, query_plan_of
+from streamveil.pipelines.yaml_rows import Objects, OnRows, Output
+from streamveil.transforms import CollectHistograms
+from streamveil.transforms.release_plan import PrivateAnswers, PrivateHistograms
 
-_RELEASE = (add_shared_options, add_job_options, add_release_options)
-# Where rows come from and go to is said by the pipeline.
-_PLACES = (
-    "input",
-    "output",
-    "revisions",
-    "rejected",
-    "ledger",
-    "summary",
-    "card",
-    "layout",
-    "delimiter",
-    "columns",
-    "sql",
-)
 # Options here alone: the type and the meaning of each.
 _OUTPUTS: Mapping[str, tuple[Any, str]] = {
-    "rows": (str | None, "name of an output with a row for each slot and bin"),
+    "rows": (
+        str | None,
+        "name of an output with the results as rows with times, for SQL and sinks",
+    ),
+    "details": (str | None, "name of an output with the results and their diagnostics"),
     "ledger": (str | None, "name of an output for what every slot cost every class of users"),
+    "revisions": (str | None, "with revise: name of an output for the revised rows"),
     "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
 }
-_WITH_REVISIONS: Mapping[str, tuple[Any, str]] = {
+_WITH_QUERIES: Mapping[str, tuple[Any, str]] = {
+    "queries": (
+        Any,
+        "what is released: slot and queries, or the name of a file of these; in place of "
+        "value_column, domain and slot",
+    ),
     **_OUTPUTS,
-    "revisions": (str | None, "with revise: name of an output for the revised rows"),
-}
-
-_WITH_QUESTIONS: Mapping[str, tuple[Any, str]] = {
-    "questions": (Any, "what is asked: base_slot and questions, or the name of a file of these"),
-    "ledger": (str | None, "name of an output for what every answer cost every class of users"),
-    "error_handling": _OUTPUTS["error_handling"],
 }
 
 Configured = Callable[..., OnRows]
 
 
 def _configured_by(
-    options: Sequence[AddOptions],
-    without: Sequence[str],
-    taken: Mapping[str, tuple[Any, str]] = _OUTPUTS,
+    command: str, taken: Mapping[str, tuple[Any, str]] = _OUTPUTS
 ) -> Callable[[Configured], Configured]:
-    """Have the options of a command taken by keyword, as YAML gives them, and parsed.
+    """Have the options of a command taken by keyword, as YAML gives them.
 
     The function takes those of `taken` too, as they are.
     """
-    known = parameters_of(options, (*_PLACES, *without))
+    options = COMMANDS[command].options
+    known = {name: option for name, option in options.items() if YAML in option.fronts}
 
     def decorate(make: Configured) -> Configured:
         def configured(**config: Any) -> OnRows:
@@ -109,9 +91,13 @@ def _configured_by(
                     there = ", ".join((*known, *taken))
                     raise ConfigurationError(f"there is no {name!r} here; there are: {there}")
             kept = {name: config.pop(name) for name in taken if name in config}
-            return make(_parsed(options, config), **kept)
+            with spelled(str):
+                return make(COMMANDS[command].take(config), **kept)
 
-        described = {**{name: _described(action) for name, action in known.items()}, **taken}
+        described = {
+            **{name: (one.kind | None, one.meaning(command)) for name, one in known.items()},
+            **taken,
+        }
         configured.__doc__ = f"{make.__doc__}\n\nArgs:" + "".join(
             f"\n    {name}: {text}" for name, (_, text) in described.items()
         )
@@ -128,98 +114,39 @@ def _configured_by(
     return decorate
 
 
-def _described(action: argparse.Action) -> tuple[Any, str]:
-    """The type of an option, and what it means."""
-    kind: Any = action.type or str
-    return kind | None, meaning_of(action)
-
-
-def _parsed(options: Sequence[AddOptions], config: Mapping[str, Any]) -> argparse.Namespace:
-    parser = StrictParser(add_help=False, allow_abbrev=False)
-    for add in options:
-        add(parser)
-    return parser.parse_args(
-        [f"--{name}={_text(name, value)}" for name, value in config.items() if value is not None]
-    )
-
-
-def _text(name: str, value: Any) -> str:
-    between = "\n" if name == "time_format" else ","  # in which there may be commas
-    return between.join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-@_configured_by(
-    _RELEASE,
-    (*CHANGE_OPTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
-    _WITH_REVISIONS,
-)
-def private_histograms(
-    given: Any,
-    rows: str | None = None,
-    ledger: str | None = None,
-    revisions: str | None = None,
-    error_handling: Mapping[str, str] | None = None,
-) -> OnRows:
-    """Rows of events to one private histogram a slot, as `streamveil release`."""
+@_configured_by(RELEASE, _WITH_QUERIES)
+def private_queries(given: Any, queries: Any = None, **named: Any) -> OnRows:
+    """Rows of events to private statistics of every slot, as `streamveil release`."""
+    if queries is not None:
+        return _query_set(given, queries, named)
     transform = histogram_plan_of(given, PrivateHistograms, allowed_lateness=given.allowed_lateness)
-    given.revisions = revisions
+    given.revisions = named.get("revisions")
     check_revisions(given, transform.mechanism)
-    return OnRows(
-        transform,
-        partial(
-            _histograms,
-            rows=rows,
-            ledger=ledger,
-            revisions=revisions,
-            error_handling=error_handling,
-            shares=transform.population.requirements.forever,
-            dynamic=only_dynamic(transform.mechanism),
-        ),
-    )
-
-
-@_configured_by(
-    _RELEASE,
-    (*NOT_LOCAL, *NOT_LOCAL_RELEASE, *CHANGE_OPTIONS, *FOLLOW_OPTIONS),
-    _WITH_REVISIONS,
-)
-def collect_histograms(
-    given: Any,
-    rows: str | None = None,
-    ledger: str | None = None,
-    revisions: str | None = None,
-    error_handling: Mapping[str, str] | None = None,
-) -> OnRows:
-    """Rows of events to one histogram a slot in the local setting, as `streamveil collect`."""
-    transform = local_plan_of(given, CollectHistograms, allowed_lateness=given.allowed_lateness)
-    given.revisions = revisions
-    check_revisions(given, transform.mechanism, local=True)
-    outputs = partial(
-        _histograms, rows=rows, ledger=ledger, revisions=revisions, error_handling=error_handling
-    )
+    shares = transform.population.requirements.forever
+    dynamic = only_dynamic(transform.mechanism)
+    outputs = partial(_counts, transform, named, shares=shares, dynamic=dynamic)
     return OnRows(transform, outputs)
 
 
-@_configured_by(
-    _RELEASE,
-    (*NOT_QUESTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
-    _WITH_QUESTIONS,
-)
-def private_answers(
-    given: Any,
-    questions: Any = None,
-    ledger: str | None = None,
-    error_handling: Mapping[str, str] | None = None,
-) -> OnRows:
-    """Rows of events to answers to many questions, as `streamveil release --questions`."""
-    if questions is None:
-        raise ConfigurationError("questions are missing: give base_slot and questions, or a file")
-    given.questions = questions
+def _query_set(given: Any, queries: Any, named: Mapping[str, Any]) -> OnRows:
+    refuse(given, COMMANDS[RELEASE].defaults, reasons(QUERIES), saying(QUERIES))
+    given.revisions = named.get("revisions")
+    check_revisions(given, None)
+    given.queries = queries
     transform = query_plan_of(given, PrivateAnswers, allowed_lateness=given.allowed_lateness)
-    return OnRows(transform, partial(_answers, ledger=ledger, error_handling=error_handling))
+    return OnRows(transform, partial(_answers, named))
 
 
-@_configured_by((add_per_record_options, add_shared_options), (), {})
+@_configured_by(COLLECT)
+def collect_histograms(given: Any, **named: Any) -> OnRows:
+    """Rows of events to one histogram a slot in the local model, as `streamveil collect`."""
+    transform = local_plan_of(given, CollectHistograms, allowed_lateness=given.allowed_lateness)
+    given.revisions = named.get("revisions")
+    check_revisions(given, transform.mechanism, local=True)
+    return OnRows(transform, partial(_counts, transform, named))
+
+
+@_configured_by(PER_RECORD, {})
 def per_record_statistic(given: Any) -> OnRows:
     """Rows of records to a statistic that protects each, as `streamveil per-record`."""
     transform = records_plan_of(given, STATISTICS, allowed_lateness=given.allowed_lateness)
@@ -229,44 +156,60 @@ def per_record_statistic(given: Any) -> OnRows:
     )
 
 
-def _histograms(
+def _counts(
+    transform: PrivateHistograms | CollectHistograms,
+    named: Mapping[str, Any],
     made: Any,
-    rows: str | None,
-    ledger: str | None,
-    error_handling: Mapping[str, str] | None,
+    *,
     shares: bool = False,
     dynamic: bool = False,
-    revisions: str | None = None,
 ) -> dict[str, Output | beam.PCollection[beam.Row]]:
+    """The outputs of a count: `named` says which there are besides the results."""
+    tidy = partial(_tidy, transform.domain.labels, zone_of(transform.slots))
     outputs: dict[str, Output | beam.PCollection[beam.Row]] = {
-        "releases": Output(made.releases, _release, release_schema(shares=shares))
+        "results": Output(made.results, tidy, RESULT_SCHEMA)
     }
-    if rows:
-        _add(outputs, rows, made.rows)
-    if ledger:
-        schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
-        told = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)
-        _add(outputs, ledger, told)
-    if revisions:
-        _add(outputs, revisions, Output(made.revisions, _revision, revision_schema()))
-    if error_handling:
-        bad = Output(made.rejected, json_rows, REJECTED_SCHEMA)
-        _add(outputs, error_handling.get("output"), bad)
-    return outputs
+    if dynamic:
+        costs = Output(made.ledger, _dynamic_ledger, DYNAMIC_LEDGER_SCHEMA)
+    else:
+        costs = Output(made.ledger, _ledger, LEDGER_SCHEMA)
+    details = Output(made.results, _release, release_schema(shares=shares))
+    tidy_revision = partial(_tidy_revision, transform.domain.labels, zone_of(transform.slots))
+    revised = partial(Output, objects=tidy_revision, schema=revised_schema())
+    return _with(outputs, named, made, details, costs, revised)
 
 
-def _answers(
-    made: Any, ledger: str | None, error_handling: Mapping[str, str] | None
-) -> dict[str, Output | beam.PCollection[beam.Row]]:
+def _answers(named: Mapping[str, Any], made: Any) -> dict[str, Output | beam.PCollection[beam.Row]]:
+    """The same of a query set."""
     outputs: dict[str, Output | beam.PCollection[beam.Row]] = {
-        "answers": Output(made.answers, _answer, ANSWERS_SCHEMA)
+        "results": Output(made.results, _answer, RESULT_SCHEMA)
     }
-    if ledger:
-        told = Output(made.ledger, _portfolio_ledger, PORTFOLIO_LEDGER_SCHEMA)
-        _add(outputs, ledger, told)
-    if error_handling:
+    costs = Output(made.ledger, _ledger, LEDGER_SCHEMA)
+    details = Output(made.results, _detail, ANSWERS_SCHEMA)
+    revised = partial(Output, objects=_revised_answer, schema=revised_answers_schema())
+    return _with(outputs, named, made, details, costs, revised)
+
+
+def _with(
+    outputs: dict[str, Any],
+    named: Mapping[str, Any],
+    made: Any,
+    details: Output,
+    costs: Output,
+    revised: Callable[[Any], Output],
+) -> dict[str, Any]:
+    """The outputs with those that a configuration names."""
+    if named.get("rows"):
+        _add(outputs, named["rows"], made.rows)
+    if named.get("details"):
+        _add(outputs, named["details"], details)
+    if named.get("ledger"):
+        _add(outputs, named["ledger"], costs)
+    if named.get("revisions"):
+        _add(outputs, named["revisions"], revised(made.revisions))
+    if named.get("error_handling"):
         bad = Output(made.rejected, json_rows, REJECTED_SCHEMA)
-        _add(outputs, error_handling.get("output"), bad)
+        _add(outputs, named["error_handling"].get("output"), bad)
     return outputs
 
 
@@ -277,24 +220,32 @@ def _add(outputs: dict[str, Any], name: Any, output: Any) -> None:
             f"an output is called {name!r}: give it a name, such as error_handling: {{output: bad}}"
         )
     if name in outputs:
-        raise ConfigurationError(f"two outputs are called {name!r}: name them apart")
+        raise ConfigurationError(f"two outputs are called {name!r}: give them different names")
     outputs[name] = output
 
 
+def _tidy(labels: Sequence[str], zone: str | None, made: Any) -> Objects:
+    return json_rows(tidy_batch([made], labels, zone=zone))
+
+
+def _tidy_revision(labels: Sequence[str], zone: str | None, made: Any) -> Objects:
+    return json_rows(tidy_revision_batch([made], labels, zone=zone))
+
+
 def _answer(made: Any) -> Objects:
+    return json_rows(answers_batch([made], RESULT_SCHEMA))
+
+
+def _detail(made: Any) -> Objects:
     return json_rows(answers_batch([made], ANSWERS_SCHEMA))
 
 
-def _portfolio_ledger(entry: Any) -> Objects:
-    return json_rows(portfolio_ledger_batch([entry]))
+def _revised_answer(made: Any) -> Objects:
+    return json_rows(answers_batch([made], revised_answers_schema()))
 
 
 def _release(made: Any) -> Objects:
     return [release_row(made)]
-
-
-def _revision(made: Any) -> Objects:
-    return [revision_row(made)]
 
 
 def _per_record(row: Any) -> Objects:

@@ -1,4 +1,4 @@
-"""What Dataflow's launcher runs: see docs/templates.md."""
+"""What Dataflow's launcher runs: see docs/how-to/flex-templates.md."""
 
 import sys
 

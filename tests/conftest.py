@@ -5,13 +5,13 @@ import importlib
 import sys
 import time
 from collections import defaultdict
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from types import MethodType
-from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.small_pipelines import make_small_pipelines_fast
 
 # A slow machine is no fault, and a fault shows again. CI draws all examples: `thorough`.
 settings.register_profile(
@@ -25,7 +25,7 @@ settings.load_profile("streamveil")
 # Seconds after which what does not come never will: only what hangs waits so long.
 PATIENCE = 600.0
 # Of the examples of a property one in so many is drawn, and at least so many.
-ONE_IN, AT_LEAST = 4, 10
+ONE_IN, AT_LEAST = 8, 5
 
 # What tests need that a user may not have: the option that says where it is, by marker.
 CLUSTERS = {
@@ -96,9 +96,15 @@ def room_of(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Whoever asks for the quick tests alone need not wait until all others are imported."""
+    """Import no module of which no test would run: that takes longer than many a test."""
     if config.option.markexpr == "quick" and HERE in collection_path.parents:
         return room_of(collection_path) not in {*QUICK_ROOMS, "conftest.py"} or None
+    if config.option.markexpr == "not slow" and collection_path == HERE / AUDITS:
+        return True
+    if config.option.markexpr == "not slow" and collection_path == HERE / "clusters":
+        asked = any("clusters" in argument for argument in config.args)
+        servers = any(config.getoption(option) for option, _ in CLUSTERS.values())
+        return not (asked or servers) or None
     return None
 
 
@@ -127,19 +133,41 @@ def some_on_prism(items):
 
     They differ by mechanism or cut, and run on the local runners, all of them.
     """
+
+    def is_on_prism(item):
+        runner = getattr(item, "callspec", None) and RUNNERS & item.callspec.params.keys()
+        return runner and item.callspec.params[runner.pop()] == PRISM
+
+    cases = cases_by_test(filter(is_on_prism, items))
+    slow = (some for some in cases if some[0].get_closest_marker("slow"))
+    return {item for some in slow for item in some[1:-1]}
+
+
+def mark_cases_in_between(items):
+    """Mark as slow all cases of a test that is marked `many` but the first and the last one."""
+
+    def is_one_of_many(item):
+        return item.get_closest_marker("many") and not item.get_closest_marker("slow")
+
+    for some in cases_by_test(filter(is_one_of_many, items)):
+        for item in some[1:-1]:
+            item.add_marker(pytest.mark.slow)
+
+
+def cases_by_test(items):
+    """The cases of each test, in their order."""
     cases = defaultdict(list)
     for item in items:
-        runner = getattr(item, "callspec", None) and RUNNERS & item.callspec.params.keys()
-        if runner and item.callspec.params[runner.pop()] == PRISM:
-            cases[item.path, item.cls, item.originalname].append(item)
-    slow = (some for some in cases.values() if some[0].get_closest_marker("slow"))
-    return {item for some in slow for item in some[1:-1]}
+        cases[item.path, item.cls, item.originalname].append(item)
+    return cases.values()
 
 
 def pytest_collection_modifyitems(config, items):
     """Mark what is quick; skip what needs something that was not given, and say how to get it."""
     left_out = some_on_prism(items)
     items[:] = [item for item in items if item not in left_out]
+    if not config.option.keyword:  # who names a case wants that one
+        mark_cases_in_between(items)
     for item in items:
         if item.path.parent == HERE / AUDITS:
             item.add_marker(pytest.mark.slow)
@@ -165,43 +193,9 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish(session):
     """What is there by now stays until the end: nobody need look whether it is garbage."""
     if any(room_of(item.path) not in WITHOUT_BEAM for item in session.items):
-        start_beam_often()
+        make_small_pipelines_fast()
     gc.collect()
     gc.freeze()
-
-
-def start_beam_often():
-    """Have Beam do once what it does again for every pipeline, or for every step of one.
-
-    Its local runner measures the deep size of every state write for its cache, which takes 0.6 ms.
-    It reads the signatures of the methods of a DoFn a dozen times, and makes a parser whenever it
-    looks at an option. All that is the larger part of a pipeline of ten events.
-    """
-    import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.transforms import core
-
-    worker_handlers.STATE_CACHE_SIZE_MB = 0
-    inspect, view_as = core.get_function_args_defaults, PipelineOptions.view_as
-    views = WeakKeyDictionary()
-
-    @lru_cache(1 << 12)
-    def inspect_method(function):
-        return inspect(MethodType(function, object()))
-
-    def inspect_once(function):
-        if not isinstance(function, MethodType):
-            return inspect(function)
-        return tuple(map(list, inspect_method(function.__func__)))
-
-    def view_once(self, cls):
-        seen = views.setdefault(self, {})
-        if cls not in seen:
-            seen[cls] = view_as(self, cls)
-        return seen[cls]
-
-    core.get_function_args_defaults = inspect_once
-    PipelineOptions.view_as = view_once
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import json
 import statistics
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.forked import finished
@@ -29,8 +31,8 @@ SMALL = {
         *("--seeds", "4", "--streams", "ratings", "flights-hourly", "--slots=30", "--repeats=1"),
         *("--events=20000", "--users=5000", "--active=2000"),
     ),
-    "portfolio": (
-        *("--seeds", "4", "--portfolios", "films", "--days=35", "--streams", "sparse"),
+    "query_sets": (
+        *("--seeds", "4", "--query_sets", "films", "--days=35", "--streams", "sparse"),
         *("--keys=1", "--film_seeds=2", "--slots=30", "--city_days=1"),
     ),
     "delays": ("--seeds", "4", "--days=3"),
@@ -49,8 +51,8 @@ SMALL = {
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
         *("50", "--records", "--processes=1"),
     ),
-    "portfolio_pass": (
-        *("--events=2000", "--questions", "1", "--users=200", "--slots=12", "--repeats=1"),
+    "query_pass": (
+        *("--events=2000", "--queries", "1", "--users=200", "--slots=12", "--repeats=1"),
         *("--kinds", "fast places"),
     ),
     "coverage": ("--seeds", "4", "--streams", "steps", "--epsilons", "3", "--slots=30"),
@@ -79,7 +81,7 @@ def tables(folder, name):
     "name",
     [
         *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
-        *("portfolio_pass", "mutants", "coverage", "real"),
+        *("query_pass", "mutants", "coverage", "real"),
     ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
@@ -137,9 +139,9 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
 
 
-def test_portfolios_are_measured_beside_even_shares_and_what_was_expected(tmp_path):
-    run("portfolio", *SMALL["portfolio"], f"--results={tmp_path}")
-    shares, expected, city = tables(tmp_path, "portfolio")
+def test_query_sets_are_measured_beside_even_shares_and_what_was_expected(tmp_path):
+    run("query_sets", *SMALL["query_sets"], f"--results={tmp_path}")
+    shares, expected, city = tables(tmp_path, "query_sets")
     assert city["rows"]
     assert [row[1] for row in shares["rows"]] == ["genres", "visitors", "stars", "all"]
     assert all(row[4] > 0 and row[5] > 0 for row in shares["rows"])
@@ -259,6 +261,23 @@ def test_end_to_end_counts_with_and_without_beam(tmp_path):
     assert all(row[6] > 0 for row in ours["rows"])
     assert [row[1] for row in bare["rows"]] == [10_000]
     assert "appended" in out
+
+
+@pytest.mark.skipif(importlib.util.find_spec("polars") is None, reason="needs polars")
+@pytest.mark.skipif(importlib.util.find_spec("duckdb") is None, reason="needs duckdb")
+def test_query_engines_count_what_bounding_keeps(tmp_path):
+    kept, flags = [], ("--events=3000", "--users", "10", "--repeats=1", f"--folder={tmp_path}")
+    run("query_engines", *flags, f"--results={tmp_path}")
+    (rows,) = tables(tmp_path, "query_engines")
+    assert [row[1:3] for row in rows["rows"][:2]] == [["adaptive", "all"], ["pba", "all"]]
+    assert all(number > 0 for row in rows["rows"] for number in row[3:])
+    for what in dict.fromkeys(row[1] for row in rows["rows"][2:]):
+        output = tmp_path / "counts.parquet"
+        case = {"what": what, "threads": 1, "output": str(output)}
+        (path,) = tmp_path.glob("3000-*.parquet")
+        run("query_engines", f"--case={json.dumps({**case, 'path': str(path)})}")
+        kept.append(pc.sum(pq.read_table(output).column(2)).as_py())
+    assert kept == [10] * 3  # each user once in the only hour
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pipeline_dp") is None, reason="needs pipeline-dp")

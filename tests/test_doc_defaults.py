@@ -10,9 +10,8 @@ from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.per_record.base_sum import framework_sum
-from streamveil.mechanisms.registry import DEFAULT, DEFAULTS, INFINITE_DEFAULT, LOCAL_DEFAULT
-from streamveil.pipelines.commands import COMMANDS
-from streamveil.pipelines.evaluation import options as evaluation
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT
+from streamveil.pipelines.options import evaluate_options
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -30,53 +29,19 @@ def rows(text):
     ]
 
 
-def named_defaults():
-    """(command, option, default) of the page of the command line."""
-    parts = re.split(r"^## streamveil ", text_of("command-line.md"), flags=re.MULTILINE)[1:]
-    for part in parts:
-        command = part.split()[0]
-        for cells in rows(part):
-            names = re.findall(r"`--(\w+)", cells[0])
-            found = re.search(r"\bdefault (?:`([^`]+)`|(\d+(?:[.]\d+)?|UTC))", cells[1])
-            if len(names) == 1 and found and not names[0].endswith("_column"):
-                yield command, names[0], found[1] or found[2]
-
-
-@pytest.mark.parametrize(("command", "name", "default"), named_defaults())
-def test_defaults_of_options(command, name, default):
-    actions = {a.option_strings[-1][2:]: a for a in COMMANDS[command].strict()._actions}
-    action = actions[name]
-    if action.default is None:  # the help says what is taken then
-        assert f"(default {default})" in action.help
-    else:
-        assert str(action.default) == default
-
-
-def test_some_defaults_are_named():
-    assert {("demo", "mechanism", DEFAULT), ("release", "shards", "1")} <= set(named_defaults())
-
-
 def test_default_mechanisms():
-    page = text_of("command-line.md")
-    release, collect, per_record = (
-        next(c[1] for c in rows(part) if c[0].startswith("`--mechanism"))
-        for part in re.split(r"^## streamveil ", page, flags=re.MULTILINE)[1:4]
-    )
-    assert re.findall(r"`([\w+]+)` \(default\)", release) == [DEFAULT, INFINITE_DEFAULT]
-    assert re.findall(r"`([\w+]+)` \(default\)", collect) == [LOCAL_DEFAULT]
-    assert set(re.findall(r"`([\w+]+)` \(default\)", per_record)) == {DEFAULTS["count"]}
-    assert f"`{DEFAULT}` is the default" in text_of("adaptive.md")
-    assert f"`{INFINITE_DEFAULT}` is the default" in text_of("infinite.md")
+    assert f"`{DEFAULT}` is the default" in text_of("explanation/adaptive.md")
+    assert f"`{INFINITE_DEFAULT}` is the default" in text_of("explanation/lifetime-budgets.md")
 
 
 def test_defaults_of_evaluate():
-    page = text_of("evaluation.md")
+    page = text_of("reference/evaluate.md")
     for words in (
-        f"default `{','.join(evaluation.DEFAULT_MECHANISMS)}`",
-        f"values of E (default {evaluation.DEFAULT_EPSILON})",
-        f"w in slots (default {evaluation.DEFAULT_WINDOW})",
-        f"default {evaluation.DEFAULT_USERS:,} and {evaluation.DEFAULT_SLOTS:,}",
-        f"its noise, default {evaluation.DEFAULT_SEEDS}",
+        f"default `{','.join(evaluate_options.DEFAULT_MECHANISMS)}`",
+        f"values of ε (default {evaluate_options.DEFAULT_EPSILON})",
+        f"w in slots (default {evaluate_options.DEFAULT_WINDOW})",
+        f"default {evaluate_options.DEFAULT_USERS:,} and {evaluate_options.DEFAULT_SLOTS:,}",
+        f"its noise, default {evaluate_options.DEFAULT_SEEDS}",
     ):
         assert words in page
 
@@ -84,9 +49,9 @@ def test_defaults_of_evaluate():
 @pytest.mark.parametrize(
     ("page", "heading", "mechanism", "column"),
     [
-        ("adaptive.md", "| option | default |", Adaptive, 1),
-        ("local.md", "| option | default |", Rotation, 1),
-        ("infinite.md", "| option | | default |", Gated, 2),
+        ("explanation/adaptive.md", "| option | default |", Adaptive, 1),
+        ("explanation/local.md", "| option | default |", Rotation, 1),
+        ("explanation/lifetime-mechanisms.md", "| option | | default |", Gated, 2),
     ],
 )
 def test_defaults_of_mechanisms(page, heading, mechanism, column):
@@ -116,4 +81,4 @@ def test_defaults_of_mechanisms(page, heading, mechanism, column):
 def test_the_share_of_the_framework():
     rho = inspect.signature(framework_sum).parameters["rho"].default
     assert rho == 0.25
-    assert f"a quarter of the budget (`rho`, {rho})" in text_of("per-record.md")
+    assert f"a quarter of the budget (`rho`, {rho})" in text_of("explanation/per-record.md")

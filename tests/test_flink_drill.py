@@ -28,6 +28,7 @@ def drill(flink_drill, undisturbed, tmp_path):
     return flink_drill.Drill(tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_a_stream_without_a_fault(drill):
     again = drill.folder / "seen"
     shutil.copy(again / "000003-a.json", again / "000003-b.json")
@@ -38,6 +39,7 @@ def test_a_stream_without_a_fault(drill):
     assert figures["given again otherwise"] == figures["lost"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ahead", "behind"), [("seen", "releases"), ("releases", "seen")])
 def test_a_job_that_was_cancelled_between_the_writes_to_both_sinks(drill, ahead, behind):
     """A part of a file that was being written may be left, too."""

@@ -33,6 +33,7 @@ def looks(flink_soak, memory=900.0, state=800.0, lag=8.0):
     ]
 
 
+@pytest.mark.slow
 def test_what_is_flat_after_a_third_of_the_time(flink_soak, seen, tmp_path):
     figures, faults = flink_soak.check(looks(flink_soak), seen)
     assert faults == []

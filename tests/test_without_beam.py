@@ -86,21 +86,24 @@ def asked(package, name):
     except ImportError as error:
         return str(error)
 
-from streamveil.pipelines.main import main
+from streamveil.pipelines.main import program
 
 def code_of(*arguments):
+    sys.argv[1:] = arguments
     try:
-        return main(arguments)
+        return program()
     except SystemExit as stop:
         return stop.code
 
 print(json.dumps([
-    asked("streamveil.transforms", "PrivateHistograms"),
+    asked("streamveil.transforms", "PrivateQueries"),
     asked("streamveil.io", "ReadEvents"),
     asked("streamveil", "WriteReleases"),
     asked("streamveil", "release"),
     code_of("release", "--help"),
     code_of("demo"),
+    code_of("relaese"),
+    [finder for finder in sys.meta_path if type(finder).__module__.startswith("streamveil")],
 ]))
 """
 
@@ -144,15 +147,16 @@ def test_files_and_messages_are_read(tmp_path):
 
 
 def test_what_needs_beam_says_which_extra_to_install():
-    (*told, help_code, demo_code), said = without_beam(LACKING)
-    names = ("PrivateHistograms", "ReadEvents", "WriteReleases", "release")
-    for text, name in zip(told, names, strict=True):
+    (*errors, help_code, demo_code, other_code, finders), said = without_beam(LACKING)
+    names = ("PrivateQueries", "ReadEvents", "WriteReleases", "release")
+    for text, name in zip(errors, names, strict=True):
         assert text.startswith("streamveil.")
         assert f"{name} needs Apache Beam" in text
         assert "python -m pip install '.[beam]'" in text
-    assert (help_code, demo_code) == (0, 2)
-    assert said.count("\n") == 1
-    assert said.startswith("streamveil demo: this needs Apache Beam")
+    assert (help_code, demo_code, other_code, finders) == (0, 2, 2, [])
+    demo, other = said.splitlines()
+    assert demo.startswith("streamveil demo: this needs Apache Beam")
+    assert other == "streamveil: unknown command 'relaese': did you mean release?"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)

@@ -1,4 +1,4 @@
-"""Beam transforms: events in, private releases out."""
+"""Beam transforms that turn events into private results."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,8 @@ from streamveil.mechanisms.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from streamveil.engine.encode.event_mapper import Columns
     from streamveil.engine.stream.noise_keys import RotatedKey
-    from streamveil.engine.stream.query_plan import columns_for
     from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-    from streamveil.transforms.histograms import Outputs, PrivateHistograms
-    from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
+    from streamveil.transforms.local.collect_histograms import CollectHistograms
     from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
     from streamveil.transforms.per_record import (
         CategoryBudget,
@@ -24,36 +22,33 @@ if TYPE_CHECKING:
         PerRecordSum,
         ValueBudget,
     )
-    from streamveil.transforms.portfolio.answers import Answers, PrivateAnswers
-    from streamveil.transforms.release_rows import ReleaseRows
+    from streamveil.transforms.private_queries import PrivateQueries
+    from streamveil.transforms.release_plan import QueryOutputs
+    from streamveil.transforms.result_rows import ResultRows
     from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
     "ADD_REMOVE",
     "REPLACE",
-    "Answers",
     "CategoryBudget",
     "CollectHistograms",
     "CollectPerRecordCount",
     "CollectPerRecordSum",
     "CollectReports",
-    "Collected",
     "CollectedReports",
     "Columns",
     "ColumnsBudget",
     "Heartbeat",
-    "Outputs",
     "PerRecordCount",
     "PerRecordDistinctCount",
     "PerRecordMax",
     "PerRecordRunningTotal",
     "PerRecordSum",
-    "PrivateAnswers",
-    "PrivateHistograms",
-    "ReleaseRows",
+    "PrivateQueries",
+    "QueryOutputs",
+    "ResultRows",
     "RotatedKey",
     "ValueBudget",
-    "columns_for",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -42,7 +42,8 @@ def refuse_windows(batches: beam.PCollection[Any], what: str = "events") -> None
 def keep_keys_whole(pipeline: beam.Pipeline) -> None:
     """Let Prism not split bundles: it then runs two bundles of one key at once.
 
-    Both begin with the same state, and what one of them writes is lost. See docs/runners.md.
+    Both begin with the same state, and what one of them writes is lost. See
+    docs/reference/runners.md.
     """
     pipeline.options.view_as(DebugOptions).add_experiment(NO_SPLITS)
 

@@ -1,9 +1,9 @@
 """Which bounds to choose: one private look at the numbers of a bounded input, before the rest.
 
 Of each user one event is drawn, shard by shard, and counted by its cell; all are added up and asked
-for with noise: see `mechanisms/portfolio/bounds.py`. What follows is told to the step that maps
+for with noise: see `mechanisms/queries/bounds.py`. What follows is told to the step that maps
 events, which waits for it, and to the release stage, which keeps it in the state. So events go by
-twice: once for the look, once to be counted. The first time it is also seen what all questions
+twice: once for the look, once to be counted. The first time it is also seen what all queries
 lose, and nothing is asked if that is too much: a run that is refused costs nobody.
 """
 
@@ -30,7 +30,7 @@ from streamveil.engine.count.event_codes import (
 from streamveil.engine.count.loss_limit import whole_counts
 from streamveil.engine.encode.dead_letters import losses_of, tally_of
 from streamveil.engine.encode.event_mapper import Events
-from streamveil.engine.encode.query_mapper import QuestionEvents, QuestionsMapper, with_questions
+from streamveil.engine.encode.query_mapper import QueriesMapper, QueryEvents, with_queries
 from streamveil.engine.messages import (
     TALLIES,
     Kind,
@@ -39,11 +39,11 @@ from streamveil.engine.messages import (
     array_from_bytes,
     array_to_bytes,
 )
-from streamveil.mechanisms.core.budgets import UNIT_BITS
+from streamveil.mechanisms.core.budgets import UNIT_BITS, UNITS_PER_EPSILON
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import UNIFORM, NothingChosen
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.portfolio.bounds import (
+from streamveil.mechanisms.queries.bounds import (
     CELLS,
     Look,
     NoBoundsError,
@@ -53,31 +53,33 @@ from streamveil.mechanisms.portfolio.bounds import (
     paying,
     rate_of,
 )
-from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BOUNDS = "bounds"
+WITHOUT_NOISE = UNITS_PER_EPSILON << 20
+"""Units that an event costs where noise is next to nothing: a look in test mode has none."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """What is drawn from the events, and how it is counted."""
 
-    portfolio: Portfolio
+    query_set: QuerySet
     registry: Registry
     shards: int
-    make_mapper: Callable[[Portfolio], QuestionsMapper]
-    """Gives, on a worker, what reads the events that a portfolio asks about."""
+    make_mapper: Callable[[QuerySet], QueriesMapper]
+    """Gives, on a worker, what reads the events that a query set asks about."""
     make_key: Callable[[], bytes]
     """Gives, on a worker, the secret of the draws, 32 bytes."""
 
     @cached_property
     def looks(self) -> tuple[Look, ...]:
         """What is asked."""
-        return looks_at(self.portfolio)
+        return looks_at(self.query_set)
 
     @cached_property
     def bounding(self) -> Bounding:
@@ -90,24 +92,24 @@ class Sample:
         return Layout.choose(self.registry, CELLS, self.shards, timely=True)
 
     @property
-    def mapper(self) -> QuestionsMapper:
-        """What maps batches as all questions do, but for the cells of looks.
+    def mapper(self) -> QueriesMapper:
+        """What maps batches as all queries do, but for the cells of looks.
 
-        A question reads, and loses, the same events whatever is counted of its numbers.
+        A query reads, and loses, the same events whatever is counted of its numbers.
         """
         samples = {name: look.sample for look in self.looks for name in look.names}
         asked = tuple(
             replace(samples[one.name], name=one.name) if one.name in samples else one
-            for one in self.portfolio
+            for one in self.query_set
         )
-        return replace(self.make_mapper(Portfolio(self.portfolio.base, asked)), counts=False)
+        return replace(self.make_mapper(QuerySet(self.query_set.base, asked)), counts=False)
 
     def lost(
-        self, batch: pa.RecordBatch, events: Sequence[QuestionEvents], rejected: pa.RecordBatch
+        self, batch: pa.RecordBatch, events: Sequence[QueryEvents], rejected: pa.RecordBatch
     ) -> EventTally:
         """What becomes of a batch of which so much was mapped."""
         losses = losses_of(rejected) if rejected.num_rows else {}
-        tally = with_questions(EventTally(batch.num_rows, losses), self.portfolio, events)
+        tally = with_queries(EventTally(batch.num_rows, losses), self.query_set, events)
         return EventTally.total([tally_of(batch), tally])
 
     @property
@@ -123,7 +125,7 @@ class Sample:
 
     def pack(self, events: Iterable[Events]) -> Iterator[tuple[tuple[int, int, int], Packed]]:
         """Those of a batch, for each look, kind of users and shard."""
-        told = {one.name: some for one, some in zip(self.portfolio, events, strict=True)}
+        told = {one.name: some for one, some in zip(self.query_set, events, strict=True)}
         for number, look in enumerate(self.looks):
             some = told[look.names[0]]
             one = Events(np.zeros_like(some.slots), some.bins % CELLS, some.members, some.strangers)
@@ -141,7 +143,7 @@ class Sample:
         np.add.at(found, cells, np.where(there, visits.kept, 0))
         return found
 
-    def map_batch(self, mapper: QuestionsMapper, batch: pa.RecordBatch) -> Iterator[Output]:
+    def map_batch(self, mapper: QueriesMapper, batch: pa.RecordBatch) -> Iterator[Output]:
         """The events of each look and shard; on the side a tally of the look alone.
 
         Dead letters are told where all is counted.
@@ -160,7 +162,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BoundsChoice:
-    """Chooses the bounds of all questions that have none, from a sample.
+    """Chooses the bounds of all queries that have none, from a sample.
 
     The noise is derived from the digest of what is counted and of the configuration.
     """
@@ -172,6 +174,8 @@ class BoundsChoice:
     stream: str
     slot: int
     """Which slot's noise key is taken."""
+    test_mode: bool = False
+    """Whether they are chosen without noise: NOT private."""
 
     def count(self, key: tuple[int, int, int], messages: Iterable[Message]) -> Iterator[Output]:
         """All events of a look and shard to (stream, cells of the look); and a tally."""
@@ -196,13 +200,16 @@ class BoundsChoice:
         )
         chosen = []
         for number, look in enumerate(sample.looks):
-            words = noise.words(f"bounds {number}")
+            told, rate, cost = cells[number], WITHOUT_NOISE, 0.0
+            if not self.test_mode:
+                rate, cost = sample.rate, sample.cost
+                told = answer(told, rate, noise.words(f"bounds {number}"))
             try:
-                chosen.append(choice(answer(cells[number], sample.rate, words), sample.rate))
+                chosen.append(choice(told, rate))
             except NoBoundsError as error:
-                raise nothing_chosen(look, str(error), sample.cost) from None
+                raise nothing_chosen(look, str(error), cost) from None
         payload = array_to_bytes(np.array(chosen, np.float64))
-        yield Output((self.stream, Message(Kind.CHOICE, payload=payload)))
+        yield Output((self.stream, Message(Kind.BOUNDS, payload=payload)))
         yield Output(payload, BOUNDS)
         yield Output(EventTally(messages=1).to_bytes(), TALLIES)
 
@@ -215,8 +222,8 @@ def bounds_from(data: bytes) -> Floats:
 def nothing_chosen(look: Look, why: str, cost: float) -> NothingChosen:
     """Of a look, which and why: a text of :class:`NoBoundsError`; and the epsilon of all looks."""
     names, column = ", ".join(map(repr, look.names)), look.sample.statistic.column
+    spent = f". The look has cost epsilon {cost:.3g} of everybody's budget all the same"
     return NothingChosen(
-        f"question {names}: bounds: auto {why.format(column=column)}: see by a dry run whether "
-        "events are lost or misread, or give lower and upper. The look has cost epsilon "
-        f"{cost:.3g} of everybody's budget all the same"
+        f"query {names}: bounds: auto {why.format(column=column)}: see by a dry run whether "
+        f"events are lost or misread, or give bounds: [LOW, HIGH]{spent if cost else ''}"
     )

@@ -1,6 +1,6 @@
 """Events of a slot that is not over when a run ends: its state keeps them for the run after it.
 
-A run ends with a base slot, and slots of longer questions may go on. Which of a user's events count
+A run ends with a base slot, and slots of longer queries may go on. Which of a user's events count
 in a slot is drawn once, when all of it is there. So what is kept is how many events every user had
 so far in each bin, counted from the start of that slot. It is raw, as the events are.
 """

@@ -256,13 +256,18 @@ class ChangeMapper:
 
 
 def spread(
-    found: dict[int, tuple[Changes, npt.NDArray[np.uint64]]], shards: int
+    found: dict[int, tuple[Changes, npt.NDArray[np.uint64]]], shards: int, queries: int = 1
 ) -> Iterator[tuple[ShardKey, Changes]]:
-    """(shard, changes) of the shards that have some, which are those of `event_codes.pack`."""
+    """(shard, changes) of the shards that have some, which are those of `event_codes.pack`.
+
+    Each of several queries has shards of all users.
+    """
     for kind, (changes, numbers) in found.items():
         shard = (numbers % np.uint64(shards)).astype(np.int64)
         for number in np.unique(shard).tolist():
-            yield (kind, number), changes[shard == number]
+            some = changes[shard == number]
+            for query in range(queries):
+                yield (kind, query * shards + number), some
 
 
 def map_changes(mapper: ChangeMapper, layout: Layout, batch: pa.RecordBatch) -> Iterator[Output]:
@@ -278,7 +283,7 @@ def map_changes(mapper: ChangeMapper, layout: Layout, batch: pa.RecordBatch) -> 
         for reason, number in reasons_of(rejected):
             metrics.count(metrics.CHANGES_REJECTED_PREFIX + reason, number)
         yield Output(rejected, REJECTED)
-    shards = list(spread(found, layout.shards))
+    shards = list(spread(found, *layout.shards_of_all_users))
     yield Output(EventTally(messages=taken + len(shards)).to_bytes(), TALLIES)
     for key, changes in shards:
         data = changes.to_bytes()

@@ -28,7 +28,7 @@ class ChangingRequirements(ShardLogic):
     LABEL = "cohorts"
 
     longest_window: int
-    """The longest window that anybody may ask for, in slots."""
+    """The longest window that a user may ask for, in slots."""
 
     @cached_property
     def sealing_key(self) -> bytes:

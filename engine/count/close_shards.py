@@ -71,7 +71,7 @@ class CloseShards:
         elif message.kind is Kind.CHANGES:
             if self.logic.resumed or shard.next_slot != shard.first:
                 changes = Changes.from_bytes(message.payload)
-                metrics.count(metrics.CHANGES_LATE, int((changes.slots < shard.next_slot).sum()))
+                self.logic.count_late(key, changes, shard.next_slot)
             kept.changes.add(message)
             first = min(shard.changes, message.slot)
             shard = shard._replace(changes=first, change_messages=shard.change_messages + 1)

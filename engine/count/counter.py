@@ -77,8 +77,8 @@ class Counter:
         metrics.count(metrics.EVENTS_COUNTED, counted)
         return EventTally(beyond_bound=visits.dropped, counted=counted, messages=messages)
 
-    def by_question(self, tally: EventTally, events: Any) -> EventTally:
-        """The tally of mapped events, with what each question could read, if there are any."""
+    def by_query(self, tally: EventTally, events: Any) -> EventTally:
+        """The tally of mapped events, with what each query could read, if there are any."""
         return tally
 
     @property
@@ -131,7 +131,7 @@ def map_batch(
         sent += 1
         yield Output(((*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())))
     tally = EventTally(batch.num_rows, losses, beyond, messages=sent)
-    tally = counter.by_question(tally, events)
+    tally = counter.by_query(tally, events)
     metrics.count(metrics.EVENTS_BOUNDED_AWAY, tally.beyond_bound)
     metrics.count(metrics.EVENTS_COUNTED, tally.counted)
     yield Output(tally, TALLIES)

@@ -94,6 +94,11 @@ class Layout:
         """Parts in which a block is counted: the shards of members, and those of strangers."""
         return 2 * self.shards
 
+    @property
+    def shards_of_all_users(self) -> tuple[int, int]:
+        """Shards into which all users of a kind are split, and how often that is done."""
+        return self.shards, 1
+
     def part(self, key: ShardKey) -> int:
         """Number of the part that a shard emits, from 0."""
         kind, shard = key

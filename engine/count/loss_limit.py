@@ -27,9 +27,10 @@ from streamveil.engine.encode.text import NULL_USER
 from streamveil.engine.encode.time_formats import guesses
 from streamveil.engine.encode.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.engine.messages import Kind, Message
-from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, question_of
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, query_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import EXCEL, InputLost, Slots, format_time
+from streamveil.mechanisms.core.wording import opt
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000
@@ -98,7 +99,7 @@ class LossLimit:
     def check(self, data: bytes, stream: str) -> tuple[str, Message]:
         """Of a whole tally as bytes, the word how many messages there must be to release.
 
-        Raises InputLost where more was lost than may be, also where a question can read none of
+        Raises InputLost where more was lost than may be, also where a query can read none of
         its events, or there is nothing to release.
         """
         tally = EventTally.of_bytes(data)
@@ -106,12 +107,21 @@ class LossLimit:
         if problem:
             told = f" {self._mostly(tally.losses)}" if tally.losses else ""
             if not self._ranged:
-                told += " Nor does a range (--start and --end) say which slots there are."
+                told += f" Nor does a range ({opt.start} and {opt.end}) say which slots there are."
         elif tally.blind and self.max_rejected < 1:
             unread = tally.unread_by[tally.blind[0]]
             events = number_of(sum(some.events for some in unread.values()), "event")
-            problem = f"question {tally.blind[0]!r} asks about {events} and can read none of them"
+            problem = f"query {tally.blind[0]!r} asks about {events} and can read none of them"
             told = f" {self._mostly(unread)}"
+        elif query := tally.without_requirement(self.max_rejected):
+            lost, every = tally.no_requirement_by[query]
+            problem = (
+                f"{lost:,} of {every:,} events of query {query!r} are of users with no requirement "
+                f"in force, and of no query fewer than the share of {self.max_rejected:g} that may "
+                f"be ({opt.max_rejected})"
+            )
+            cause = self._unknown_cause(NO_REQUIREMENT, "", "")
+            told = f" Likely cause: {cause}. Mend that, or allow it by {opt.max_rejected}=1."
         if problem:
             raise InputLost(f"{problem}, so nothing is released.{told} {found(tally)}")
         return stream, Message(Kind.WHOLE, payload=b"%d" % tally.messages)
@@ -137,7 +147,7 @@ class LossLimit:
             return f"{all_read} rejected or late, no event was accepted"
         return (
             f"{lost:,} of {read:,} events were rejected or late, more than the share of "
-            f"{self.max_rejected:g} that may be (--max_rejected)"
+            f"{self.max_rejected:g} that may be ({opt.max_rejected})"
         )
 
     def _mostly(self, lost: Mapping[str, Lost]) -> str:
@@ -146,28 +156,28 @@ class LossLimit:
         sample = f"{some.place}: {_shown(some.detail)!r}"
         return (
             f"Most often: {why} ({some.events:,}), as in {sample}. Likely cause: "
-            f"{self.cause(why, some)}. Mend that, or allow it by --max_rejected=1."
+            f"{self.cause(why, some)}. Mend that, or allow it by {opt.max_rejected}=1."
         )
 
     def cause(self, why: str, some: Lost) -> str:
         """What may be behind a reason, in the words of the options."""
         match = _COLUMN_VALUE.fullmatch(some.detail)
         column, value = match.groups() if match else ("", some.detail)
-        why, question = question_of(why)
-        if question:
-            return _cause_of_question(why, question, column, value)
+        why, query = query_of(why)
+        if query:
+            return _cause_of_query(why, query, column, value)
         if why in (UNPARSABLE_TIME, OUTSIDE_RANGE):
             return self._time_cause(why, column, value)
         if why in (NULL_USER, NULL_VALUE, NULL_TIME):
-            more = "; --null=NAME gives null values a bin" if why == NULL_VALUE else ""
+            more = f"; {opt.null}=NAME gives null values a bin" if why == NULL_VALUE else ""
             return f"the column {column} is empty: perhaps another one was meant{more}"
         if why in (NO_REQUIREMENT, OUTSIDE_DOMAIN):
             return self._unknown_cause(why, column, value)
         if _OTHER_FIELDS.fullmatch(some.detail):
             return (
-                "--delimiter is not what separates the fields, stands in a text without quotes, or "
-                "several spaces separate them: make these one first (tr -s ' '); or the file is "
-                "not of the format that its name says"
+                f"{opt.delimiter} is not what separates the fields, stands in a text without "
+                f"quotes, or several spaces separate them: make these one first (tr -s ' '); or "
+                f"the file is not of the format that its name says"
             )
         if why == NOT_A_NUMBER and _COMMA.fullmatch(value):
             return _commas(column)
@@ -178,22 +188,30 @@ class LossLimit:
                 "such a key is no text or number: name another one, or first move what is inside "
                 "it to keys of their own"
             )
-        return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
+        if why == NOT_A_NUMBER:
+            return (
+                f"the column of the value is not the right one, or {opt.domain} should list texts"
+            )
+        if why == LATE:
+            return f"the events came after their slots were released ({opt.allowed_lateness})"
+        return _OTHER_CAUSES.get(why, f"see the dead letters ({opt.rejected})")
 
     def _time_cause(self, why: str, column: str, value: str) -> str:
         number = _NUMBER.fullmatch(value.strip())
         if number:
             unit = _UNITS_BY_DIGITS.get(len(number[1]))
             if unit is not None and unit != self.time_unit:
-                read_as = "" if self.time_unit is None else f", but --time_unit={self.time_unit}"
-                return f"the times look like --time_unit={unit}{read_as}"
+                read_as = (
+                    "" if self.time_unit is None else f", but {opt.time_unit}={self.time_unit}"
+                )
+                return f"the times look like {opt.time_unit}={unit}{read_as}"
         if why == UNPARSABLE_TIME:
             text = value.partition(A_NUMBER)[0]
-            forms = [f"--time_format={_quoted(form)}" for form in guesses(text)]
+            forms = [f"{opt.time_format}={_quoted(form)}" for form in guesses(text)]
             if self.time_format is not None:
                 given = ", ".join(self.time_format.split("\n"))
                 more = f"; this one looks like {_either(forms)}: give it too" if forms else ""
-                return f"the times are not all of --time_format={given}{more}"
+                return f"the times are not all of {opt.time_format}={given}{more}"
             if forms and _DAY_FIRST.fullmatch(value.strip()):
                 return (
                     f"the days or months of the dates come first: give {_either(forms)}, or write "
@@ -211,19 +229,21 @@ class LossLimit:
             ]
             return (
                 f"the range that was asked for, {ends[0]} to {ends[1]}, is not that of the events "
-                "(--start, --end, --time_unit, --time_zone)"
+                f"({opt.start}, {opt.end}, {opt.time_unit}, {opt.time_zone})"
             )
         return (
             f"the column {column} is not that of the times, or they are not ISO 8601: say by "
-            "--time_format how they are written"
+            f"{opt.time_format} how they are written"
         )
 
     def _unknown_cause(self, why: str, column: str, value: str) -> str:
         # Where requirements change, only the slot of such an event is known.
-        named = f"the column {column}" if column else "the column of the user (--user_column)"
+        named = f"the column {column}" if column else f"the column of the user ({opt.user_column})"
         if why == NO_REQUIREMENT:
-            return _unlisted(named, value, "--requirements")
-        return _unlisted(named, value, "--domain", "; --other=NAME gives all other values a bin")
+            return _unlisted(named, value, opt.requirements)
+        return _unlisted(
+            named, value, opt.domain, f"; {opt.other}=NAME gives all other values a bin"
+        )
 
 
 def _quoted(form: str) -> str:
@@ -237,20 +257,20 @@ def _either(forms: Sequence[str]) -> str:
     return f"{' or '.join(forms)}{chosen}"
 
 
-def _cause_of_question(why: str, question: str, column: str, value: str) -> str:
-    """What may be behind it that a question cannot read an event, in the words of its file."""
+def _cause_of_query(why: str, query: str, column: str, value: str) -> str:
+    """What may be behind it that a query cannot read an event, in the words of its file."""
     if why in (NOT_FINITE, NOT_A_NUMBER) and _COMMA.fullmatch(value):
         return _commas(column)
-    named, of_it = f"the column {column}", f"of question {question!r}"
+    named = f"the column {column}"
     if why == OUTSIDE_DOMAIN:
         more = "; other: NAME gives all other values a bin"
-        return _unlisted(named, value, f"the domain {of_it}", more)
+        return _unlisted(named, value, f"query {query!r}", more)
     if why == NOT_A_NUMBER:
-        return f"{named} is not the right one, or the domain {of_it} should list texts"
-    key = "column" if why in (NULL_NUMBER, NOT_FINITE) else "value"
-    fault = "holds what is no number, or no finite one" if why == NOT_FINITE else "is empty"
+        return f"{named} is not the right one, or the keys of query {query!r} should be texts"
+    key = "of" if why in (NULL_NUMBER, NOT_FINITE) else "by"
+    fault = "holds what is not a number, or no finite one" if why == NOT_FINITE else "is empty"
     more = ", or null: NAME gives null values a bin" if why == NULL_VALUE else ""
-    return f"{named} {fault}: perhaps another one was meant ({key} {of_it}){more}"
+    return f"{named} {fault}: perhaps another one was meant (query {query!r}, key {key!r}){more}"
 
 
 def _commas(column: str) -> str:
@@ -266,8 +286,6 @@ def _unlisted(named: str, value: str, public: str, more: str = "") -> str:
 _OTHER_CAUSES = {
     WRONG_TYPE: "the rows hold something else than text, numbers and times: convert these fields",
     "unparsable": "the file is not of the format that its name says, or was cut",
-    NOT_A_NUMBER: "the column of the value is not the right one, or --domain should list texts",
-    LATE: "the events came after their slots were released (--allowed_lateness)",
 }
 
 
@@ -292,7 +310,7 @@ _FOUND = re.compile(
     r"Found: (\d+) read, \d+ rejected(?: \((.*?)\))?, (\d+) late, (\d+) beyond the bound"
     r"(?:, (\d+) beyond the limit)?, (\d+) counted"
 )
-# A reason may name a question in brackets.
+# A reason may name a query in brackets.
 _REASON = re.compile(r"((?:[^()]|\([^()]*\))+?) (\d+)(?:, |$)")
 
 
@@ -320,10 +338,10 @@ def check_whole(words: Sequence[int], came: int) -> None:
     Raises InputLost, also where there is no word.
     """
     if list(words) != [came]:
-        should = words[0] if words else "nobody says how many"
+        should = words[0] if words else "an unknown number"
         raise InputLost(
-            f"{came} messages of counts came to be released, and {should} should: a step "
-            "before this failed or was lost, and the runner went on, so nothing is released. "
+            f"{came} messages of counts came to be released, and {should} were expected: an "
+            "earlier step failed or was lost and the runner continued, so nothing is released. "
             "See the first error in the runner's log, and run again"
         )
 

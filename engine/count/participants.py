@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.engine.count.bounding import runs
-from streamveil.engine.count.changes import Changes, Keys, stranger_keys
+from streamveil.engine.count.changes import NEVER, Changes, Keys, stranger_keys
 from streamveil.engine.count.event_codes import (
     MEMBERS,
     BlockCounts,
@@ -29,10 +30,14 @@ from streamveil.engine.messages import (
     several_from_bytes,
     several_to_bytes,
 )
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
+from streamveil.mechanisms.presence.calendars import Flags, Rules, keys_of, steps
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
 from streamveil.mechanisms.presence.counters import UNTOLD
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.queries.cuts import Cut
 
 Integers = npt.NDArray[np.int64]
 
@@ -54,6 +59,10 @@ class ParticipationLimits(ShardLogic):
     adjacency: str
     make_key: Callable[[], bytes]
     """Gives the key on a worker."""
+    requirements: Requirements | None = None
+    """Of each class, in the slots that are counted; those of the registry when None."""
+    cut: Cut | None = None
+    """How these slots cut those of the clock and of changes; None where they are the same."""
 
     def shard(self, key: ShardKey) -> LimitedShard:
         """A shard before its first slot."""
@@ -63,10 +72,24 @@ class ParticipationLimits(ShardLogic):
         """The same under other limits."""
         return replace(self, limits=tuple(limits))
 
+    @property
+    def all_limits(self) -> tuple[Limit, ...]:
+        """Of each class."""
+        return self.limits
+
+    def query(self, key: ShardKey) -> tuple[int, ParticipationLimits]:
+        """All shards are of the one count."""
+        return 0, self
+
+    def visits(self, key: ShardKey, message: Message) -> Visits:
+        """What a shard was sent of a block."""
+        return Visits.of(message)
+
     @cached_property
     def rules(self) -> Rules:
         """Of each class."""
-        return Rules.of(self.limits, self.registry.classes, self.adjacency)
+        requirements = self.requirements or self.registry.classes
+        return Rules.of(self.limits, requirements, self.adjacency)
 
     @cached_property
     def key(self) -> bytes:
@@ -136,51 +159,72 @@ class LimitedShard:
 
     def close_blocks(self, blocks: dict[int, Message], changes: Changes) -> Iterator[ShardOutput]:
         """Close all slots of a bounded input; of quiet blocks there is nothing to say."""
-        logic = self._logic
         for block in sorted(blocks):
             visits = Visits.of(blocks.pop(block))
-            if self._asking is not None:
-                last = (block + 1) * logic.layout.block - 1
-                if logic.last_slot is not None:
-                    last = min(last, logic.last_slot)
-                changes = self._ask_up_to(last, changes)
+            changes = self._ask_up_to((block + 1) * self._logic.layout.block - 1, changes)
             yield self._limited(visits)
             self._skip(self._counters.next_slot or 0)
+        yield from self._kept(changes)
+
+    def _kept(self, changes: Changes) -> Iterator[ShardOutput]:
+        """What a resumed run needs to know after the last slot of a bounded input."""
+        logic = self._logic
         if self._counters.next_slot is None and not len(changes.users):
             return
-        if self._asking is not None and logic.last_slot is not None:
-            changes = self._ask_up_to(logic.last_slot, changes)
+        changes = self._ask_up_to(NEVER, changes)
         if not logic.keeps:
             return
         if logic.last_slot is not None:
             self._skip(logic.last_slot + 1)
         elif self._counters.next_slot is None:
             self._skip(logic.first_slot or 0)
-        yield logic.kept(self._counters.next_slot or 0, self._key, self, changes)
+        yield self._state(self._counters.next_slot or 0, changes)
+
+    def _state(self, slot: int, changes: Changes) -> ShardOutput:
+        return self._logic.kept(slot, self._key, self, changes)
 
     @property
     def _prices(self) -> Prices:
         logic = self._logic
         classes = logic.registry.classes
-        first_slot = None if logic.resumed else logic.first_slot
-        length = int(logic.rules.lengths[0])
-        class_of = partial(logic.classes_of, self._kind)
-        return Prices(logic.key, length, classes.longest, classes.budgets, class_of, first_slot)
+        return Prices(
+            logic.key,
+            int(logic.rules.lengths[0]),
+            (logic.requirements or classes).longest,
+            classes.budgets,
+            partial(logic.classes_of, self._kind),
+            None if logic.resumed else logic.first_slot,
+            within=logic.cut is not None,
+        )
 
     def _ask(self, said: int | Integers, changes: Changes) -> None:
-        """Take changes as slots begin, of all or of each, which is from that one or earlier."""
+        """Take changes as slots of the clock begin, of all or of each, each from then or before."""
         assert self._asking is not None
         smaller = np.minimum(changes.requirements[:, 1], changes.requirements[:, 3])
-        self._asking.ask(said, changes.users, changes.slots, smaller)
+        cut, begun, within = self._logic.cut, np.asarray(said, np.int64), np.asarray(False)
+        if cut is not None:
+            begun = cut.numbers(begun)
+            within = cut.firsts(begun) != said
+            if not self._logic.resumed:  # nothing of a slot is before the stream
+                within &= said != self._range[0]
+        self._asking.ask(begun, changes.users, changes.slots, smaller, within)
+
+    @property
+    def _range(self) -> tuple[int | None, int | None]:
+        """First and last slot of the clock."""
+        return self._logic.first_slot, self._logic.last_slot
 
     def _ask_up_to(self, last: int, changes: Changes) -> Changes:
-        """Take changes in the order of slots, up to the last; returns the others.
+        """Take changes in the order of slots of the clock, up to the last; returns the others.
 
         At once those of all users that are the first of each, then the second, and so on.
         """
-        assert self._logic.first_slot is not None
-        due, later = changes.split(last)
-        said = np.maximum(due.slots, self._logic.first_slot)
+        first, end = self._range
+        if self._asking is None or (end is None and last == NEVER):
+            return changes
+        assert first is not None
+        due, later = changes.split(last if end is None else min(last, end))
+        said = np.maximum(due.slots, first)
         order = np.lexsort((said, due.users))
         due, said = due[order], said[order]
         other = np.append(True, steps(due.users))[: len(said)]
@@ -199,13 +243,7 @@ class LimitedShard:
             return self._output(count(self._kind, visits, layout, class_of))
         users, slots, sizes = self._logic.there(self._kind, visits)
         classes, layers = self._layers(users, slots, names_of(self._kind, visits))
-        no_requirement: dict[int, int] = {}
-        lost = np.flatnonzero(classes == NOTHING_ASKED)
-        if len(lost):
-            events = np.add.reduceat(visits.kept, np.cumsum(sizes) - sizes)[lost]
-            times, at = np.unique(slots[lost], return_inverse=True)
-            sums = np.bincount(at, weights=events).astype(np.int64)
-            no_requirement = dict(zip(times.tolist(), sums.tolist(), strict=True))
+        no_requirement = events_in(visits, classes == NOTHING_ASKED, slots, sizes)
         of_groups = np.repeat(layers, sizes), np.repeat(np.maximum(classes, 0), sizes)
         counts = count_layers(self._kind, visits, *of_groups, layout)
         beyond = visits.events - counts.events - sum(no_requirement.values())
@@ -252,3 +290,20 @@ class LimitedShard:
             data, asked = several_from_bytes(data)
             self._asking.resume(arrays_from_bytes(asked))
         self._counters.resume(arrays_from_bytes(data))
+
+
+def events_in(visits: Visits, some: Flags, slots: Integers, sizes: Integers) -> dict[int, int]:
+    """Events of some visits, by slot.
+
+    Args:
+        visits: of a block.
+        some: which of the visits of a user to a slot, shape (n,).
+        slots: of each.
+        sizes: in how many groups the events of each stand.
+    """
+    if not some.any():
+        return {}
+    events = np.add.reduceat(visits.kept, np.cumsum(sizes) - sizes)[some]
+    times, at = np.unique(slots[some], return_inverse=True)
+    sums = np.bincount(at, weights=events).astype(np.int64)
+    return dict(zip(times.tolist(), sums.tolist(), strict=True))

@@ -1,8 +1,8 @@
-"""Counting for many questions at once: what `transforms/counting` does, question by question.
+"""Counting for many queries at once: what `transforms/counting` does, query by query.
 
-A question's blocks are called by the base slot with which their last slot ends, and its shards are
-numbered after those of the questions before it. So all steps up to the release see one stream in
-base slots. What a shard tells of a slot of a question it tells of the base slot in which that ends.
+A query's blocks are called by the base slot with which their last slot ends, and its shards are
+numbered after those of the queries before it. So all steps up to the release see one stream in
+base slots. What a shard tells of a slot of a query it tells of the base slot in which that ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from streamveil.engine.count.event_codes import (
 )
 from streamveil.engine.encode.dead_letters import rejected_slots
 from streamveil.engine.encode.event_mapper import Events
-from streamveil.engine.encode.query_mapper import QuestionEvents, with_questions
+from streamveil.engine.encode.query_mapper import QueryEvents, with_queries
 from streamveil.engine.messages import (
     Kind,
     Message,
@@ -46,12 +46,13 @@ from streamveil.engine.messages import (
 )
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.portfolio.measures import Measure
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.presence.kept_share import Beyond
+from streamveil.mechanisms.queries.measures import Measure
+from streamveil.mechanisms.queries.queries import Query, QuerySet
 
 # Groups of events of a block: what is made of more does not stay in a core's cache.
 _AT_ONCE = 1 << 16
-# Base slots in a block: all of its events are gathered at once, of one question after another.
+# Base slots in a block: all of its events are gathered at once, of one query after another.
 _MOST_SLOTS_IN_A_BLOCK = 16
 # Half as many or a quarter, if codes then fit 32 bits: they take half as long.
 _FEWEST_SLOTS_IN_A_BLOCK = 4
@@ -60,30 +61,41 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PortfolioLayout(Layout):
-    """How the events of each question become numbers; blocks and bins are those of questions."""
+class QueryLayout(Layout):
+    """How the events of each query become numbers; blocks and bins are those of queries."""
 
-    portfolio: Portfolio
-    questions: tuple[Layout, ...]
-    """Of each question: its bins are `bin * steps + step`."""
+    query_set: QuerySet
+    queries: tuple[Layout, ...]
+    """Of each query: its bins are `bin * steps + step`."""
     measures: tuple[Measure, ...]
-    """What the events of each question add to."""
+    """What the events of each query add to."""
+    as_mapped: bool
+    """Whether events are in a tally where they are mapped, since they are counted more than once,
+    or by another run."""
 
     @classmethod
     def of(
-        cls, portfolio: Portfolio, registry: Registry, shards: int, timely: bool
-    ) -> PortfolioLayout:
-        """One layout for each question, with so many shards each."""
-        measures = tuple(question.measure for question in portfolio)
+        cls,
+        query_set: QuerySet,
+        registry: Registry,
+        shards: int,
+        timely: bool,
+        in_passes: bool = False,
+    ) -> QueryLayout:
+        """One layout for each query, with so many shards each.
+
+        Where a stream goes on from run to run, in passes, slots of several base slots may hold
+        events that an earlier run has read.
+        """
+        longer = any(query.cut.longest > 1 for query in query_set)
+        measures = tuple(query.measure for query in query_set)
         chosen = (
-            Layout.choose(
-                registry, question.domain.bins * measure.steps, shards, timely, measure.size
-            )
-            for question, measure in zip(portfolio, measures, strict=True)
+            Layout.choose(registry, query.domain.bins * measure.steps, shards, timely, measure.size)
+            for query, measure in zip(query_set, measures, strict=True)
         )
         layouts = tuple(
-            replace(layout, block=_slots_in_a_block(layout, question))
-            for question, layout in zip(portfolio, chosen, strict=True)
+            replace(layout, block=_slots_in_a_block(layout, query))
+            for query, layout in zip(query_set, chosen, strict=True)
         )
         users, classes = layouts[0].users, layouts[0].classes
         bins = sum(layout.bins for layout in layouts)
@@ -93,53 +105,61 @@ class PortfolioLayout(Layout):
             classes,
             bins,
             shards * len(layouts),
-            portfolio=portfolio,
-            questions=layouts,
+            query_set=query_set,
+            queries=layouts,
             measures=measures,
+            as_mapped=len(layouts) > 1 or (in_passes and longer),
         )
 
-    def question(self, key: ShardKey) -> tuple[int, Question]:
-        """Whose shard it is, with its number."""
-        number = key[1] // self.questions[0].shards
-        return number, self.portfolio.questions[number]
+    @property
+    def shards_of_all_users(self) -> tuple[int, int]:
+        """Of each query."""
+        return self.queries[0].shards, len(self.queries)
 
-    def base_slots(self, number: int) -> int:
-        """In a block of a question."""
-        return self.questions[number].block * self.portfolio.questions[number].slots
+    def query(self, key: ShardKey) -> tuple[int, Query]:
+        """Whose shard it is, with its number."""
+        number = key[1] // self.queries[0].shards
+        return number, self.query_set.queries[number]
 
     def called(self, number: int, block: int) -> int:
-        """The base slot that a block of a question is called by: it ends with that one."""
-        return (block + 1) * self.base_slots(number) - 1
+        """The base slot that a block of a query is called by: it ends with that one."""
+        cut = self.query_set.queries[number].cut
+        return cut.last((block + 1) * self.queries[number].block - 1)
+
+    def block_of(self, number: int, called: int) -> int:
+        """The block of a query that is called by a base slot."""
+        return self.query_set.queries[number].cut.of(called) // self.queries[number].block
 
     def bounding(self, number: int, bounding: Bounding) -> Bounding:
-        """Which contributions of a user to a question are kept, by the same secret."""
-        question = self.portfolio.questions[number]
+        """Which contributions of a user to a query are kept, by the same secret."""
+        query = self.query_set.queries[number]
         return replace(
             bounding,
-            most=question.max_contributions,
-            keep=question.keep,
-            once=question.statistic.once,
+            most=query.max_contributions,
+            keep=query.keep,
+            once=query.statistic.once,
         )
 
 
-def _slots_in_a_block(chosen: Layout, question: Question) -> int:
+def _slots_in_a_block(chosen: Layout, query: Query) -> int:
     """Fewer than chosen: blocks of long slots must not hold all events of an input."""
-    most = max(min(chosen.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
+    longest = query.cut.longest
+    most = max(min(chosen.block, _MOST_SLOTS_IN_A_BLOCK) // longest, 1)
     block = most
     while block > 1 and block * chosen.users * chosen.bins > 1 << 32:
         block //= 2
-    return block if block * question.slots >= _FEWEST_SLOTS_IN_A_BLOCK else most
+    return block if block * longest >= _FEWEST_SLOTS_IN_A_BLOCK else most
 
 
-def pack_questions(
-    events: Sequence[Events], layout: PortfolioLayout, bounding: Bounding
+def pack_queries(
+    events: Sequence[Events], layout: QueryLayout, bounding: Bounding
 ) -> Iterator[tuple[int, ShardKey, Packed, int]]:
-    """Turn the events of a batch, for each question, into arrays to shuffle: see :func:`pack`."""
-    for number, (some, own) in enumerate(zip(events, layout.questions, strict=True)):
+    """Turn the events of a batch, for each query, into arrays to shuffle: see :func:`pack`."""
+    for number, (some, own) in enumerate(zip(events, layout.queries, strict=True)):
         kept = layout.bounding(number, bounding)
-        name = layout.portfolio.questions[number].name
+        name = layout.query_set.queries[number].name
         for block, (kind, shard), packed, dropped in pack(some, own, kept):
-            metrics.count(f"{metrics.EVENTS_BOUNDED_AWAY}{metrics.OF_QUESTION}{name}", dropped)
+            metrics.count(f"{metrics.EVENTS_BOUNDED_AWAY}{metrics.OF_QUERY}{name}", dropped)
             shard += number * own.shards
             yield (
                 layout.called(number, block),
@@ -151,7 +171,7 @@ def pack_questions(
 
 @dataclass(frozen=True, eq=False)
 class PackedSmall(Packed):
-    """The same events in a third of the bytes: those of all questions are on their way at once.
+    """The same events in a third of the bytes: those of all queries are on their way at once.
 
     Members' codes travel as the first one and the steps from one to the next, first the lowest byte
     of each step, compressed.
@@ -202,25 +222,25 @@ class PartOver(Visits):
 
 
 @dataclass(frozen=True, eq=False)
-class PortfolioCounter(Counter):
-    """Bounds the codes of a block of a question, and emits what they add to its histograms."""
+class QueryCounter(Counter):
+    """Bounds the codes of a block of a query, and emits what they add to its histograms."""
 
-    layout: PortfolioLayout
+    layout: QueryLayout
     until: int | None = None
     """The last base slot of a run that another goes on from, which counts what is not over then."""
 
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Visits:
         """Bounded events of some of the block's users, and those that are kept for the next run."""
-        number, question = self.layout.question(key[:2])
-        layout, kind = self.layout.questions[number], key[0]
-        block = key[2] // self.layout.base_slots(number)
+        number, query = self.layout.query(key[:2])
+        layout, kind = self.layout.queries[number], key[0]
+        block = self.layout.block_of(number, key[2])
         parts = [PackedSmall.read(message.payload, kind, layout) for message in messages]
         if not parts:
             return Visits.none(kind, block, layout)
         bounding = self.layout.bounding(number, self.bounding)
         if self.until is None:
             return bound_block(kind, block, parts, layout, bounding)
-        over = (self.until + 1) // question.slots - block * layout.block
+        over = query.cut.of(self.until + 1) - block * layout.block
         if over >= layout.block:
             return bound_block(kind, block, parts, layout, bounding)
         ended, parts = carried_queries.split(kind, parts, over, layout)
@@ -229,63 +249,64 @@ class PortfolioCounter(Counter):
         return PartOver(**vars(found), kept_back=kept_back) if len(kept_back.codes) else found
 
     def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
-        """Tell the counters of the question what became of a block's events.
+        """Tell the counters of the query what became of a block's events.
 
-        Of several questions each event is in the tally where it is mapped: see :meth:`by_question`.
+        If not here, each event is in the tally where it is mapped: see :meth:`by_query`.
         """
-        of_question = f"{metrics.OF_QUESTION}{self.layout.question(key[:2])[1].name}"
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY + of_question, visits.dropped)
-        metrics.count(metrics.EVENTS_COUNTED + of_question, int(visits.kept.sum()))
-        return (
-            EventTally(messages=messages) if self._several else super().tally(key, visits, messages)
-        )
+        of_query = f"{metrics.OF_QUERY}{self.layout.query(key[:2])[1].name}"
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY + of_query, visits.dropped)
+        counted = 0 if self.by_user else int(visits.kept.sum())
+        metrics.count(metrics.EVENTS_COUNTED + of_query, counted)
+        if self.layout.as_mapped:
+            return EventTally(messages=messages)
+        return super().tally(key, visits, messages)
 
-    @property
-    def _several(self) -> bool:
-        return len(self.layout.questions) > 1
+    def by_query(self, tally: EventTally, events: Sequence[QueryEvents]) -> EventTally:
+        """The tally of mapped events, with what each query could read.
 
-    def by_question(self, tally: EventTally, events: Sequence[QuestionEvents]) -> EventTally:
-        """The tally of mapped events, with what each question could read.
-
-        An event that any of several questions takes is counted, once. What a question then drops,
+        An event that any query takes is counted, once. What a query then drops,
         by its own bound on contributions or because the event is late for it, is in counters of its
         own.
         """
-        found = with_questions(tally, self.layout.portfolio, events)
+        found = with_queries(tally, self.layout.query_set, events)
         metrics.count(metrics.EVENTS_UNASKED, tally.read - tally.all_lost - found.counted)
-        if self._several:
+        if self.layout.as_mapped:
             return found
         return replace(found, beyond_bound=tally.beyond_bound, counted=tally.counted)
 
     def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
-        """(stream, histograms) of each of the question's slots with events; of none, nothing.
+        """(stream, histograms) of each of the query's slots with events; of none, nothing.
 
         It is of the base slot with which the slot ends, or if no slot does, of that which was
         asked about. Of a slot that is not over when a run ends, which is followed by another, the
-        events are told as kept.
+        events are given as waiting.
         """
-        number, question = self.layout.question(key[:2])
+        number, query = self.layout.query(key[:2])
         kept = []
         if isinstance(visits, PartOver) and self.until is not None:
-            last = (self.until // question.slots + 1) * question.slots - 1
+            last = query.cut.end(self.until)
             events = visits.kept_back.to_bytes()
-            kept = [(self.stream, self.layout.message(Kind.KEPT, last, key[:2], events))]
+            to = key[:2] if self.by_user else self.stream  # shards pass it on
+            kept = [(to, self.layout.message(Kind.WAITING, last, key[:2], events))]
+        if self.by_user:
+            mine = self.layout.message(Kind.COUNTS, key[2], key[:2], visits.to_bytes())
+            return [*kept, (key[:2], mine)]
         if not len(visits.codes):
-            nothing = self.layout.message(Kind.COUNTS, key[2], key[:2], _NOTHING)
+            nothing = self.layout.message(Kind.COUNTS, key[2], key[:2], NOTHING)
             return kept or [(self.stream, nothing)]
         found = self.histograms(key[0], number, visits)
         filled = np.flatnonzero(found)
         slots, cells = np.divmod(filled, found[0].size)
         edges = np.flatnonzero(np.diff(slots, prepend=-1))
         ends = np.append(edges[1:], len(slots))
-        first = visits.block * self.layout.questions[number].block
+        first = visits.block * self.layout.queries[number].block
         values = found.reshape(-1)[filled]
         counts = [
             (
                 self.stream,
                 self.layout.message(
                     Kind.COUNTS,
-                    (first + slot + 1) * question.slots - 1,
+                    query.cut.last(first + slot),
                     key[:2],
                     arrays_to_bytes(narrow(cells[start:end]), narrow(values[start:end])),
                 ),
@@ -296,25 +317,20 @@ class PortfolioCounter(Counter):
 
     def histograms(self, kind: int, number: int, visits: Visits) -> Integers:
         """Of the slots of a block, by class: shape (slots, K, size of the measure)."""
-        layout, measure = self.layout.questions[number], self.layout.measures[number]
+        layout, measure = self.layout.queries[number], self.layout.measures[number]
         class_of = self.registry.classes_with_other
         table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
         for some in _pieces(kind, visits.codes, layout):
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
-            rows = slots * layout.classes
-            rows += class_of.take(users) if kind == MEMBERS else class_of[-1]
-            rows *= layout.bins
-            rows += fine
-            cells, events = _added_up(rows, visits.kept[some])
-            own = cells // measure.steps if measure.steps > 1 else cells
-            measure.add(own, cells - own * measure.steps, events, table)
+            classes = class_of.take(users) if kind == MEMBERS else class_of[-1]
+            add_groups(slots, classes, fine, visits.kept[some], layout, measure, table)
         return table.reshape(layout.block, layout.classes, measure.size)
 
     def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
-        """Dead letters for events of a question that came after its slot was closed."""
-        _, question = self.layout.question(key[:2])
-        metrics.count(f"{metrics.EVENTS_LATE}{metrics.OF_QUESTION}{question.name}", events)
-        which = f"the slot of question {question.name!r} that ends with base slot {{slot}}"
+        """Dead letters for events of a query that came after its slot was closed."""
+        _, query = self.layout.query(key[:2])
+        metrics.count(f"{metrics.EVENTS_LATE}{metrics.OF_QUERY}{query.name}", events)
+        which = f"the slot of query {query.name!r} that ends with base slot {{slot}}"
         detail = f"{which} was closed before these events came, or never opened"
         return rejected_slots(LATE, detail, {key[2]: events})
 
@@ -334,6 +350,35 @@ def _pieces(kind: int, codes: Codes, layout: Layout) -> Iterator[slice]:
             yield slice(begin, min(begin + _AT_ONCE, end))
 
 
+def add_groups(
+    slots: Integers,
+    classes: npt.NDArray[np.integer[Any]] | np.integer[Any],
+    fine: Integers,
+    events: Integers,
+    layout: Layout,
+    measure: Measure,
+    table: Integers,
+) -> None:
+    """Add groups of events to the histograms of a block.
+
+    Args:
+        slots: in the block, of each group, shape (n,).
+        classes: of each group, or of all.
+        fine: bin * steps + step of each group, shape (n,).
+        events: in each group, shape (n,).
+        layout: of the query.
+        measure: of the query.
+        table: shape (slots * classes, size of the measure); changed in place.
+    """
+    rows = slots * layout.classes
+    rows += classes
+    rows *= layout.bins
+    rows += fine
+    cells, events = _added_up(rows, events)
+    own = cells // measure.steps if measure.steps > 1 else cells
+    measure.add(own, cells - own * measure.steps, events, table)
+
+
 def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:
     """Cells with events, and how many: each once where there are fewer of them than groups."""
     first = int(cells.min())
@@ -346,18 +391,16 @@ def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:
     return filled + first, table[filled].astype(np.int64)
 
 
-_NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
 
 
-def going_on(
-    kept: Iterable[Message], layout: PortfolioLayout
-) -> Iterator[tuple[BlockKey, Message]]:
+def going_on(kept: Iterable[Message], layout: QueryLayout) -> Iterator[tuple[BlockKey, Message]]:
     """Events that an earlier run kept, as those of this one: shards and blocks may be others."""
     for message in kept:
         kind, part = divmod(message.shard, message.shards // 2)
-        number = part * len(layout.questions) // (message.shards // 2)
-        question, own = layout.portfolio.questions[number], layout.questions[number]
-        block, slot = divmod(message.slot // question.slots, own.block)
+        number = part * len(layout.queries) // (message.shards // 2)
+        query, own = layout.query_set.queries[number], layout.queries[number]
+        block, slot = divmod(query.cut.of(message.slot), own.block)
         events = PackedSmall.read(message.payload, kind, carried_queries.of_slot(own))
         called = layout.called(number, block)
         for shard, some in carried_queries.placed(kind, events, slot, own):
@@ -366,18 +409,29 @@ def going_on(
             yield (*key, called), layout.message(Kind.EVENTS, called, key, payload)
 
 
-def histograms_of(parts: Iterable[Message], layout: PortfolioLayout) -> dict[int, Integers]:
-    """Add up what shards told of a base slot: histograms by question, shape (K, size) each.
+class SlotCounts(NamedTuple):
+    """What came of a base slot, by the number of each query of which there is anything."""
 
-    Only of questions of which there is anything.
-    """
+    histograms: dict[int, Integers]
+    """By class, shape (K, size of the measure)."""
+    beyond: dict[int, Beyond]
+    """Of queries under a participation limit what does not count, in cells of the measure."""
+
+
+def slot_counts(parts: Iterable[Message], layout: QueryLayout) -> SlotCounts:
+    """Add up what shards told of a base slot."""
     found: dict[int, Integers] = {}
+    beyond: dict[int, list[Beyond]] = {}
     for part in parts:
-        cells, values = integers_from_bytes(part.payload)
+        cells, values, *above = integers_from_bytes(part.payload)
+        number, _ = layout.query(layout.key(part.shard))
+        size = layout.measures[number].size
         if len(cells):
-            number, _ = layout.question(layout.key(part.shard))
             if number not in found:
-                size = layout.measures[number].size
                 found[number] = np.zeros((layout.classes, size), np.int64)
             found[number].reshape(-1)[cells] += values  # the cells of one part are distinct
-    return found
+        if above and len(above[0]):
+            layers, own = np.divmod(above[0], layout.classes * size)
+            some = Beyond(layers + 1, *np.divmod(own, size), above[1])
+            beyond.setdefault(number, []).append(some)
+    return SlotCounts(found, {q: Beyond(*np.hstack(some)) for q, some in beyond.items()})

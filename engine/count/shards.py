@@ -29,7 +29,12 @@ from streamveil.engine.messages import (
     several_to_bytes,
 )
 from streamveil.engine.slot_clock import SlotClock
-from streamveil.mechanisms.core.event_tallies import EventTally, Lost
+from streamveil.mechanisms.core.event_tallies import (
+    OF_QUERY,
+    PERHAPS_ELSEWHERE,
+    EventTally,
+    Lost,
+)
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 
@@ -38,6 +43,7 @@ NOTHING: Mapping[int, int] = MappingProxyType({})
 Self = TypeVar("Self", bound="ShardLogic")
 
 _NO_REQUIREMENT = "slot {slot}: these events are of users with no requirement in force"
+_OR_TOO_LITTLE = ", or with less epsilon than any user in the table"
 
 
 class ShardOutput(NamedTuple):
@@ -50,30 +56,66 @@ class ShardOutput(NamedTuple):
     beyond_limit: int = 0
     """Events dropped by the participation limit."""
     no_requirement: Mapping[int, int] = NOTHING
-    """Events of users with no requirement in force, by slot."""
+    """Events of users with no requirement in force, by slot; of a query also of those who ask for
+    less than anybody in the table."""
     changed: bool = True
     """Whether the shard's state is another than before."""
+    of_query: str = ""
+    """Name of the query that the events are counted for, in a query set."""
+    as_mapped: bool = False
+    """Whether each event was counted where it was mapped: see `QueryLayout`."""
 
     def record(self) -> None:
         """Count the events for the operator."""
-        metrics.count(metrics.EVENTS_COUNTED, self.counted)
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, self.beyond_limit)
-        metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, sum(self.no_requirement.values()))
+        known = {
+            metrics.EVENTS_COUNTED: self.counted,
+            metrics.EVENTS_BEYOND_LIMIT: self.beyond_limit,
+        }
+        for name, events in known.items():
+            if self.of_query:
+                metrics.count(f"{name}{metrics.OF_QUERY}{self.of_query}", events)
+            if not self.as_mapped:
+                metrics.count(name, events)
+        nowhere = sum(self.no_requirement.values())
+        metrics.count(metrics.REJECTED_PREFIX + self._reason, nowhere)
+        if self.of_query and nowhere:
+            which = f"{metrics.OF_QUERY}{self.of_query}: {NO_REQUIREMENT}"
+            metrics.count(metrics.EVENTS_UNREAD + which, nowhere)
+
+    @property
+    def _reason(self) -> str:
+        """Why events of users with no requirement in force are lost."""
+        of_query = f"{OF_QUERY}{self.of_query}{PERHAPS_ELSEWHERE}"
+        return f"{NO_REQUIREMENT}{of_query if self.as_mapped else ''}"
+
+    @property
+    def _detail(self) -> str:
+        """What is wrong with them, of a slot."""
+        return _NO_REQUIREMENT + (_OR_TOO_LITTLE if self.of_query else "")
 
     @property
     def tally(self) -> EventTally:
         """What became of the events, and that this is one message."""
+        nowhere = sum(self.no_requirement.values())
+        if self.of_query:
+            # They may be of an earlier run, so they are no loss of what this one reads.
+            every = nowhere + self.counted + self.beyond_limit
+            by_query = {self.of_query: (nowhere, every)} if every else {}
+            counted, beyond = (0, 0) if self.as_mapped else (self.counted, self.beyond_limit)
+            return EventTally(
+                counted=counted, messages=1, beyond_limit=beyond, no_requirement_by=by_query
+            )
         lost = {}
         if self.no_requirement:
-            detail = _NO_REQUIREMENT.format(slot=min(self.no_requirement))
-            lost = {NO_REQUIREMENT: Lost(sum(self.no_requirement.values()), detail=detail)}
+            detail = self._detail.format(slot=min(self.no_requirement))
+            lost = {NO_REQUIREMENT: Lost(nowhere, detail=detail)}
         return EventTally(
             lost=lost, counted=self.counted, messages=1, beyond_limit=self.beyond_limit
         )
 
     def letters(self, at: int) -> Output:
         """Dead letters of events without a requirement, of an event time in microseconds."""
-        letters = rejected_slots(NO_REQUIREMENT, _NO_REQUIREMENT, self.no_requirement)
+        letters = rejected_slots(self._reason, self._detail, self.no_requirement)
         return Output(letters, REJECTED, at)
 
 
@@ -141,6 +183,12 @@ class ShardLogic(ABC):
         """The same under participation limits that were chosen from the input."""
         raise NotImplementedError(f"{self.LABEL} have no participation limit")
 
+    def count_late(self, key: ShardKey, changes: Changes, slot: int) -> None:
+        """Count changes from before a slot for the operator: of several queries those of one."""
+        shards, _ = self.layout.shards_of_all_users
+        if key[1] < shards:
+            metrics.count(metrics.CHANGES_LATE, int((changes.slots < slot).sum()))
+
     def kept(self, slot: int, key: ShardKey, shard: Shard, changes: Changes) -> ShardOutput:
         """What a resumed run needs to know: the state, and changes from slots to come."""
         payload = shard.to_bytes()
@@ -168,6 +216,8 @@ class _Gathered:
     changes: list[Changes] = field(default_factory=list)
     limits: tuple[Limit, ...] | None = None
     """Those that were chosen."""
+    waiting: list[Message] = field(default_factory=list)
+    """Events of slots that are not over when the run ends, for the stream to keep."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> _Gathered:
@@ -181,6 +231,8 @@ class _Gathered:
                 found.changes.append(Changes.from_bytes(message.payload))
             elif message.kind is Kind.KEPT:
                 found.kept.append(message.payload)
+            elif message.kind is Kind.WAITING:
+                found.waiting.append(message)
             else:
                 found.blocks[message.slot] = message
         return found
@@ -195,15 +247,17 @@ def close_at_end(logic: ShardLogic, key: ShardKey, messages: Iterable[Message]) 
         logic: what the shard does.
         key: of the shard.
         messages: all that came of it, in any order: visits, changes, what it kept, limits that were
-            chosen.
+            chosen, events that the stream is to keep.
     """
     came = _Gathered.of(messages)
     if came.limits is not None:
         logic = logic.under(came.limits)
     shard = logic.shard(key)
-    tally = EventTally(messages=-came.messages)
+    tally = EventTally(messages=len(came.waiting) - came.messages)
+    for message in came.waiting:
+        yield Output((logic.stream, message))
     # Nobody else holds the changes: those that are applied are let go.
-    for output in shard.close_blocks(came.blocks, _resumed(logic, key[0], shard, came)):
+    for output in shard.close_blocks(came.blocks, _resumed(logic, key, shard, came)):
         output.record()
         tally = EventTally.total((tally, output.tally))
         yield Output((logic.stream, output.message))
@@ -212,8 +266,9 @@ def close_at_end(logic: ShardLogic, key: ShardKey, messages: Iterable[Message]) 
     yield Output(tally.to_bytes(), TALLIES)
 
 
-def _resumed(logic: ShardLogic, kind: int, shard: Shard, came: _Gathered) -> Changes:
+def _resumed(logic: ShardLogic, key: ShardKey, shard: Shard, came: _Gathered) -> Changes:
     """All changes of a shard, which resumes from what it kept."""
+    kind = key[0]
     changes = [Changes.none(kind), *came.changes]
     came.changes.clear()
     for payload in came.kept:
@@ -222,5 +277,5 @@ def _resumed(logic: ShardLogic, kind: int, shard: Shard, came: _Gathered) -> Cha
         changes.append(waiting)
     joined = Changes.joined(changes)
     if logic.resumed and logic.first_slot is not None:
-        metrics.count(metrics.CHANGES_LATE, int((joined.slots < logic.first_slot).sum()))
+        logic.count_late(key, joined, logic.first_slot)
     return joined

@@ -63,7 +63,7 @@ class Beyond:
     accepted: int = 0
     """Events that would count if there were no bound."""
     dropped: int = 0
-    """Those of them that are beyond the bound of the transform."""
+    """Those of them that are dropped by the bound of the transform."""
     squares: dict[int, float] = field(default_factory=dict)
     """By bound, a power of two or the transform's: the sum over slots and bins of the square of
     the events that it can be expected to leave out. A bound that leaves nothing out may lack."""

@@ -29,7 +29,12 @@ from streamveil.engine.encode.text import (
 )
 from streamveil.engine.encode.time_formats import form_text
 from streamveil.engine.encode.times import Reasons, check_reading, is_number, to_micros
-from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
+from streamveil.mechanisms.core.arguments import (
+    column_name,
+    column_names,
+    refuse,
+    user_column,
+)
 from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -42,6 +47,7 @@ from streamveil.mechanisms.core.domains import (
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -61,9 +67,15 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns(Identified):
-    """Which columns of a batch, or fields of a row, hold what, and how times are read.
+    """The names of the columns that events have, and how event times are parsed.
 
-    Raises ConfigurationError for what is no name, and for an unknown time zone or unit.
+    Raises:
+        ConfigurationError: if a column name is empty, or if the time zone or the time unit is
+            unknown.
+
+    Example:
+        >>> Columns(user="user", value="place", time="time").names
+        ('user', 'place', 'time')
     """
 
     IDENTITY = Form(
@@ -73,30 +85,32 @@ class Columns(Identified):
     )
 
     user: str
+    """Column of the user id."""
     value: tuple[str, ...]
-    """One column, also as its name alone, or longitude and latitude for a grid."""
+    """Column to count by, or the columns of longitude and latitude for a grid."""
     time: str
+    """Column of the event time."""
     time_zone: str = "UTC"
-    """IANA zone of times without an offset."""
+    """IANA time zone of times without an offset."""
     time_unit: str | None = None
-    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`, or `excel` for serial dates."""
+    """Unit of times that are numbers: `s`, `ms`, `us` or `ns`, or `excel` for serial dates."""
     time_format: str | None = None
-    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`, or a
-    list of them, which may have `iso`; kept as a text with one in each line."""
+    """Format of times that are not in ISO 8601, as strptime codes such as `%d.%m.%Y %H:%M`, or a
+    list of formats, which may include `iso`. It is stored as text with one format per line."""
     computed: str | None = None
-    """How the columns are computed of a record before it gets here, so that a state which goes on
-    with other users under the same name is refused; None where they are those of the source."""
+    """How the columns are computed from each record, if they are not in the source. A resumed run
+    must compute them in the same way."""
 
     def __post_init__(self) -> None:
         """Check the names, and how times are read."""
-        for name, read in (("user", column_name), ("value", column_names), ("time", column_name)):
+        for name, read in (("user", user_column), ("value", column_names), ("time", column_name)):
             object.__setattr__(self, name, read(getattr(self, name), name))
         object.__setattr__(self, "time_format", form_text(self.time_format))
         check_reading(self.time_zone, self.time_unit, self.time_format)
 
     @classmethod
     def of(cls, value: Any) -> Columns:
-        """Columns as they are, or of a mapping of the fields. Raises ConfigurationError."""
+        """Convert a mapping to `Columns`, and return `Columns` as is. Raises ConfigurationError."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or not {"user", "value", "time"} <= set(value):
@@ -109,7 +123,7 @@ class Columns(Identified):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All columns that are read, each once."""
+        """The names of all columns to read, each once."""
         return tuple(dict.fromkeys((self.user, *self.value, self.time)))
 
 
@@ -368,7 +382,7 @@ class EventMapper:
             names = (columns.time,)
             time = record[columns.time]
             if columns.time_unit is None and isinstance(time, str) and is_number(time):
-                return f"{columns.time} is {time}{A_NUMBER}say its unit (--time_unit)"
+                return f"{columns.time} is {time}{A_NUMBER}say its unit ({opt.time_unit})"
         return ", ".join(
             f"{name} is {'null' if record[name] is None else record[name]}" for name in names
         )

@@ -1,4 +1,4 @@
-"""Events as integers for all questions: what they have in common is read once."""
+"""Events as integers for all queries: what they have in common is read once."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from streamveil.engine.encode.numbers import NOT_FINITE, NULL_NUMBER, as_numbers
 from streamveil.engine.encode.text import NULL_USER, TextIndex, as_text, find_users, user_texts
 from streamveil.mechanisms.core.event_tallies import (
     ELSEWHERE,
-    OF_QUESTION,
+    OF_QUERY,
     EventTally,
     Lost,
-    question_of,
+    query_of,
 )
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.portfolio.conditions import Condition
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.queries.conditions import Condition
+from streamveil.mechanisms.queries.queries import Query, QuerySet
 
 _ROWS = 1 << 18  # mapped at once
 
@@ -56,20 +56,20 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class QuestionEvents(Events):
-    """Events of a batch that a question asks about and can read."""
+class QueryEvents(Events):
+    """Events of a batch that a query asks about and can read."""
 
     unread: Mapping[str, Lost]
-    """What it asks about and cannot read, by reason, which names the question."""
+    """What it asks about and cannot read, by reason, which names the query."""
     first: int
-    """How many of the events no question before this one takes."""
+    """How many of the events no query before this one takes."""
 
 
 @dataclass(frozen=True)
-class QuestionsMapper:
-    """Maps batches of events for a portfolio; users and domains are indexed once per worker."""
+class QueriesMapper:
+    """Maps batches of events for a query set; users and domains are indexed once per worker."""
 
-    portfolio: Portfolio
+    query_set: QuerySet
     columns: Columns
     registry: Registry
     stranger_key: bytes
@@ -78,19 +78,21 @@ class QuestionsMapper:
     """Events before this base slot are rejected."""
     last_slot: int | None = None
     """Events after this base slot are rejected."""
+    dynamic: bool = False
+    """Whether users outside the registry may have joined, so that none is rejected here."""
     counts: bool = True
-    """Whether counters are told what each question cannot read: not where events go by twice."""
+    """Whether counters are told what each query cannot read: not where events go by twice."""
 
     _users: TextIndex = field(init=False, repr=False, compare=False)
     _bins: Mapping[str, DomainMap] = field(init=False, repr=False, compare=False)
-    """Of each question with a domain, by name; one for all that ask about the same bins."""
+    """Of each query with a domain, by name; one for all that ask about the same bins."""
 
     def __post_init__(self) -> None:
         """Index users, and each domain once."""
         object.__setattr__(self, "_users", TextIndex(self.registry.users))
         made: dict[Any, DomainMap] = {}
         bins = {}
-        for one in self.portfolio:
+        for one in self.query_set:
             if one.value:
                 place = one.domain.identity(), one.value
                 if place not in made:
@@ -101,24 +103,24 @@ class QuestionsMapper:
     @property
     def slots(self) -> Any:
         """Base slots."""
-        return self.portfolio.base
+        return self.query_set.base
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
         user_texts(column_of(batch, self.columns.user), self.columns.user)
         slots_of(batch, self.columns, self.slots)
         read = _Read(batch, self._bins)
-        for question in self.portfolio:
-            read.check(question)
+        for query in self.query_set:
+            read.check(query)
 
     def map(
         self, batch: pa.RecordBatch, latest: int | None = None
-    ) -> tuple[list[QuestionEvents], pa.RecordBatch]:
-        """Split a batch into the events of each question and rejected rows (`io.REJECTED_SCHEMA`).
+    ) -> tuple[list[QueryEvents], pa.RecordBatch]:
+        """Split a batch into the events of each query and rejected rows (`io.REJECTED_SCHEMA`).
 
-        Slots of events are those of their question, and bins are `bin * steps + step`. An event
-        that meets the conditions of a question which cannot read it is rejected once, with the name
-        of the first such question; others count it all the same, and the reason says so where one
+        Slots of events are those of their query, and bins are `bin * steps + step`. An event
+        that meets the conditions of a query which cannot read it is rejected once, with the name
+        of the first such query; others count it all the same, and the reason says so where one
         does.
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
@@ -128,13 +130,13 @@ class QuestionsMapper:
 
     def _map(
         self, batch: pa.RecordBatch, latest: int | None
-    ) -> tuple[list[QuestionEvents], pa.RecordBatch]:
+    ) -> tuple[list[QueryEvents], pa.RecordBatch]:
         columns = self.columns
         slots, bad_times = slots_of(batch, columns, self.slots)
         users = user_texts(column_of(batch, columns.user), columns.user)
         members, strangers, nameless = find_users(users, self._users, self.stranger_key)
         bad = [(nameless, NULL_USER)]
-        if self.registry.default_class is None:
+        if self.registry.default_class is None and not self.dynamic:
             bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
         if latest is not None:
             bad.append((np.flatnonzero(slots > latest), AHEAD))
@@ -152,16 +154,16 @@ class QuestionsMapper:
         told = []
         counted, unread_by = np.zeros(len(slots), np.bool_), dict[int, str]()
         foreign = np.cumsum(members < 0) - 1 if len(strangers) else None
-        for question in self.portfolio:
-            asked = good & read.meets(question)
-            bins, unread = read.cells(question)
+        for query in self.query_set:
+            asked = good & read.meets(query)
+            bins, unread = read.cells(query)
             losses = dict[str, Lost]()
             for rows, reason in unread:
-                named = f"{reason}{OF_QUESTION}{question.name})"
+                named = f"{reason}{OF_QUERY}{query.name})"
                 lost = rows[asked[rows]]
                 asked[lost] = False
                 if self.counts:
-                    which = f"{metrics.OF_QUESTION}{question.name}: {reason}"
+                    which = f"{metrics.OF_QUERY}{query.name}: {reason}"
                     metrics.count(metrics.EVENTS_UNREAD + which, len(lost))
                 for row in lost.tolist():
                     unread_by.setdefault(row, named)
@@ -178,8 +180,8 @@ class QuestionsMapper:
                     names = strangers[foreign[asked & (members < 0)]]
             own = slots[some]
             told.append(
-                QuestionEvents(
-                    own if question.slots == 1 else own // question.slots,
+                QueryEvents(
+                    own if query.slots == 1 else query.cut.numbers(own),
                     bins[some],
                     members[some],
                     names,
@@ -192,7 +194,7 @@ class QuestionsMapper:
         return told, rejected_rows(batch, faults, self._detail)
 
     def located(self, batch: pa.RecordBatch) -> list[Located]:
-        """All events of each question that have a time in the range and can be read.
+        """All events of each query that have a time in the range and can be read.
 
         Raises ConfigurationError as :meth:`map`.
         """
@@ -206,16 +208,16 @@ class QuestionsMapper:
             good &= slots <= self.last_slot
         read = _Read(batch, self._bins)
         found = []
-        for question in self.portfolio:
-            asked = good & read.meets(question)
-            fine, unread = read.cells(question)
+        for query in self.query_set:
+            asked = good & read.meets(query)
+            fine, unread = read.cells(query)
             for rows, _ in unread:
                 asked[rows] = False
-            column = question.statistic.column
+            column = query.statistic.column
             found.append(
                 Located(
-                    slots[asked] // question.slots,
-                    fine[asked] // len(question.statistic.weights),
+                    query.cut.numbers(slots[asked]),
+                    fine[asked] // len(query.statistic.weights),
                     users.filter(pa.array(asked)),
                     None if column is None else read.numbers(column)[asked],
                 )
@@ -224,9 +226,9 @@ class QuestionsMapper:
 
     def _detail(self, reason: str, record: dict[str, Any]) -> str:
         """What the columns say that a reason is about."""
-        why, question = question_of(reason)
-        if question:
-            (asked,) = (one for one in self.portfolio if one.name == question)
+        why, query = query_of(reason)
+        if query:
+            (asked,) = (one for one in self.query_set if one.name == query)
             number = asked.statistic.column
             names = (number,) if number and why in _OF_NUMBERS else asked.value
         elif why in (NULL_USER, NO_REQUIREMENT):
@@ -238,11 +240,11 @@ class QuestionsMapper:
         )
 
 
-def with_questions(
-    tally: EventTally, portfolio: Portfolio, events: Sequence[QuestionEvents]
+def with_queries(
+    tally: EventTally, query_set: QuerySet, events: Sequence[QueryEvents]
 ) -> EventTally:
-    """The tally of mapped events, with what each question could read; all that any takes count."""
-    told = {one.name: some for one, some in zip(portfolio, events, strict=True)}
+    """The tally of mapped events, with what each query could read; all that any takes count."""
+    told = {one.name: some for one, some in zip(query_set, events, strict=True)}
     return replace(
         tally,
         beyond_bound=0,
@@ -253,10 +255,10 @@ def with_questions(
 
 
 class Located(NamedTuple):
-    """Events that a question is about, whoever they are of: arrays of shape (n,)."""
+    """Events that a query is about, whoever they are of: arrays of shape (n,)."""
 
     slots: Integers
-    """In slots of the question."""
+    """In slots of the query."""
     bins: Integers
     users: pa.Array
     """As text; null for an event of nobody."""
@@ -265,7 +267,7 @@ class Located(NamedTuple):
 
 
 class _Read:
-    """The columns of a batch that questions ask for, each read once."""
+    """The columns of a batch that queries ask for, each read once."""
 
     def __init__(self, batch: pa.RecordBatch, domains: Mapping[str, DomainMap]) -> None:
         self._batch = batch
@@ -278,10 +280,10 @@ class _Read:
             self._known[key] = make()
         return self._known[key]
 
-    def meets(self, question: Question) -> Flags | bool:
-        """Which events a question is about, shape (n,)."""
+    def meets(self, query: Query) -> Flags | bool:
+        """Which events a query is about, shape (n,)."""
         found: Flags | bool = True
-        for condition in question.where:
+        for condition in query.where:
             found = found & self._once(condition, partial(self._holds, condition))
         return found
 
@@ -312,26 +314,26 @@ class _Read:
             )
         return numbers
 
-    def check(self, question: Question) -> None:
+    def check(self, query: Query) -> None:
         """Raise ConfigurationError for columns of a type that cannot be read."""
-        self.meets(question)
-        self._bins(question)
-        if question.statistic.column is not None:
-            self.numbers(question.statistic.column)
+        self.meets(query)
+        self._bins(query)
+        if query.statistic.column is not None:
+            self.numbers(query.statistic.column)
 
-    def cells(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
-        """Fine bin of every event for a question, shape (n,), and rows that have none, with why."""
-        bins, bad = self._bins(question)
-        column = question.statistic.column
+    def cells(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
+        """Fine bin of every event for a query, shape (n,), and rows that have none, with why."""
+        bins, bad = self._bins(query)
+        column = query.statistic.column
         if column is None:
             return bins, bad
-        steps, lost = self._once(question.statistic, lambda: self._steps(question))
-        return bins * len(question.statistic.weights) + steps, [*bad, *lost]
+        steps, lost = self._once(query.statistic, lambda: self._steps(query))
+        return bins * len(query.statistic.weights) + steps, [*bad, *lost]
 
-    def _bins(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
-        if not question.value:
+    def _bins(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
+        if not query.value:
             return self._once("no bins", lambda: np.zeros(self._batch.num_rows, np.int64)), []
-        domain = self._domains[question.name]
+        domain = self._domains[query.name]
         return self._once(domain, lambda: self._mapped(domain))
 
     def _mapped(self, domain: DomainMap) -> tuple[Integers, list[tuple[Integers, str]]]:
@@ -340,21 +342,21 @@ class _Read:
             return bins, []
         return bins, [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]
 
-    def _steps(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
-        name = question.statistic.column
+    def _steps(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
+        name = query.statistic.column
         assert name is not None
         numbers = self.numbers(name)
         finite = np.isfinite(numbers)
         if finite.all():
-            return question.statistic.steps(numbers), []
+            return query.statistic.steps(numbers), []
         null = nulls_of(column_of(self._batch, name))
-        steps = question.statistic.steps(np.where(finite, numbers, 0.0))
+        steps = query.statistic.steps(np.where(finite, numbers, 0.0))
         lost = [(null, NULL_NUMBER), (~finite & ~null, NOT_FINITE)]
         return steps, [(np.flatnonzero(rows), why) for rows, why in lost]
 
 
 def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces: what questions make of all its rows at once would cost memory.
+    """A batch in pieces: what queries make of all its rows at once would cost memory.
 
     What it says of others, which were lost on the way to it, the first one says.
     """
@@ -363,11 +365,11 @@ def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield with_tally(batch.slice(begin, _ROWS), EventTally())
 
 
-def columns_read(question: Question) -> tuple[str, ...]:
-    """Names of the columns that a question reads, beside user and time."""
-    number = question.statistic.column
-    where = (condition.column for condition in question.where)
-    return (*question.value, *(() if number is None else (number,)), *where)
+def columns_read(query: Query) -> tuple[str, ...]:
+    """Names of the columns that a query reads, beside user and time."""
+    number = query.statistic.column
+    where = (condition.column for condition in query.where)
+    return (*query.value, *(() if number is None else (number,)), *where)
 
 
 def _among(text: pa.Array, values: Iterable[str]) -> pa.Array:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september"),
@@ -63,7 +64,7 @@ def form_text(value: Any) -> str | None:
     if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
         return "\n".join(value)
     raise ConfigurationError(
-        f"time format {value!r} (--time_format): give codes of strptime, or a list of them"
+        f"time format {value!r} ({opt.time_format}): give codes of strptime, or a list of them"
     )
 
 
@@ -93,10 +94,10 @@ def pattern_of(form: str) -> str:
         if code not in _CODES:
             known = " ".join(f"%{name}" for name in (*_CODES, "e", "Z", "F", "R", "T", "%"))
             raise ConfigurationError(
-                f"time format {form!r} (--time_format) has {token!r}: the codes are {known}"
+                f"time format {form!r} ({opt.time_format}) has {token!r}: the codes are {known}"
             )
         if code in codes:
-            raise ConfigurationError(f"time format {form!r} (--time_format) has {token} twice")
+            raise ConfigurationError(f"time format {form!r} ({opt.time_format}) has {token} twice")
         codes.add(code)
         field = f"(?P<{code}>{_CODES[code]})"
         if code == "f" and parts and parts[-1] in (re.escape("."), ","):
@@ -105,14 +106,14 @@ def pattern_of(form: str) -> str:
     date, clock = codes - set("HIpMSfzaA"), codes & set("HIp")
     if date not in (*_DATES, {"y", "B", "d"}) or clock not in _CLOCKS:
         raise ConfigurationError(
-            f"time format {form!r} (--time_format) tells no time: write a year (%Y), a month (%m, "
-            "%b or %B) and a day (%d), each once, such as %d.%m.%Y %H:%M; with %I also %p"
+            f"time format {form!r} ({opt.time_format}) tells no time: write a year (%Y), a month "
+            f"(%m, %b or %B) and a day (%d), each once, such as %d.%m.%Y %H:%M; with %I also %p"
         )
     needs = {"M": {"H", "I"}, "S": {"M"}, "f": {"S"}, "z": {"H", "I"}}
     for code, others in needs.items():
         if code in codes and not codes & others:
             raise ConfigurationError(
-                f"time format {form!r} (--time_format) has %{code} without %{min(others)}"
+                f"time format {form!r} ({opt.time_format}) has %{code} without %{min(others)}"
             )
     return f"(?i)^{''.join(parts)}$"
 

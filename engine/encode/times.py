@@ -21,6 +21,7 @@ from streamveil.mechanisms.core.records import (
     check_zone,
     parse_time,
 )
+from streamveil.mechanisms.core.wording import opt
 
 _SHIFT = {"s": 6, "ms": 3, "us": 0, "ns": -3}  # a unit is 10**shift microseconds
 
@@ -65,7 +66,7 @@ def check_reading(zone: str, unit: str | None, form: str | None = None) -> None:
     """Refuse an unknown time zone, unit or form of text. Raises ConfigurationError."""
     if unit not in (None, *UNITS):
         raise ConfigurationError(
-            f"time unit {unit!r} (--time_unit) is unknown: choose {', '.join(UNITS)}"
+            f"time unit {unit!r} ({opt.time_unit}) is unknown: choose {', '.join(UNITS)}"
         )
     check_zone(zone)
     if form is not None:
@@ -123,8 +124,8 @@ def to_micros(
             return _from_serials(column, zone)
         return _from_numbers(column, unit, name)
     raise ConfigurationError(
-        f"column {name!r} holds {kind}, which is no time: give timestamps, dates, ISO 8601 text, "
-        "or numbers with --time_unit"
+        f"column {name!r} holds {kind}, which is not a time: give timestamps, dates, ISO 8601 "
+        f"text, or numbers with {opt.time_unit}"
     )
 
 
@@ -205,8 +206,8 @@ def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros
     if unit is None:
         raise ConfigurationError(
             f"column {name!r} holds {column.type}, which could count seconds or nanoseconds: "
-            "say --time_unit=s, ms, us or ns, or excel for serial dates, or for dates such as "
-            "20240531 --time_format=%Y%m%d, or give timestamps"
+            f"say {opt.time_unit}=s, ms, us or ns, or excel for serial dates, or for dates such as "
+            f"20240531 {opt.time_format}=%Y%m%d, or give timestamps"
         )
     scale = {**MICROSECONDS, "us": 1, "ns": 1e-3}[unit]
     values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan)

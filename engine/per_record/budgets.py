@@ -65,15 +65,18 @@ def budget_of(value: Any) -> Budget:
 
 @dataclass(frozen=True)
 class ValueBudget(Identified):
-    """The budget is a function of a number.
+    """A per-record budget that is a public function of a number in the record.
 
-    Raises ConfigurationError for a function whose budgets are not within its own bounds.
+    Raises:
+        ConfigurationError: if the function returns a budget outside its own bounds.
     """
 
     IDENTITY = Form("budget of a value", ("column", "function"))
 
     column: str
+    """Column of the number."""
     function: BudgetFunction
+    """The function, such as `Inverse` of `streamveil.mechanisms.per_record`."""
 
     def __post_init__(self) -> None:
         """Try the function on values up to the largest."""
@@ -82,28 +85,39 @@ class ValueBudget(Identified):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at."""
+        """The columns on which the budget depends."""
         return (self.column,)
 
     @property
     def bounds(self) -> Bounds:
-        """Those of the function."""
+        """The smallest and the largest budget that the function can return."""
         return self.function.bounds
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The name and the parameters of the function, as the card shows them."""
+        own = {name: one for name, one in vars(self.function).items() if name != "bounds"}
+        figures = {name: one for name, one in own.items() if isinstance(one, (int, float))}
+        return {"function": type(self.function).__name__.lower(), **figures}
+
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """Budgets of the rows of a batch."""
+        """The budget of each row of a batch."""
         return self.function(numbers_of(batch, self.column))
 
 
 @dataclass(frozen=True)
 class CategoryBudget(Identified):
-    """The budget is looked up in a table of categories. A null has none."""
+    """A per-record budget that is looked up in a public table of categories.
+
+    If the category column is null in a record, the record has no budget and is dropped.
+    """
 
     IDENTITY = Form("budget of a category", ("column", "lookup"))
 
     column: str
+    """Column of the category."""
     lookup: Lookup
-    """A mapping category -> epsilon is taken as well."""
+    """The table of budgets. You may give a mapping category -> epsilon."""
 
     def __post_init__(self) -> None:
         """Check the names, and the figures of a mapping."""
@@ -115,16 +129,21 @@ class CategoryBudget(Identified):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at."""
+        """The columns on which the budget depends."""
         return (self.column,)
 
     @property
     def bounds(self) -> Bounds:
-        """The smallest and the largest budget of the table."""
+        """The smallest and the largest budget in the table."""
         return self.lookup.bounds
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The whole table, as the card shows it."""
+        return {"function": "table", "table": dict(self.lookup.table)}
+
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """Budgets of the rows of a batch."""
+        """The budget of each row of a batch."""
         budgets = self.lookup(positions_of(batch, self.column, tuple(self.lookup.table)))
         budgets[nulls_of(batch, self.column)] = np.nan
         return budgets
@@ -132,16 +151,18 @@ class CategoryBudget(Identified):
 
 @dataclass(frozen=True)
 class ColumnsBudget(Identified):
-    """The budget is any vectorised function of some columns.
+    """A per-record budget that is any public, vectorised function of some columns.
 
-    The function gets an Arrow array of each column, in their order and never a dictionary, and
-    gives as many budgets: an Arrow or numpy array of numbers. It must look at every row by itself,
-    give the same for the same row, and write, log, warn and count nothing, for it sees what is
-    secret. Where it raises, the rows are tried in smaller pieces, down to single ones; a row on
-    which it raises, or for which it gives a null, counts nowhere.
+    The function receives an Arrow array for each column, in the order of `columns`. The arrays are
+    never dictionary-encoded. It returns an Arrow or numpy array with a budget for each row. The
+    budget of a row must depend only on the values in that row, and equal rows must always get the
+    same budget. The function sees secret data, so it must not log or count anything. If the
+    function raises an error for a row, or returns null for it, the row is dropped.
 
-    Raises ConfigurationError if on the rows of `grid` the function raises, gives another number of
-    budgets, any that is not finite or not within the bounds, or others for the rows one by one.
+    Raises:
+        ConfigurationError: if the function fails on the rows of `grid`, returns the wrong number of
+            budgets or a budget outside the bounds, or returns a different budget for a row when it
+            is called for this row alone.
     """
 
     IDENTITY = Form(
@@ -149,13 +170,16 @@ class ColumnsBudget(Identified):
     )
 
     columns: tuple[str, ...]
+    """Names of the columns."""
     function: Callable[..., Any]
+    """The function of the columns."""
     epsilon_min: float
-    """Stated: a record with a budget below this counts nowhere."""
+    """The smallest budget of a record, which is public. A record with a smaller budget is
+    dropped."""
     epsilon_max: float
-    """Stated: a budget above this is taken as this."""
+    """The largest budget of a record, which is public. Larger budgets are clamped to it."""
     grid: Mapping[str, Sequence[Any] | pa.Array] = field(repr=False)
-    """Example rows, by column: what is public about the range of the columns."""
+    """Example rows by column, which show the public range of the columns."""
 
     def __post_init__(self) -> None:
         """Try the function on the grid."""
@@ -198,7 +222,10 @@ class ColumnsBudget(Identified):
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Types of the columns by the grid, for what declares none; whole numbers are floats."""
+        """The types of the columns in `grid`, for inputs without types.
+
+        Whole numbers become floats.
+        """
         return {
             field.name: pa.float64() if pa.types.is_integer(field.type) else field.type
             for field in self._grid.schema
@@ -206,11 +233,11 @@ class ColumnsBudget(Identified):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """As stated."""
+        """The smallest and the largest budget."""
         return Bounds(self.epsilon_min, self.epsilon_max)
 
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """Budgets of the rows of a batch."""
+        """The budget of each row of a batch."""
         arrays = [column_of(batch, name, "records") for name in self.columns]
         rows = pa.RecordBatch.from_arrays(arrays, list(self.columns))
         return by_pieces(self._evaluate, plain(rows), np.nan)

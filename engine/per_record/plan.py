@@ -18,6 +18,7 @@ from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.mechanisms.core.arguments import column_name, refuse, text_of
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.saved_state import MECHANISM, Keeper, Parts, of_parts
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
@@ -65,7 +66,7 @@ def bounds_of(budget: Budget, value: str | None, value_max: float | None) -> Bou
         value_max = function.bounds.value_max
     if value_max is None:
         raise ConfigurationError(
-            f"the largest value of {value!r} is not known: give it (--value_max)"
+            f"the largest value of {value!r} is not known: give it ({opt.value_max})"
         )
     return Bounds(budget.bounds.epsilon_min, budget.bounds.epsilon_max, value_max)
 
@@ -77,7 +78,7 @@ def mechanism_of(kind: str, mechanism: str | None, beta: float | None) -> str:
         return name
     if "beta=" in name:
         raise ConfigurationError(
-            f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
+            f"beta is given twice ({opt.beta}, and in {opt.mechanism}={name}): leave one out"
         )
     return f"{name}:beta={beta!r}"
 

@@ -65,7 +65,7 @@ def numbers_of(batch: pa.RecordBatch, name: str) -> Floats:
     column = column_of(batch, name, "records")
     if as_numbers(column.slice(0, 0)) is None:
         raise ConfigurationError(
-            f"column {name!r} holds {column.type}, which is no number: convert it"
+            f"column {name!r} holds {column.type}, which is not a number: convert it"
         )
 
     def read(rows: pa.RecordBatch) -> Floats:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, Literal
 
+from streamveil.engine.description import Description, facts_of_slots, promised
 from streamveil.engine.encode.time_formats import form_text
 from streamveil.engine.encode.times import check_reading
+from streamveil.engine.guarantees import PER_RECORD
 from streamveil.engine.per_record.budgets import Budget
 from streamveil.engine.per_record.mapper import Source
 from streamveil.engine.per_record.plan import (
@@ -25,7 +27,8 @@ from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.engine.stream.plan_checks import take_options
 from streamveil.mechanisms.core.arguments import slots_of, texts_of
 from streamveil.mechanisms.core.parameter_checks import check_range, whole
-from streamveil.mechanisms.core.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ADD_REMOVE, ConfigurationError, Slots
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
 
 
@@ -37,6 +40,7 @@ class RecordsPlan:
     """
 
     plan_kind: ClassVar[Literal[PlanKind.RECORDS]] = PlanKind.RECORDS
+    test_mode: ClassVar[bool] = False
 
     budget: Budget
     """How much each record may lose, as a function of its columns."""
@@ -62,9 +66,9 @@ class RecordsPlan:
     slots: Slots | None = None
     """How time is cut into panes; one window of all times when None."""
     first_slot: int | None = None
-    """First pane; an input that ends needs it. The first of the heartbeat when None."""
+    """First pane; a bounded input needs it. The first of the heartbeat when None."""
     last_slot: int | None = None
-    """Last pane; an input that ends needs it."""
+    """Last pane; a bounded input needs it."""
     sliding: int = 1
     """Panes of a window, one of which ends with each pane; those that would begin before the first
     pane are left out. A record pays for its own pane alone, once."""
@@ -97,45 +101,46 @@ class RecordsPlan:
         self._check_panes()
         self._key = SameKey.of(self.noise_key)
         if self.slots is None:
-            self._key.refuse_later("there are no slots: give their length (--slot)")
+            self._key.refuse_later(f"there are no slots: give their length ({opt.slot})")
         self.plan().statistic()
 
     def _check_value(self) -> None:
         kind = self._statistic
         if kind == COUNT and self.value is not None:
             raise ConfigurationError(
-                f"records are counted whatever their {self.value!r} is (--value_column): leave it "
-                "out, or sum it"
+                f"records are counted whatever their {self.value!r} is ({opt.value_column}): leave "
+                f"it out, or sum it"
             )
         if kind != COUNT and self.value is None:
             raise ConfigurationError(
-                f"a {kind} needs the column that it is of: give it (--value_column)"
+                f"a {kind} needs the column that it is of: give it ({opt.value_column})"
             )
 
     def _check_keys(self) -> None:
         self.keys = texts_of(self.keys, "keys")
         if (self.key is None) != (not self.keys):
             raise ConfigurationError(
-                "a column of keys (--key_column) and the list of all keys there are (--keys) go "
-                "together: give both, or none"
+                f"a column of keys ({opt.key_column}) and the list of all keys there are "
+                f"({opt.keys}) go together: give both, or none"
             )
         if len(set(self.keys)) < len(self.keys):
             twice = next(key for key in self.keys if self.keys.count(key) > 1)
-            raise ConfigurationError(f"key {twice!r} is listed twice (--keys)")
+            raise ConfigurationError(f"key {twice!r} is listed twice ({opt.keys})")
 
     def _check_panes(self) -> None:
         slots, first, last = self.slots, self.first_slot, self.last_slot
         if (self.time is None) != (slots is None):
             raise ConfigurationError(
-                "a column of times (--time_column) and the length of panes (--slot) go together: "
-                "give both, or none"
+                f"a column of times ({opt.time_column}) and the length of panes ({opt.slot}) go "
+                f"together: give both, or none"
             )
         self.sliding = whole("sliding", self.sliding)
         if slots is None:
             if (first, last, self.sliding, self.running) != (None, None, 1, False):
                 raise ConfigurationError(
                     "panes of a sliding window or a running total, and a first or last one, need "
-                    "a length: give it (--slot), or leave out --start, --end and --window"
+                    f"a length: give it ({opt.slot}), or leave out {opt.start}, {opt.end} and "
+                    f"{opt.window}"
                 )
             return
         check_range(slots, first, last)
@@ -144,17 +149,17 @@ class RecordsPlan:
                 "a running total is of all panes" if self.running else "panes share distinct values"
             )
             raise ConfigurationError(
-                f"windows of {self.sliding} panes (--window) do not add up here, for {why}: use "
-                "windows of one pane"
+                f"windows of {self.sliding} panes ({opt.window}) do not add up here, for {why}: "
+                f"use windows of one pane"
             )
         if first is not None and last is not None and last - first + 1 < self.sliding:
             raise ConfigurationError(
-                f"there are {last - first + 1} panes from --start to --end, fewer than the "
-                f"{self.sliding} of a window (--window): give a longer range"
+                f"there are {last - first + 1} panes from {opt.start} to {opt.end}, fewer than the "
+                f"{self.sliding} of a window ({opt.window}): give a longer range"
             )
         if self.running and first is None:
             raise ConfigurationError(
-                "a running total has a beginning, which is public: give it (--start)"
+                f"a running total has a beginning, which is public: give it ({opt.start})"
             )
 
     @property
@@ -174,6 +179,32 @@ class RecordsPlan:
     def _statistic(self) -> str:
         """Of each pane, as the registry has it."""
         return self.kind
+
+    def describe(self) -> Description:
+        """What each record may lose, as far as the budget can be written down."""
+        plan, budget = self.plan(), self.budget
+        columns = {"value": self.value, "key": self.key, "time": self.time}
+        data = {
+            "columns": {name: column for name, column in columns.items() if column is not None},
+            **({} if self.slots is None else facts_of_slots(self.slots)),
+            "keys": list(self.keys),
+            "statistic": f"running_{plan.kind}" if self.running else plan.kind,
+            "value_max": plan.bounds.value_max,
+            "window": self.sliding,
+            "running": self.running,
+        }
+        promise = promised(
+            PER_RECORD,
+            ADD_REMOVE,
+            epsilon_max=budget.bounds.epsilon_max,
+            epsilon_min=budget.bounds.epsilon_min,
+            budget={
+                "columns": list(budget.columns),
+                **getattr(budget, "stated", {"function": "custom"}),
+            },
+            max_records_per_user=self.max_records_per_user,
+        )
+        return Description(promise, data, plan.mechanism)
 
     def plan(self) -> Plan:
         """What all steps agree on."""

@@ -104,6 +104,9 @@ class Gathered:
         looks: list[Message] = []
         tallies = list(self._tallies)
         for key, messages in self.sent.items():
+            if key == self.stream:  # bounds that were chosen before, which go past the look
+                tallies.append(EventTally(messages=-len(messages)).to_bytes())
+                continue
             looks += [look for _, look in without_tallies(choice.look(key, messages), tallies)]
         looks.append(self.word(tallies))
         for output in self.gather(choice.choose(self.stream, looks)):

@@ -22,13 +22,13 @@ def release_local(plan: LocalPlan, events: Batches) -> Iterator[Output]:
     Args:
         plan: what is released, and for whom. The guarantee is that of
             :class:`streamveil.transforms.CollectHistograms`.
-        events: as of :func:`release_histograms`.
+        events: as of :func:`release_plan`.
 
     Yields:
-        As :func:`release_histograms`; the state is that of the devices.
+        As :func:`release_plan`; the state is that of the devices.
 
     Raises:
-        ConfigurationError, InputLost, BudgetExceeded: as :func:`release_histograms`.
+        ConfigurationError, InputLost, BudgetExceeded: as :func:`release_plan`.
     """
     layout, clock = plan.layout(bounded=True), SlotClock(plan.slots)
     run = Gathered(plan, plan.counter(layout), LOCAL)

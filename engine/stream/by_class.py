@@ -12,6 +12,7 @@ from streamveil.engine.count.event_codes import BlockCounts, Layout, slot_tables
 from streamveil.engine.messages import Message
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import LedgerEntry
+from streamveil.mechanisms.core.user_table import stated_users
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
@@ -29,9 +30,10 @@ class ByClass(ReleaseStream):
         noise: NoiseSource,
         layout: Layout,
         context: Parts,
+        unknown: int | None = None,
     ) -> None:
         super().__init__(mechanism, noise, context=context)
-        self.layout = layout
+        self.layout, self.unknown = layout, unknown
 
     @property
     def parts(self) -> int:
@@ -59,10 +61,13 @@ class ByClass(ReleaseStream):
     def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost every class."""
         population = self.mechanism.population
+        users = population.sizes
+        if self.unknown is not None:
+            users = stated_users(users, self.unknown)
         return LedgerEntry(
             slot,
             population.requirements,
-            population.sizes,
+            users,
             to_epsilon(release.spent),
             to_epsilon(state.filter.in_window),
         )

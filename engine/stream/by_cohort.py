@@ -20,6 +20,7 @@ from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, Revised
+from streamveil.mechanisms.core.user_table import stated_users
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import SlotRelease
@@ -44,6 +45,8 @@ class ByCohort:
     layout: Layout
     joined: bool
     """Whether counts come by cohort, with who moved."""
+    unknown: int | None = None
+    """The class of which nobody said how many users it has."""
     fixed: ReleaseStream | None = None
     """What may have released the slots before, over requirements that did not change yet."""
 
@@ -137,6 +140,7 @@ class ByCohort:
     def entry(self, state: DynamicState, slot: int, release: SlotRelease) -> DynamicLedgerEntry:
         """What the slot cost every ledger with users."""
         sizes = state.interned.sizes
+        users = stated_users(sizes, state.interned.ledger_of(self.unknown))
         some = sizes > 0
         asked = state.interned.asked[some]
         spent = state.filter.in_window(state.interned.asked)[some]
@@ -145,7 +149,7 @@ class ByCohort:
         return DynamicLedgerEntry(
             slot,
             figures,
-            sizes[some],
+            users[some],
             to_epsilon(release.spent[some]),
             to_epsilon(spent),
             spent > asked[:, 1],

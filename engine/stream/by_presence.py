@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.engine import metrics
-from streamveil.engine.count.chosen_limits import choice_message, limits_from
+from streamveil.engine.count.chosen_limits import choice_message, count_chosen, limits_from
 from streamveil.engine.count.event_codes import BlockCounts, Layout, slot_tables, slots_beyond
 from streamveil.engine.count.participants import thawed_counters
 from streamveil.engine.messages import (
@@ -24,10 +23,11 @@ from streamveil.engine.messages import (
 from streamveil.engine.stream.drivers import JOINED, is_joined
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import LedgerEntry, Revised
+from streamveil.mechanisms.core.user_table import stated_users
 from streamveil.mechanisms.driver.present_stream import PresentState, PresentStream
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.kept_share import Beyond
-from streamveil.mechanisms.presence.limits import EVERYBODY, block_length
+from streamveil.mechanisms.presence.limits import known_sizes
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import digest
 
@@ -58,23 +58,21 @@ class ByPresence:
         layout: Layout,
         limits: tuple[Limit, ...],
         fixed: Callable[[], ByPresence] | None = None,
+        unknown: int | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout, self.unknown = layout, unknown
         self.stream, self.limits = make(limits), limits
         self._make, self._fixed = make, fixed
 
     def chosen(self, choice: Message) -> ByPresence:
         """The same under limits that were chosen."""
-        return ByPresence(self._make, self.layout, limits_from(choice), self._fixed)
+        limits = limits_from(choice)
+        return ByPresence(self._make, self.layout, limits, self._fixed, self.unknown)
 
     def tell_chosen(self) -> None:
         """Count the users under each of the limits that were chosen: all of it is public."""
         population, asked = self.stream.mechanism.population, self.stream.asked
-        for size, limit, one in zip(population.sizes, self.limits, asked, strict=True):
-            if limit.chosen:
-                whole = 1 if limit.is_none else block_length(one.window, limit.blocks)
-                most = 1 if limit.is_none else limit.max_slots
-                metrics.count(f"{metrics.LIMITED_PREFIX}{most} of {whole}", int(size))
+        count_chosen(population.sizes, self.limits, asked)
 
     @property
     def _choices(self) -> list[Message]:
@@ -168,7 +166,7 @@ class ByPresence:
     def entry(self, state: PresentState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost whoever of a class counted in it."""
         booked = state.stream.filter
-        sizes = self.stream.mechanism.population.sizes
-        sizes = np.where(sizes == EVERYBODY, 0, sizes)  # as the registry says of them
+        sizes = known_sizes(self.stream.mechanism.population.sizes)
+        sizes = stated_users(sizes, self.unknown)
         spent = to_epsilon(release.spent)
         return LedgerEntry(slot, booked.requirements, sizes, spent, to_epsilon(booked.in_window))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.stream.by_class import ByClass
 from streamveil.engine.stream.drivers import Ledgers
+from streamveil.mechanisms.driver.exact import DynamicExact, Exact
 from streamveil.mechanisms.driver.saved_state import CHANGING, Parts
 from streamveil.mechanisms.presence.limits import priced
-from streamveil.mechanisms.protocol import Population, Setting
+from streamveil.mechanisms.protocol import DynamicMechanism, Mechanism, Population, Setting
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 
@@ -43,6 +44,10 @@ class Configuration:
     """How many slots later a slot is revised; 0 for never."""
     presence: Presence | None = None
     """Where users count in a few slots only; the population asks for what one of these may cost."""
+    test_mode: bool = False
+    """Whether exact counts are released in place of private ones: NOT private."""
+    unknown: int | None = None
+    """The class of which nobody said how many users it has; its size is what is assumed."""
 
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
@@ -52,11 +57,21 @@ class Configuration:
             from streamveil.engine.stream.by_presence import ByPresence  # few runs need it
 
             before = self._unchanging if self.presence.moving else None
-            return ByPresence(self._present, self.layout, self.presence.limits, before)
-        made = mechanism(self.mechanism, self.population, revise=self.revise)
+            return ByPresence(
+                self._present, self.layout, self.presence.limits, before, self.unknown
+            )
+        made = self._mechanism(self.population)
         noise = self._noise()
-        fixed = ByClass(made, noise, self.layout, self.context)
+        fixed = ByClass(made, noise, self.layout, self.context, self.unknown)
         return self._by_cohort(noise, fixed) if self.changing else fixed
+
+    def _mechanism(self, population: Population) -> Mechanism[Any]:
+        made = mechanism(self.mechanism, population, revise=self.revise)
+        return Exact(population) if self.test_mode else made
+
+    def _dynamic_mechanism(self) -> DynamicMechanism[Any]:
+        made = dynamic_mechanism(self.mechanism, self._setting, revise=self.revise)
+        return DynamicExact(self._setting) if self.test_mode else made
 
     def _noise(self) -> NoiseSource:
         return NoiseSource(self.noise_key(), self.stream)
@@ -67,14 +82,14 @@ class Configuration:
         from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
 
         stream = DynamicStream(
-            dynamic_mechanism(self.mechanism, self._setting, revise=self.revise),
+            self._dynamic_mechanism(),
             self.population.requirements.as_changing,
             self.population.sizes,
             noise,
             default=self.default_class,
             context=self.context,
         )
-        return ByCohort(stream, self.layout, self.changing, fixed)
+        return ByCohort(stream, self.layout, self.changing, self.unknown, fixed)
 
     def _present(self, limits: tuple[Limit, ...]) -> PresentStream:
         """The stream where users count in so many slots."""
@@ -86,7 +101,7 @@ class Configuration:
         population = replace(self.population, requirements=priced(limits, asked, adjacency))
         made = LifeStream if asked.forever else PresentStream
         return made(
-            mechanism(self.mechanism, population, revise=self.revise),
+            self._mechanism(population),
             self._noise(),
             self.context,
             replace(self.presence, limits=limits),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.protocol import SlotRelease
 
 _LOGGER = logging.getLogger("streamveil")
@@ -73,7 +74,7 @@ def more_users(guess: str, found: int) -> str:
     """What is said of a guess that releases contradict."""
     about = float(f"{found:.2g}")
     return (
-        f"releases suggest about {about:,.0f} users or more in a slot, but --default_requirement "
-        f"names {guess}: counts are not cut off at that number, but give about the right one, or "
-        "leave it out (--default_requirement=WINDOW,EPSILON)"
+        f"releases suggest about {about:,.0f} users or more in a slot, but "
+        f"{opt.default_requirement} names {guess}: counts are not cut off at that number, but give "
+        f"about the right one, or leave it out ({opt.default_requirement}=WINDOW,EPSILON)"
     )

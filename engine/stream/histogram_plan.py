@@ -7,39 +7,63 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.description import (
+    Description,
+    Facts,
+    classes_of,
+    data_of,
+    facts_of_domain,
+    facts_of_limit,
+    promised,
+)
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
+from streamveil.engine.guarantees import guarantee_to_users
 from streamveil.engine.messages import Message
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.central_plan import CentralPlan
 from streamveil.engine.stream.configuration import Configuration
 from streamveil.engine.stream.drivers import is_joined, one_driver
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
-from streamveil.engine.stream.plan_checks import check_limit, check_resume, take_public
+from streamveil.engine.stream.plan_checks import (
+    check_first_slot,
+    check_last_slot,
+    check_limit,
+    check_look,
+    check_resume,
+    check_shards,
+    check_test_mode,
+    refuse_endless_look,
+    take_public,
+)
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
+from streamveil.engine.stream.steps import Steps
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
     MAX_REJECTED,
-    check_horizon,
     check_range,
     share,
     whole,
 )
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
+    NO_NOISE,
     REPLACE,
     UNIFORM,
     ConfigurationError,
+    LedgerEntry,
+    Release,
+    Revision,
     Slots,
     check_shares,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     CHANGING,
@@ -49,13 +73,14 @@ from streamveil.mechanisms.driver.saved_state import (
     REQUIREMENTS,
     SLOTS,
     STREAM,
+    TEST_MODE,
     USERS,
     Parts,
     of_parts,
 )
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
+from streamveil.mechanisms.presence.limits import check_prices, expected_sizes, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 
@@ -69,13 +94,15 @@ HISTOGRAMS = "histogram"
 
 
 @dataclass(eq=False)
-class HistogramPlan:
+class HistogramPlan(CentralPlan):
     """A private histogram per slot, of a bounded input or a stream: see :class:`PrivateHistograms`.
 
     Raises ConfigurationError at construction for options that do not fit.
     """
 
     plan_kind: ClassVar[Literal[PlanKind.HISTOGRAMS]] = PlanKind.HISTOGRAMS
+    RECORDS: ClassVar[tuple[type, type, type]] = Release, LedgerEntry, Revision
+    """Types of a result, of an entry of the ledger and of a revision."""
 
     registry: Registry
     """The public table of users and requirements. A mapping user -> (window, epsilon) is taken as
@@ -144,6 +171,9 @@ class HistogramPlan:
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
+    test_mode: bool = False
+    """Whether exact counts are released in place of private ones, for pipelines under development:
+    NOT private. No state is given, and none is taken."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -162,11 +192,8 @@ class HistogramPlan:
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_revise(self.mechanism, self.revise)
-        if self.longest_window is not None:
-            self.longest_window = whole("longest_window", self.longest_window)
-            check_horizon(self.longest_window, self.registry)
-        self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
-        self._known = self.registry
+        check_test_mode(self)
+        self._take_changes()
         self.limits = self._limits_of_classes()
         if self.limits is not None:
             asked, units = self._known.classes, self.population.sensitivity
@@ -190,11 +217,7 @@ class HistogramPlan:
             return
         self._kept = ledgers.kept(state)
         for message in self._kept:
-            if message.shards != 2 * self.shards:  # of members, and of strangers
-                raise ConfigurationError(
-                    f"this state is of a stream with --shards={message.shards // 2}, and "
-                    f"this run has {self.shards}: go on with as many as it began with"
-                )
+            check_shards(message.shards, 2, self.shards)
 
     def restarted(self, state: bytes) -> bytes:
         """The state of an earlier run, for `resume`, with the whole budget granted once more.
@@ -216,14 +239,14 @@ class HistogramPlan:
     def _ledgers_for_ever(self) -> Any:
         if self.limits is not None:
             raise ConfigurationError(
-                "where users count in a limited number of slots (--max_slots), no budget can be "
-                "granted again (--restart_budget): each user has one, and uses it up by being "
-                "present"
+                f"where users count in a limited number of slots ({opt.max_slots}), no budget can "
+                f"be granted again ({opt.restart_budget}): each user has one, and uses it up by "
+                f"being present"
             )
         if not self.population.requirements.forever:
             raise ConfigurationError(
-                "only one budget forever can be granted again (--restart_budget): those of "
-                "windows come back by themselves"
+                f"only a lifetime budget can be granted again ({opt.restart_budget}): budgets "
+                "over windows renew by themselves"
             )
         return self.ledgers(self.layout(bounded=True)).make()
 
@@ -235,11 +258,12 @@ class HistogramPlan:
             return None
         if only_dynamic(self.mechanism):
             raise ConfigurationError(
-                f"mechanism {self.mechanism!r} knows no limit on presence (--max_slots, or a "
-                "column max_slots of the table): choose another, or leave the limit out"
+                f"mechanism {self.mechanism!r} does not support a participation limit "
+                f"({opt.max_slots}, or a column max_slots of the table): choose another "
+                "mechanism, or leave the limit out"
             )
         if self._dynamic:
-            self._known = known = self._up_to_longest(known)
+            self._known = known = self._up_to_longest()
         if isinstance(self.limit, Auto):
             return self._limits_to_choose(self.limit)
         if self.limit is None or isinstance(self.limit, Limit):
@@ -252,35 +276,16 @@ class HistogramPlan:
             )
         return tuple(self.limit)
 
-    def _up_to_longest(self, registry: Registry) -> Registry:
-        """The registry of users who may move from class to class: see `presence/changing.py`."""
-        if any(registry.max_slots):
-            raise ConfigurationError(
-                "where requirements change there is one limit on presence for all: leave out the "
-                "column max_slots of the table of requirements, and give --max_slots"
-            )
-        if isinstance(self.limit, Auto):
-            raise ConfigurationError(
-                "max_slots=auto is for requirements that never change: where they do, say in how "
-                "many slots users count, such as --max_slots=2, or leave out the changes"
-            )
-        if not isinstance(self.limit, Limit) or self.limit.max_slots is None or self.limit.in_life:
-            raise ConfigurationError(
-                "where requirements change there is one limit on presence for all, in the slots of "
-                "a block: give one Limit, without in_life"
-            )
-        return registry.up_to(self._horizon)
-
     def _check_calendars(self) -> None:
         """Refuse that requirements begin to change where blocks would be others from then on."""
         if self._known is not self.registry:
             raise ConfigurationError(
-                "this stream began without changes of requirements, and with its limit on presence "
-                "(--max_slots) they can only begin where everybody's window is the longest there "
-                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
-                "epsilon than the default requirement: leave out the changes and give the table "
-                "that it began with, or begin a stream in another folder, which spends the users' "
-                "budgets again"
+                "this stream began without changes of requirements, and with its participation "
+                f"limit ({opt.max_slots}) they are only possible if every user's window is the "
+                f"longest allowed one, {self._horizon} slots here, and no user in the table asks "
+                "for more epsilon than the default requirement: leave out the changes and give "
+                "the table that it started with, or start a stream in another folder, which "
+                "spends the users' budgets again"
             )
 
     def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
@@ -292,13 +297,6 @@ class HistogramPlan:
             looks = self._looks
         return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
 
-    @property
-    def _range(self) -> int | None:
-        """How many slots there are, None where that is not given."""
-        if self.first_slot is None or self.last_slot is None:
-            return None
-        return self.last_slot - self.first_slot + 1
-
     def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
         """Those over windows that are no longer than the range; all of them if none is."""
         slots = self._range
@@ -308,29 +306,10 @@ class HistogramPlan:
         return shorter if any(shorter) else looks
 
     def check_look(self, slots_per_pass: int | None = None) -> None:
-        """Refuse a range that is too short to look at users in, to choose limits by.
-
-        So may be what one pass releases at most. Raises ConfigurationError.
-        """
-        shortest = min((look.requirement.window for look in self._looks if look), default=0)
-        slots = self._range
-        longer = f"begin with {shortest} slots or more (--start, --end)"
-        if slots is not None and slots < shortest and not self.ends:
-            longer = f"wait until {shortest} slots have closed"
-        elif slots_per_pass is not None and slots_per_pass < min(shortest, slots or shortest):
-            slots, longer = slots_per_pass, f"give --slots_per_pass={shortest} or more"
-        if slots is None or slots >= shortest:
-            return
-        raise ConfigurationError(
-            f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
-            f"window shorter than {shortest}: {longer}, or say max_slots, or auto and the share of "
-            "the slots in which users are there, such as auto:0.05"
-        )
-
-    @property
-    def known(self) -> Registry:
-        """The registry by the classes that the ledger has; where users may move, by epsilon."""
-        return self._known
+        """Refuse a range that is too short to look at users in: see :func:`check_look`."""
+        windows = [look.requirement.window for look in self._looks if look]
+        if windows:
+            check_look(windows, self._range, self.ends, slots_per_pass)
 
     @property
     def looks(self) -> Sequence[Look | None]:
@@ -344,8 +323,7 @@ class HistogramPlan:
         known = self._known
         asked, sizes = known.classes, known.sizes
         if self.limits is not None:
-            if asked.forever:  # whoever will come
-                sizes = np.where(sizes == 0, EVERYBODY, sizes)
+            sizes = expected_sizes(asked, sizes)
             asked = priced(self.limits, asked, self.adjacency)
         return Population(
             asked,
@@ -356,6 +334,32 @@ class HistogramPlan:
             joined=self.limits is not None and self._dynamic,
             guessed=known.guessed,
         )
+
+    def describe(self) -> Description:
+        """What is promised to whom; of a limit that a run will choose, all that it may be."""
+        limited = self.limits is not None
+        guarantee = guarantee_to_users(forever=self._known.classes.forever, limited=limited)
+        limits = self._limits_stated or [{} for _ in self._known.classes]
+        classes = classes_of(self._known, limits)
+        data = {
+            **data_of(self.columns, self.slots),
+            "domain": facts_of_domain(self.domain),
+            "keep": self.keep,
+            "max_contributions": self.max_contributions,
+        }
+        promise = promised(guarantee, self.adjacency, classes=classes)
+        return Description(promise, data, self.mechanism)
+
+    @property
+    def _limits_stated(self) -> list[Facts]:
+        """In how many slots the users of each class count; none without limits."""
+        limits = self.limits or ()
+        looks = self._looks or [None] * len(limits)
+        epsilons = [one.epsilon for one in self._known.classes] if limits else []
+        return [
+            {"limits": [facts_of_limit(limit, look, None, epsilon)]}
+            for limit, look, epsilon in zip(limits, looks, epsilons, strict=True)
+        ]
 
     def bounding(self) -> Bounding:
         """Which events of a user in a slot count, with the secret of the draws."""
@@ -375,6 +379,7 @@ class HistogramPlan:
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
             **self._limit_facts,
             **({CHANGING: encoded(True)} if self.limits and self._dynamic else {}),
+            **({TEST_MODE: encoded(True)} if self.test_mode else {}),
         }
 
     @property
@@ -401,17 +406,7 @@ class HistogramPlan:
 
     def change_mapper(self) -> ChangeMapper:
         """What maps batches of changes of requirements, with the users as events have them."""
-        from streamveil.engine.count.changes import ChangeMapper
-
-        return ChangeMapper(
-            self.slots,
-            self.columns.time_zone,
-            self.columns.time_unit,
-            self.registry,
-            self._key.derived("strangers"),
-            self._horizon,
-            self.population.sensitivity,
-        )
+        return self._mapper_of_changes(self.slots, self.population.sensitivity)
 
     def shard_logic(
         self, layout: Layout, clock: SlotClock, *, changes: bool, keeps: bool
@@ -443,22 +438,6 @@ class HistogramPlan:
             **common,
         )
 
-    @property
-    def dynamic(self) -> bool:
-        """Whether requirements may change, in this run or from its state on."""
-        return self._dynamic
-
-    @property
-    def kept(self) -> Sequence[Message]:
-        """What shards kept in the run that this one resumes from."""
-        return self._kept
-
-    @property
-    def _horizon(self) -> int:
-        """The longest window that anybody may ask for."""
-        longest = self.registry.classes.longest
-        return longest if self.longest_window is None else self.longest_window
-
     def layout(self, bounded: bool) -> Layout:
         """How codes of events are laid out, of a bounded input or of a stream."""
         return Layout.choose(self._known, self.domain.bins, self.shards, timely=not bounded)
@@ -469,7 +448,7 @@ class HistogramPlan:
         if by_cohort and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
             raise ConfigurationError(
                 f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
-                f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
+                f"of {', '.join(DYNAMIC_MECHANISMS)} ({opt.mechanism}), or leave out the changes"
             )
         presence = None
         if self.limits is not None:
@@ -489,6 +468,55 @@ class HistogramPlan:
             self._known.default_class,
             self.revise,
             presence,
+            self.test_mode,
+            self._known.unknown,
+        )
+
+    def steps(
+        self,
+        *,
+        bounded: bool,
+        changes: bool,
+        lateness: int = 0,
+        on_workers: HistogramPlan | None = None,
+    ) -> Steps:
+        """How events become releases.
+
+        Args:
+            bounded: whether the input ends.
+            changes: whether changes of requirements come with it.
+            lateness: how long slots of an unbounded input stay open, in microseconds.
+            on_workers: the plan without what workers need not have; the same when None.
+
+        Raises ConfigurationError for what such an input cannot have.
+        """
+        self.check_look()
+        changes = changes or self._dynamic
+        self.check_changes(changes=changes, bounded=bounded)
+        layout = self.layout(bounded)
+        clock = SlotClock(self.slots, 0 if bounded else lateness)
+        by_user = changes or self.limits is not None
+        on_workers = on_workers or self
+        logic = choice = None
+        if by_user:
+            keeps = bounded and self.keeps_state(changes=changes)
+            logic = on_workers.shard_logic(layout, clock, changes=changes, keeps=keeps)
+            choice = self.limit_choice(logic)
+        if choice is not None and not bounded:
+            refuse_endless_look()
+        return Steps(
+            stream=HISTOGRAMS,
+            bounded=bounded,
+            layout=layout,
+            clock=clock,
+            first_slot=self.first_slot,
+            last_slot=self.last_slot,
+            make_mapper=partial(on_workers.event_mapper, changes),
+            counter=on_workers.counter(layout, by_user=by_user),
+            config=self.release_config(layout, clock, changes=changes),
+            shard_logic=logic,
+            limit_choice=choice,
+            kept=self._kept,
         )
 
     def check_changes(self, *, changes: bool, bounded: bool) -> None:
@@ -497,23 +525,16 @@ class HistogramPlan:
             return
         if self.limits is not None and not self._dynamic:
             raise ConfigurationError(
-                "requirements change, and presence is limited: say so from the first slot on "
-                "(changing=True)"
+                "requirements change, and presence is limited: declare this from the first slot "
+                "on (changing=True)"
             )
-        if self.first_slot is None:
-            raise ConfigurationError(
-                "requirements change (--requirement_changes), so the slot from which on they do "
-                "must be known: give --start"
-            )
-        if bounded and self.limits is not None and self.last_slot is None:
-            raise ConfigurationError(
-                "requirements change (--requirement_changes) and presence is limited "
-                "(--max_slots), so the last slot must be known: give --end"
-            )
+        check_first_slot(self.first_slot)
+        if bounded and self.limits is not None:
+            check_last_slot(self.last_slot)
 
     def keeps_state(self, *, changes: bool) -> bool:
         """Whether a bounded input gives its state; one without the users' cohorts would be none."""
-        return self.keeps and (not changes or self._dynamic)
+        return self.keeps and (not changes or self._dynamic) and not self.test_mode
 
     def counter(self, layout: Layout, *, by_user: bool) -> Counter:
         """What counts events; `by_user` if that depends on the slots before."""
@@ -527,12 +548,14 @@ class HistogramPlan:
         from streamveil.engine.count.participants import ParticipationLimits
 
         assert isinstance(logic, ParticipationLimits)
-        return LimitChoice(logic, self._looks, self._key, of_parts(self.context))
+        identity = of_parts(self.context)
+        return LimitChoice(logic, self._looks, self._key, identity, self.test_mode)
 
     def release_config(self, layout: Layout, clock: SlotClock, *, changes: bool) -> ReleaseConfig:
         """What the release stage is made of."""
         guessed = GuessedUsers.of(self._known)
-        publish = Publish(self.slots, self.mechanism, guessed, self.max_contributions)
+        mechanism = NO_NOISE if self.test_mode else self.mechanism
+        publish = Publish(self.slots, mechanism, guessed, self.max_contributions)
         return ReleaseConfig(
             partial(one_driver, self.ledgers(layout, changes)),
             clock,
@@ -542,5 +565,6 @@ class HistogramPlan:
             self.resume,
             keeps=self.keeps_state(changes=changes),
             emit_rest=publish.rest if self.revise else None,
+            tells_booked=True,
             ends=self.ends,
         )

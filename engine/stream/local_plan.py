@@ -12,7 +12,15 @@ import numpy.typing as npt
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.counter import VisitCounter
 from streamveil.engine.count.event_codes import Layout
+from streamveil.engine.description import (
+    Description,
+    classes_of,
+    data_of,
+    facts_of_domain,
+    promised,
+)
 from streamveil.engine.encode.event_mapper import Columns, DomainMap, EventMapper
+from streamveil.engine.guarantees import ANY, LOCAL_EVENTS
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.slot_clock import SlotClock
@@ -54,6 +62,7 @@ class LocalPlan:
     """
 
     plan_kind: ClassVar[Literal[PlanKind.LOCAL]] = PlanKind.LOCAL
+    test_mode: ClassVar[bool] = False
 
     registry: Registry
     """The public table of users and requirements, or what is taken for one, as there. All users are
@@ -83,7 +92,7 @@ class LocalPlan:
     resume: bytes | None = field(default=None, repr=False)
     """The state of an earlier run over the slots before `first_slot`, with the same options."""
     longest_window: int | None = None
-    """The longest window that anybody may ask for, in slots, where `moves` may come: None where
+    """The longest window that a user may ask for, in slots, where `moves` may come: None where
     there are none."""
     begun: int | None = None
     """How many users of the registry, the first ones, are in the stream from its beginning, with
@@ -164,6 +173,17 @@ class LocalPlan:
             self.longest_window,
             self.revise,
         )
+
+    def describe(self) -> Description:
+        """What is promised to whom: every user's device keeps a filter for its requirement."""
+        data = {
+            **data_of(self.columns, self.slots),
+            "domain": facts_of_domain(self.domain),
+            "keep": self.keep,
+            "max_contributions": 1,
+        }
+        classes = classes_of(self.registry, [{} for _ in self.registry.classes])
+        return Description(promised(LOCAL_EVENTS, ANY, classes=classes), data, self.mechanism)
 
     def bounding(self) -> Bounding:
         """Which event of a user in a slot is the symbol, with the secret of the draw."""

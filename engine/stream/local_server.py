@@ -14,10 +14,11 @@ from streamveil.engine.messages import Message, arrays_to_bytes, integers_from_b
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Revised
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
-from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
@@ -40,7 +41,7 @@ class LocalSetting:
     """How many users of the registry, the first ones, are in the stream from its beginning; None
     for all."""
     longest_window: int | None = None
-    """The longest window that anybody may ask for, in slots; None while nobody changes."""
+    """The longest window that a user may ask for, in slots; None while nobody changes."""
     revise: int = 0
     """How many slots later a slot is revised; 0 for never."""
 
@@ -51,9 +52,9 @@ class LocalSetting:
         """
         if self.registry.default_class is not None:
             raise ConfigurationError(
-                "there is a requirement for users outside the table (--default_requirement), but "
-                "in the local setting the server must know whom it can ask: list every user in "
-                "the table of requirements"
+                f"there is a requirement for users outside the table ({opt.default_requirement}), "
+                f"but in local mode the server must know which users it can ask: list every user "
+                f"in the table of requirements"
             )
 
     @property
@@ -144,13 +145,15 @@ class Server:
         Raises ValueError without a transcript, or for one with other rounds than asked.
         """
         if counted is None:
-            raise ValueError(f"slot {slot} has no transcript: the edge tells every slot")
+            raise ValueError(f"slot {slot} has no transcript: the edge must report every slot")
         state, _ = self.stream.begin(state, slot)
         for number, tally in enumerate(counted.tallies, start=1):
             state, answer = self.stream.take(state, tally)
             if isinstance(answer, LocalRelease) and number == len(counted.tallies):
                 return state, self.counted(state, answer)
-        raise ValueError(f"slot {slot} was told in {len(counted.tallies)} rounds, asked in others")
+        raise ValueError(
+            f"slot {slot} was reported in {len(counted.tallies)} rounds and asked in another number"
+        )
 
     def counted(self, state: LocalStreamState, release: LocalRelease) -> SlotRelease:
         """Frequencies scaled up to all users there are."""

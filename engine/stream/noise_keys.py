@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys, derived_key
 
 NoiseKey = bytes | Callable[[], bytes | NoiseKeys]
@@ -29,19 +30,23 @@ class GivenKey:
 
 @dataclass(frozen=True)
 class RotatedKey:
-    """A noise key whose place others take, each from a slot on: earlier slots keep theirs."""
+    """A noise key and the keys that later replace it.
+
+    Each key applies from a given slot onwards.
+    """
 
     first: Callable[[], bytes]
+    """Function that returns the first key, which has 32 bytes."""
     later: tuple[tuple[int, Callable[[], bytes]], ...]
-    """First slot of each later key, and a way to get it."""
+    """For each later key, the first slot that uses the key and a function that returns the key."""
 
     def __call__(self) -> NoiseKeys:
         """The keys. Raises ConfigurationError for slots that do not ascend, or a key used twice."""
         keys = NoiseKeys(self.first(), tuple((start, get()) for start, get in self.later))
         if len({keys.first, *(key for _, key in keys.later)}) <= len(keys.later):
             raise ConfigurationError(
-                f"of the noise keys of {self!r} two are the same: a key whose place is taken must "
-                "not come back, make a new one"
+                f"of the noise keys of {self!r} two are the same: a key that was replaced must "
+                "not return: make a new one"
             )
         return keys
 
@@ -98,5 +103,5 @@ class SameKey:
         if self.check.later:
             raise ConfigurationError(
                 f"the noise key changes from slot {self.check.later[0][0]} on, but {why}; or give "
-                "one key alone (--noise_key)"
+                f"one key alone ({opt.noise_key})"
             )

@@ -24,7 +24,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import KIND, Keeper
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 
 Symbols = npt.NDArray[np.int32]

@@ -92,7 +92,7 @@ class ReleaseInTime:
             self._warned_at = now
             _LOGGER.error(
                 "nothing was released for %d seconds: %d parts of slots wait for %s. A shard is "
-                "slow, or the runner lost them: see docs/streaming.md",
+                "slow, or the runner lost them: see docs/explanation/streams.md",
                 waited,
                 arrivals.waiting,
                 arrivals.missing,
@@ -112,13 +112,13 @@ class ReleaseInTime:
         place = part.shard, part.shards, part.slot
         if arrival is Arrival.REPEATED or self.config.secret_parts:
             metrics.count(metrics.PARTS_REPEATED, 1)
-            _LOGGER.info("part %d of %d of slot %d came again: dropped", *place)
+            _LOGGER.info("part %d of %d of slot %d arrived again: dropped", *place)
             return
         metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
         _LOGGER.warning(
-            "part %d of %d of slot %d came after the slot was released, not as it was, or long "
-            "after: dropped, the release stays; the runner does not process each element exactly "
-            "once",
+            "part %d of %d of slot %d arrived after the slot was released, changed or long "
+            "after: it is dropped and the release stays; the runner does not process each "
+            "element exactly once",
             *place,
         )
 

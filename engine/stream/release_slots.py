@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from streamveil.engine import metrics
@@ -27,6 +27,7 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import Driver, DriverOf
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.mechanisms.core.records import (
+    TEST,
     ConfigurationError,
     Release,
     Revised,
@@ -34,6 +35,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
     format_time,
 )
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.presence.life_share import mostly_left_out
 from streamveil.mechanisms.protocol import SlotRelease
 
@@ -77,6 +79,8 @@ class ReleaseConfig:
     """Whether the stream ends with the last slot."""
     tells_booked: bool = False
     """Whether the number of ledger entries is emitted, since there are not as many as releases."""
+    passed: Callable[[Any, int, int], Iterable[int]] | None = None
+    """Of a driver, the quiet slots from one to before another that it must take; None for all."""
 
     @cached_property
     def driver_of(self) -> DriverOf:
@@ -100,7 +104,9 @@ class Publish:
     ) -> Iterator[Output]:
         """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
-        metrics.observe(metrics.WINDOW_USE, math.ceil(driver.use(state) * 1e6))
+        tested = release.status == TEST
+        if not tested:
+            metrics.observe(metrics.WINDOW_USE, math.ceil(driver.use(state) * 1e6))
         if "events_beyond" in release.diagnostics and mostly_left_out(
             release.diagnostics, int(release.counts.sum())
         ):
@@ -109,7 +115,8 @@ class Publish:
             self.guessed.check(release, self.each)
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         yield Output(Release.of(release, slot, self.slots, self.mechanism), at=at)
-        yield Output(driver.entry(state, slot, release), LEDGER, at)
+        entry = driver.entry(state, slot, release)
+        yield Output(entry.unpromised if tested else entry, LEDGER, at)
         if release.revisions:
             yield from self._revisions(release.revisions, slot, at)
 
@@ -149,9 +156,9 @@ def release_at_end(
     chosen: list[Message] = []
     words: list[int] = []
     for message in messages:
-        if message.kind is Kind.KEPT:
+        if message.kind in (Kind.KEPT, Kind.WAITING):
             kept.append(message)
-        elif message.kind is Kind.CHOICE:
+        elif message.kind in (Kind.CHOICE, Kind.BOUNDS):
             chosen.append(message)
         elif message.kind is Kind.COUNTS:
             ended.setdefault(message.slot, []).append(message)
@@ -160,6 +167,7 @@ def release_at_end(
     check_whole(words, len(kept) + len(chosen) + sum(map(len, ended.values())))
     for choice in chosen:
         driver = driver.chosen(choice)
+    if chosen:
         driver.tell_chosen()
     emitted: Counter[str | None] = Counter()
     end = config.clock.slots.end
@@ -189,6 +197,7 @@ def _every_slot(
 ) -> Iterator[tuple[int, Any]]:
     """Slots of whole blocks in order, quiet ones too, from the first to release to the last."""
     quiet, slots = driver.quiet, config.clock.slots
+    passed = partial(config.passed, driver) if config.passed else range
     next_slot, last = config.first_slot, config.last_slot
     ranged = next_slot is not None and last is not None
     busy = (each for block in sorted(ended) for each in driver.slots(block, ended[block]))
@@ -199,7 +208,7 @@ def _every_slot(
             next_slot = slot
         if not ranged:
             refuse_gap(slots, next_slot, slot)
-        for missed in range(next_slot, slot):
+        for missed in passed(next_slot, slot):
             yield missed, quiet
         yield slot, counted
         next_slot = slot + 1
@@ -207,8 +216,10 @@ def _every_slot(
     if next_slot is not None and last is not None:
         if not ranged:
             refuse_gap(slots, next_slot, last)
-        for missed in range(next_slot, last + 1):
+        for missed in passed(next_slot, last):
             yield missed, quiet
+        if next_slot <= last:
+            yield last, quiet
 
 
 def refuse_gap(slots: Slots, next_slot: int, slot: int) -> None:
@@ -220,6 +231,6 @@ def refuse_gap(slots: Slots, next_slot: int, slot: int) -> None:
         since, to = (format_time(slots.start(s)) for s in (next_slot, slot))
         raise ConfigurationError(
             f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
-            "wrong time or too short a slot; give the range to release (--start and --end), "
-            "which rejects what is outside it"
+            f"wrong time or too short a slot; give the range to release ({opt.start} and "
+            f"{opt.end}), which rejects what is outside it"
         )

@@ -30,7 +30,7 @@ from streamveil.mechanisms.core.event_tallies import LATE
 from streamveil.mechanisms.local.messages import read_answer
 from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.stream import LocalStreamState
+from streamveil.mechanisms.local.stream import LocalStreamState
 
 MALFORMED = "malformed"
 FORGED = "forged"

@@ -1,7 +1,8 @@
-"""What the state of a portfolio is read with: the shares and bounds that the stream began with.
+"""What a query set's state is read with: shares, bounds and limits that the stream started with.
 
-Shares are planned before the first base slot, and bounds chosen then. Other versions may plan other
-shares, and no run looks twice. So both go with the state, which is bound to them: see `Keeper`.
+Shares are planned before the first base slot, and bounds and participation limits chosen then.
+Other versions may plan other shares, and no run looks twice. So all go with the state, which is
+bound to them: see `Keeper`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.engine.messages import array_from_bytes, array_to_bytes
+from streamveil.engine.count.chosen_limits import choice_message, limits_from
+from streamveil.engine.messages import Kind, Message, array_from_bytes, array_to_bytes
+from streamveil.engine.stream.drivers import JOINED
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.portfolio.bounds import looks_at, with_bounds
-from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.queries.bounds import looks_at, with_bounds
+from streamveil.mechanisms.queries.queries import QuerySet
 
 _PURPOSE = b"answers"
 
@@ -26,14 +30,19 @@ class Saved:
     """A state, and what it is read with."""
 
     shares: Units
-    """Units of each question and class, int64, shape (Q, K)."""
+    """Units of each query and class, int64, shape (Q, K)."""
     bounds: npt.NDArray[np.float64]
     """Of each look, shape (looks, 2)."""
+    limits: tuple[Limit, ...]
+    """That a look at users chose, of the classes of one query after another; none where it did not.
+    """
     state: bytes
     """What the driver keeps, bound to its configuration."""
 
     SCHEMAS = {
-        1: state_codec.record_schema("Answers", shares="bytes", bounds="bytes", state="bytes")
+        1: state_codec.record_schema(
+            "Answers", shares="bytes", bounds="bytes", limits="bytes", state="bytes"
+        )
     }
 
     def sealed(self, key: bytes) -> bytes:
@@ -41,6 +50,7 @@ class Saved:
         record = {
             "shares": array_to_bytes(self.shares),
             "bounds": array_to_bytes(self.bounds),
+            "limits": choice_message(self.limits).payload,
             "state": self.state,
         }
         return state_codec.seal(key, _PURPOSE, state_codec.pack(self.SCHEMAS, record))
@@ -48,28 +58,30 @@ class Saved:
     @classmethod
     def read(cls, data: bytes, key: bytes) -> Saved:
         """What was sealed. Raises ConfigurationError for bytes that were changed."""
-        _, record = state_codec.unpack(cls.SCHEMAS, state_codec.unseal(key, _PURPOSE, data))
+        sealed = data.removeprefix(JOINED)
+        _, record = state_codec.unpack(cls.SCHEMAS, state_codec.unseal(key, _PURPOSE, sealed))
         shares, bounds = (array_from_bytes(record[name]) for name in ("shares", "bounds"))
-        return cls(shares, bounds, record["state"])
+        limits = limits_from(Message(Kind.CHOICE, payload=record["limits"]))
+        return cls(shares, bounds, limits, record["state"])
 
-    def asked(self, portfolio: Portfolio) -> Portfolio:
-        """The questions under the bounds that were chosen for them.
+    def asked(self, query_set: QuerySet) -> QuerySet:
+        """The queries under the bounds that were chosen for them.
 
-        Raises ConfigurationError for a state of questions whose bounds were given, where these are
+        Raises ConfigurationError for a state of queries whose bounds were given, where these are
         to be chosen, and the other way round.
         """
-        looks = len(looks_at(portfolio))
+        looks = len(looks_at(query_set))
         if bool(looks) != bool(len(self.bounds)):
             was, now = ("given", "to be chosen") if looks else ("chosen", "given")
             raise ConfigurationError(
                 f"this state belongs to another configuration: the bounds of numbers were {was} "
-                f"when it was written, and are {now} here; go on with the questions that it was "
-                "written with, or begin anew, which spends the users' budgets again"
+                f"when it was written, and are {now} here; use the queries that it was written "
+                "with, or start a new stream, which spends the users' budgets again"
             )
         if looks != len(self.bounds):
             raise ConfigurationError(
                 "this state belongs to another configuration: bounds of numbers were chosen for "
-                "other questions when it was written; go on with the questions that it was written "
-                "with, or begin anew, which spends the users' budgets again"
+                "other queries when it was written; use the queries that it was written with, or "
+                "start a new stream, which spends the users' budgets again"
             )
-        return with_bounds(portfolio, self.bounds) if looks else portfolio
+        return with_bounds(query_set, self.bounds) if looks else query_set

@@ -1,4 +1,4 @@
-"""What questions count, and what is true of all events: to compare with answers, never to publish.
+"""What queries count, and what is true of all events: to compare with answers, never to publish.
 
 All events are held in memory.
 """
@@ -15,27 +15,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.engine.count.counter import BlockKey
-from streamveil.engine.count.query_counter import pack_questions
+from streamveil.engine.count.query_counter import pack_queries
 from streamveil.engine.encode.query_mapper import Located, slices_of
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.records import InputLost
-from streamveil.mechanisms.portfolio.questions import Question
-from streamveil.mechanisms.portfolio.statistics import Quantiles
+from streamveil.mechanisms.queries.bounds import AutoBounds
+from streamveil.mechanisms.queries.cuts import Cut
+from streamveil.mechanisms.queries.queries import Query
+from streamveil.mechanisms.queries.statistics import Quantiles
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class ExactQuestion(NamedTuple):
-    """A question without any protection, slot by slot from the first on."""
+class ExactQuery(NamedTuple):
+    """A query without any protection, slot by slot from the first on."""
 
     counts: Integers
     """Cells of its measure, of the events that count: shape (slots, K, cells)."""
     figures: Floats
     """What is true of all events, whoever they are of and however many each user has, of bins and
     groups: shape (slots, nodes, outputs), NaN where there is nothing to compute a figure of. There
-    are fewer slots than in `counts`, which go on to the end of the longest slot of all questions.
+    are fewer slots than in `counts`, which go on to the end of the longest slot of all queries.
     """
     longer: tuple[Floats, ...]
     """The same of each of its longer times, from the one on that holds the first slot. Counts, sums
@@ -46,8 +48,8 @@ def exact_answers(
     plan: QueryPlan,
     batches: Iterable[pa.RecordBatch],
     rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
-) -> tuple[int, list[ExactQuestion]]:
-    """Count events for all questions without any protection.
+) -> tuple[int, list[ExactQuery]]:
+    """Count events for all queries without any protection.
 
     Args:
         plan: says what is asked. Without a range it is that of the events that count.
@@ -55,72 +57,69 @@ def exact_answers(
         rejected: called with the dead letters of a batch, of `io.REJECTED_SCHEMA`, if any.
 
     Returns:
-        The first base slot, and what came of each question.
+        The first base slot, and what came of each query.
 
     Raises:
         InputLost: for events none of which counts, without a range.
     """
-    counter, mapper = plan.counter(bounded=True), plan.event_mapper()
-    portfolio, layout = plan.portfolio, counter.layout
+    counter, mapper = plan.counter(plan.layout(bounded=True)), plan.event_mapper()
+    query_set, layout = plan.query_set, counter.layout
     parts: dict[BlockKey, list[Message]] = defaultdict(list)
     located: list[list[Located]] = []
     for batch in (part for whole in batches for part in slices_of(whole)):
         events, letters = mapper.map(batch)
         if letters.num_rows:
             rejected(letters)
-        for block, shard, packed, _ in pack_questions(events, layout, counter.bounding):
+        for block, shard, packed, _ in pack_queries(events, layout, counter.bounding):
             message = layout.message(Kind.EVENTS, block, shard, packed.to_bytes())
             parts[(*shard, block)].append(message)
         located.append(mapper.located(batch))
-    tables: list[dict[int, Integers]] = [{} for _ in portfolio]
+    tables: list[dict[int, Integers]] = [{} for _ in query_set]
     for key, messages in parts.items():
-        number, _ = layout.question(key[:2])
+        number, _ = layout.query(key[:2])
         visits = counter.bound(key, messages)
         found = counter.histograms(key[0], number, visits)
         for slot in np.flatnonzero(found.any(axis=(1, 2))).tolist():
-            at = visits.block * layout.questions[number].block + slot
+            at = visits.block * layout.queries[number].block + slot
             tables[number][at] = tables[number].get(at, 0) + found[slot]
     first, last = _range(plan, tables)
-    end = max((last // one.slots + 1) * one.slots for one in portfolio)
+    end = max(one.cut.end(last) + 1 for one in query_set)
     exact = []
-    for number, (question, some) in enumerate(zip(portfolio, tables, strict=True)):
-        begin = first // question.slots
-        slots = end // question.slots - begin
+    for number, (query, some) in enumerate(zip(query_set, tables, strict=True)):
+        begin = query.cut.of(first)
+        slots = query.cut.of(end) - begin
         counts = np.zeros((slots, layout.classes, layout.measures[number].size), np.int64)
         for at, table in some.items():
             if at < begin + slots:
                 counts[at - begin] = table
         events_of = [each[number] for each in located]
-        told = last // question.slots - begin + 1
-        figures = true_figures(question, events_of, begin, told)
-        longer = tuple(
-            _true_of_time(question, events_of, figures, begin, one // question.slots)
-            for one in question.times
-        )
-        exact.append(ExactQuestion(counts, figures, longer))
+        told = query.cut.of(last) - begin + 1
+        figures = true_figures(query, events_of, begin, told)
+        longer = tuple(_true_of_time(query, events_of, figures, begin, one) for one in query.longer)
+        exact.append(ExactQuery(counts, figures, longer))
     return first, exact
 
 
 def _range(plan: QueryPlan, tables: Sequence[dict[int, Integers]]) -> tuple[int, int]:
     """The first and the last base slot: as was asked, or those in which a slot with events ends."""
     first, last = plan.first_slot, plan.last_slot
-    questions = zip(plan.portfolio, tables, strict=True)
-    ends = [(slot + 1) * one.slots - 1 for one, some in questions for slot in some]
+    queries = zip(plan.query_set, tables, strict=True)
+    ends = [one.cut.last(slot) for one, some in queries for slot in some]
     if not ends and None in (first, last):
-        raise InputLost("no event counts for any question")
+        raise InputLost("no event counts for any query")
     return min(ends) if first is None else first, max(ends) if last is None else last
 
 
-def true_figures(question: Question, parts: Sequence[Located], first: int, slots: int) -> Floats:
-    """A statistic of numbers as they are, of bins and groups: see :class:`ExactQuestion`.
+def true_figures(query: Query, parts: Sequence[Located], first: int, slots: int) -> Floats:
+    """A statistic of numbers as they are, of bins and groups: see :class:`ExactQuery`.
 
     Args:
-        question: what is asked.
+        query: what is asked.
         parts: its events.
-        first: slot of the question.
+        first: slot of the query.
         slots: how many from there on.
     """
-    above = question.tree.above(question.domain.bins)
+    above = query.tree.above(query.domain.bins)
     nodes = int(above.max()) + 1
     empty = np.zeros(0, np.int64)
     at = np.concatenate([empty, *(one.slots for one in parts)]) - first
@@ -128,33 +127,34 @@ def true_figures(question: Question, parts: Sequence[Located], first: int, slots
     some = (at >= 0) & (at < slots)
     # Every event once for each node that it is in, or every user.
     cells = (at[some, None] * nodes + above[bins[some]]).ravel()
-    if question.statistic.once:
+    if query.statistic.once:
         users = np.repeat(_numbered(parts)[some], above.shape[1])
         cells = np.unique(np.stack([cells, users])[:, users >= 0], axis=1)[0]
     size = slots * nodes
     events = np.bincount(cells, minlength=size)
-    if question.statistic.column is None:
+    if query.statistic.column is None:
         return events.reshape(slots, nodes, 1).astype(np.float64)
     given = [one.numbers for one in parts if one.numbers is not None]
     numbers = np.repeat(np.concatenate([np.zeros(0), *given])[some], above.shape[1])
-    if isinstance(question.statistic, Quantiles):
-        figures = _quantiles(cells, numbers, events, question.statistic.quantiles)
+    if isinstance(query.statistic, Quantiles | AutoBounds) and query.statistic.quantiles:
+        figures = _quantiles(cells, numbers, events, query.statistic.quantiles)
     else:
-        figures = _moment(question.statistic.name, cells, numbers, events)
+        figures = _moment(query.statistic.name, cells, numbers, events)
     return figures.reshape(slots, nodes, -1)
 
 
 def _true_of_time(
-    question: Question, parts: Sequence[Located], figures: Floats, first: int, slots: int
+    query: Query, parts: Sequence[Located], figures: Floats, first: int, cut: Cut
 ) -> Floats:
-    """Of longer times of so many slots, where slots from the first on have these figures."""
-    begin, end = first // slots, (first + len(figures) - 1) // slots
-    if question.statistic.column is None or question.statistic.name == "sum":
+    """Of longer times, where slots from the first on have these figures."""
+    slots = np.arange(first, first + len(figures))
+    begin, end = cut.of(first), cut.of(first + len(figures) - 1)
+    if query.statistic.column is None or query.statistic.name == "sum":
         found = np.zeros((end - begin + 1, *figures.shape[1:]))
-        np.add.at(found, np.arange(first, first + len(figures)) // slots - begin, figures)
+        np.add.at(found, cut.numbers(slots) - begin, figures)
         return found
-    by_time = [one._replace(slots=one.slots // slots) for one in parts]
-    return true_figures(question, by_time, begin, end - begin + 1)
+    by_time = [one._replace(slots=cut.numbers(one.slots)) for one in parts]
+    return true_figures(query, by_time, begin, end - begin + 1)
 
 
 def _numbered(parts: Sequence[Located]) -> Integers:

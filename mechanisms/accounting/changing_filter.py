@@ -13,6 +13,7 @@ from streamveil.mechanisms.accounting.window_filter import check_amounts, refusa
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 _MAX_CELLS = 1 << 25
 _ENDED = np.iinfo(np.int64).max // 2
@@ -56,7 +57,7 @@ class ChangingFilter:
             raise ConfigurationError(
                 f"{len(parents)} histories of requirements over {self.horizon} slots need more "
                 f"than {_MAX_CELLS} cells: use longer slots or a shorter longest window "
-                "(--longest_window)"
+                f"({opt.longest_window})"
             )
         fresh = ChangingFilter(self.horizon, 1)
 

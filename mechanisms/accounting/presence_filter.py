@@ -7,6 +7,7 @@ that the events of a window reach. It knows neither mechanisms nor what a slot m
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,13 +114,19 @@ class PresenceFilter:
         self.rows[row[~cheaper], columns[~cheaper]] = amounts[~cheaper]
         self.slots += 1
 
+    def copied(self) -> PresenceFilter:
+        """The same, which goes on by itself."""
+        made = copy(self)
+        made.rows = self.rows.copy()
+        return made
+
     def left(self) -> Units:
         """What the next slot may cost each class, shape (K,), units."""
         return self._caps - self._dearest(self._most - 1, ahead=1)
 
     @property
     def in_window(self) -> Units:
-        """The most that the events of a window, or of a life, can have cost, shape (K,), units.
+        """The most that the events of a window, or of a lifetime, can have cost, shape (K,), units.
 
         What is set aside is taken to be spent.
         """

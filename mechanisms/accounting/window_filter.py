@@ -22,7 +22,10 @@ MAX_CELLS = 1 << 25
 
 
 class BudgetExceeded(RuntimeError):  # noqa: N818 - it is the name of what happened
-    """A release was refused: it would break a requirement. Nothing was emitted for its slot."""
+    """A release was refused because it would exceed a user's budget.
+
+    Nothing was released for its slot.
+    """
 
 
 def refusal(
@@ -43,16 +46,16 @@ def check_amounts(amounts: Units, count: int) -> None:
 
 
 class WindowFilter:
-    """Books spending slot by slot against fixed requirements. A life is an unbounded window.
+    """A privacy filter for fixed requirements, which records the budget that each slot spends.
 
-    Guarantee: after any sequence of :meth:`charge` that did not raise, the spending of class k in
-    any `window` consecutive slots is at most its `epsilon`, in exact integers. With a
-    :class:`Lifetime`, what it spent in all of the stream is, however long; after r calls of
-    :meth:`restart` at most r + 1 times that, and the state is a few integers.
+    After each successful :meth:`charge`, each class k has spent at most its epsilon in any `window`
+    consecutive slots. The sums are computed with exact integers. With a :class:`Lifetime`, the
+    bound applies to the whole stream. After r calls of :meth:`restart`, the bound is r + 1 times
+    epsilon.
 
     Raises:
-        ConfigurationError: when some requirements are for windows and others for the whole stream,
-            or when there would be too much to remember.
+        ConfigurationError: if some requirements are for windows and others for a lifetime, or if
+            the filter for these windows would need too much memory.
     """
 
     SCHEMAS = {1: state_codec.record_schema("WindowFilter", slots="long", rows=state_codec.RUNS)}
@@ -86,14 +89,15 @@ class WindowFilter:
         """How often the operator granted the whole budget again."""
 
     def charge(self, amounts: Units) -> None:
-        """Book the next slot's spending, or refuse it and book nothing.
+        """Record the budget that the next slot spends, or refuse the slot and record nothing.
 
         Args:
-            amounts: units spent by each class in this slot, int64, shape (K,).
+            amounts: budget units that the slot spends in each of the K classes, int64, shape (K,).
 
         Raises:
-            BudgetExceeded: with requested, remaining and difference, when a window would overflow.
-            ValueError: for negative amounts, which nothing can spend.
+            BudgetExceeded: if the budget of a window would be exceeded. The error message states
+                the requested budget and the remaining budget.
+            ValueError: if an amount is negative.
         """
         check_amounts(amounts, len(self._caps))
         before, depth = self.in_window, len(self.ring)
@@ -112,10 +116,10 @@ class WindowFilter:
         self.slots += 1
 
     def under(self, requirements: Sequence[Requirement]) -> WindowFilter:
-        """The same past under other epsilons of the same windows.
+        """Return a filter with the same history and windows, but with other epsilons.
 
-        What was spent before may be more than these: from now on a class spends only where the
-        window that ends with the slot is within its epsilon.
+        If a class has already spent more than its new epsilon in a window, the class cannot spend
+        anything until the sum over its window has fallen to the new epsilon or less.
         """
         made = copy(self)
         made.requirements = Requirements.of(requirements)
@@ -123,7 +127,7 @@ class WindowFilter:
         return made
 
     def restart(self) -> None:
-        """Grant every class its whole budget once more. Raises ConfigurationError for windows."""
+        """Grant each lifetime budget again. Raises ConfigurationError for window budgets."""
         if not self.forever:
             raise ConfigurationError(
                 "only a budget for the whole stream can be restarted: requirements with windows "
@@ -133,16 +137,16 @@ class WindowFilter:
         self.restarts += 1
 
     def use(self) -> float:
-        """Largest share of any class's window that is spent, from 0 to 1."""
+        """The largest fraction of its budget that a class has spent in a window, from 0 to 1."""
         return float((self.in_window / np.maximum(self._caps, 1)).max())
 
     def diagnostics(self) -> Mapping[str, float]:
-        """What an analyst must know of a life with every release: least budget left, restarts."""
+        """For lifetime budgets, the smallest remaining budget and the number of restarts."""
         left = float(to_epsilon((self._caps - self.in_window).min()))
         return {"budget_left": left, "restarts": float(self.restarts)}
 
     def encode(self) -> bytes:
-        """Bytes of what is booked; equal neighbouring slots are written once."""
+        """Encode the state as bytes."""
         record: dict[str, Any] = {"slots": self.slots}
         if self.forever:
             record |= {"restarts": self.restarts, "spent": self.in_window.tolist()}
@@ -153,9 +157,11 @@ class WindowFilter:
 
     @classmethod
     def decode(cls, data: bytes, requirements: Sequence[Requirement]) -> WindowFilter:
-        """The filter of bytes, window sums added up anew.
+        """Decode the state of a filter, and recompute how much was spent in its windows.
 
-        Raises ConfigurationError for those of other classes, or of another longest window.
+        Raises:
+            ConfigurationError: if the state has different requirement classes or a different
+                longest window.
         """
         made = cls(requirements)
         count = len(made.requirements)

@@ -36,8 +36,7 @@ from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.core.records import Revised
-from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease, SlotRevision
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 AFTER_JUMP = 1
@@ -291,12 +290,12 @@ class AdaptiveRelease:
         seen = np.minimum((RATIO_MOVES * events) ** 2 / noise, 1.0)
         return bool(seen.mean() < HALF_SEEN)
 
-    def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:
+    def rest(self, state: AdaptiveState) -> tuple[SlotRevision, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
         if state.ring is None:
             return ()
         return tuple(self._revised(state, state.ring.last_slot))
 
-    def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
+    def _revised(self, state: AdaptiveState, until: int) -> Iterator[SlotRevision]:
         """Revise all slots up to one that have not been."""
         return outputs.revised(state, self.cycle, until, self.quantum, self.layout)

@@ -357,7 +357,7 @@ class CycleState:
         if before != now:
             raise ConfigurationError(
                 f"the state is for cycles of {before} slots, not {now}: it belongs to another "
-                "configuration; go on with the options that it was written with, or begin anew, "
+                "configuration; use the options that it was written with, or start a new stream, "
                 "which spends the users' budgets again"
             )
         self.candidates, self.found = read, written["found"]

@@ -15,8 +15,8 @@ from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
 from streamveil.mechanisms.adaptive.totals import Layout, published
-from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
-from streamveil.mechanisms.protocol import Lasting, SlotRelease
+from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.protocol import Lasting, SlotRelease, SlotRevision
 from streamveil.mechanisms.protocol import Observed as Told
 
 Floats = npt.NDArray[np.float64]
@@ -57,7 +57,7 @@ def told(
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
-    plain = Told(mean * terms.crowd.quantum, variance * terms.crowd.quantum**2)
+    before = mean, variance
     if status != SKIPPED:
         mean, variance, share = published(state.shrinkage, layout, mean, variance, error)
     quantum = terms.crowd.quantum
@@ -75,7 +75,7 @@ def told(
             Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
             for one in seen
         ),
-        unshrunk=plain if share < 1 or (plain.counts < 0).any() else None,
+        unshrunk=_if_shrunk(*before, quantum, share),
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
         estimates=estimates,
     )
@@ -128,7 +128,7 @@ def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tupl
 
 def revised(
     state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int, layout: Layout
-) -> Iterator[Revised]:
+) -> Iterator[SlotRevision]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
@@ -137,13 +137,22 @@ def revised(
         slot, known = ring.revise(weights, scale)
         bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
         known = bank.of_level(known)
-        mean, variance = known.mean, state.misfit.of(known, every) + ring.doubt
+        mean, variance, share = known.mean, state.misfit.of(known, every) + ring.doubt, 1.0
+        before = mean, variance
         if state.published_slot is None:
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
         else:
             error = known.variance + ring.doubt
-            mean, variance, _ = published(state.shrinkage, layout, mean, variance, error)
-        yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
+            mean, variance, share = published(state.shrinkage, layout, mean, variance, error)
+        told = _in_counts(mean, variance, quantum, ring.most)
+        yield SlotRevision(slot, *told, _if_shrunk(*before, quantum, share))
+
+
+def _if_shrunk(mean: Floats, variance: Floats, quantum: int, share: float) -> Told | None:
+    """Estimates in quanta that were shrunk, by a factor, or cut off at 0; None if none was."""
+    if share < 1 or (mean < 0).any():
+        return Told(mean * quantum, variance * quantum**2)
+    return None
 
 
 def _in_counts(

@@ -92,8 +92,8 @@ class RandomizedResponse:
         total = int(population.sizes.sum()) * population.sensitivity
         if total > _MOST_TICKETS:
             raise ConfigurationError(
-                f"reports of {total:,} users would be drawn one by one in every slot, as many as "
-                "are assumed where nobody knows who will come: choose another mechanism, such as "
+                f"reports of {total:,} users would be drawn one by one in every slot, the number "
+                "assumed for a stream with unknown users: choose another mechanism, such as "
                 "uniform"
             )
         return cls(tickets, truth, weights, largest, total)

@@ -140,8 +140,8 @@ def slots_of(value: Any, name: str = "slots") -> Slots:
     """How time is cut.
 
     Args:
-        value: Slots; a length as :meth:`Slots.of` reads it, such as `1d`; or a timedelta, for
-            slots that are counted from 1970-01-01.
+        value: Slots; a length as :meth:`Slots.of` reads it, such as `1d` or `1mo`; or a timedelta,
+            for slots that are counted from 1970-01-01.
         name: of the argument.
 
     Raises:
@@ -153,7 +153,7 @@ def slots_of(value: Any, name: str = "slots") -> Slots:
         return Slots.of(value)
     if isinstance(value, dt.timedelta):
         return Slots(value // dt.timedelta(microseconds=1))
-    refuse(name, value, "write the length with its unit, such as 1d, 1h or 60s, or give Slots")
+    refuse(name, value, "write the length with its unit, such as 1mo, 1d, 1h or 60s, or give Slots")
 
 
 def column_name(value: Any, name: str) -> str:
@@ -161,6 +161,17 @@ def column_name(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         refuse(name, value, "give the name of a column")
     return value
+
+
+def user_column(value: Any, name: str = "user") -> str:
+    """The name of the one column of users. Raises ConfigurationError for anything else."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 1:
+        raise ConfigurationError(
+            f"{name} names {len(value)} columns ({', '.join(map(str, value))}), and a user id is "
+            "a single column: join them into one column first, such as card || '/' || device in "
+            "SQL; each pair then has a budget of its own"
+        )
+    return column_name(value, name)
 
 
 def column_names(value: Any, name: str) -> tuple[str, ...]:

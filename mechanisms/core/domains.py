@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 
 MOST_GRID_CELLS = 1 << 24
 """A slot's counts of more would not fit into memory; no list of values is as easily so long."""
@@ -17,10 +18,17 @@ MOST_GRID_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Categories(Identified):
-    """A domain of listed values: one bin for each, in the order given.
+    """Public keys given as a list. Each value is one bin, in the order of the list.
 
-    Integer values in the data are matched by their decimal text. Raises ConfigurationError for an
-    empty list, an empty value or a duplicate.
+    Whole numbers in the data are compared as decimal text. For example, the number 7 belongs to the
+    key "7".
+
+    Raises:
+        ConfigurationError: if the list is empty, or has an empty or repeated value.
+
+    Example:
+        >>> Categories(("cafe", "park")).bins
+        2
     """
 
     IDENTITY = Form("categories", ("values",))
@@ -32,7 +40,7 @@ class Categories(Identified):
         """Check the list."""
         if isinstance(self.values, str):
             raise ConfigurationError(
-                f"the domain is the text {self.values!r}, whose letters are no bins: give a list "
+                f"the domain is the text {self.values!r}, whose letters are not bins: give a list "
                 "of values"
             )
         object.__setattr__(self, "values", tuple(str(value) for value in self.values))
@@ -61,15 +69,21 @@ class Categories(Identified):
 
 @dataclass(frozen=True)
 class Edges(Identified):
-    """A numeric domain: bin j holds edges[j] <= value < edges[j + 1].
+    """Public ranges of numbers. Bin j holds the values with edges[j] <= value < edges[j + 1].
 
-    Raises ConfigurationError unless there are at least two finite, strictly rising edges.
+    Raises:
+        ConfigurationError: if there are fewer than two edges, or if the edges are not finite or not
+            in ascending order.
+
+    Example:
+        >>> Edges((0, 10, 20)).labels
+        ('[0, 10)', '[10, 20)')
     """
 
     IDENTITY = Form("edges", ("edges",))
 
     edges: tuple[float, ...]
-    """The bounds of the bins, one more than there are bins."""
+    """The bounds of the bins. There is one more bound than there are bins."""
 
     def __post_init__(self) -> None:
         """Check the edges."""
@@ -96,26 +110,40 @@ class Edges(Identified):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A name for each bin: its bounds."""
+        """The name of each bin, which contains the bounds of the bin."""
         return tuple(f"[{a:g}, {b:g})" for a, b in itertools.pairwise(self.edges))
 
 
 @dataclass(frozen=True)
 class Grid(Identified):
-    """A domain of map cells: rows x columns over a box of longitude and latitude, in degrees.
+    """Public map cells. A box of longitude and latitude is divided into columns and rows of cells.
 
-    Bin = row * columns + column, from the south-west corner; a cell holds its west and south
-    bounds. Raises ConfigurationError for an empty box or grid, or one of too many cells.
+    Cells are numbered row by row from the south-west corner. A point on the border between two
+    cells belongs to the eastern or northern cell.
+
+    Raises:
+        ConfigurationError: if the box is empty or outside the map, or if the grid has no cells or
+            too many cells.
+
+    Example:
+        >>> Grid(-74.3, 40.5, -73.7, 40.9, columns=3, rows=2).bins
+        6
     """
 
     IDENTITY = Form("grid", ("west", "south", "east", "north", "columns", "rows"))
 
     west: float
+    """Western bound, in degrees of longitude from -180 to 180."""
     south: float
+    """Southern bound, in degrees of latitude from -90 to 90."""
     east: float
+    """Eastern bound, in degrees of longitude."""
     north: float
+    """Northern bound, in degrees of latitude."""
     columns: int
+    """Number of cells from west to east."""
     rows: int
+    """Number of cells from south to north."""
 
     def __post_init__(self) -> None:
         """Check the box."""
@@ -142,7 +170,7 @@ class Grid(Identified):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """A name for each bin: its row and column."""
+        """The name of each bin, which contains the row and the column of the map cell."""
         return _labels_of_cells(self.columns, self.rows)
 
 
@@ -158,18 +186,17 @@ class _OneMoreBin:
     domain: Categories | Edges | Grid | WithOther
     name: str
     _holds: ClassVar[str]
-    _option: ClassVar[str]
 
     def __post_init__(self) -> None:
         """Check the name."""
         if not self.name:
             raise ConfigurationError(
-                f"the bin for {self._holds} values has no name: name it ({self._option})"
+                f"the bin for {self._holds} values has no name: name it ({opt[self._holds]})"
             )
         if self.name in self.domain.labels:
             raise ConfigurationError(
                 f"the bin for {self._holds} values cannot be called {self.name!r} "
-                f"({self._option}): the domain has a bin of that name; choose another"
+                f"({opt[self._holds]}): the domain has a bin of that name; choose another"
             )
 
     @property
@@ -185,36 +212,51 @@ class _OneMoreBin:
 
 @dataclass(frozen=True)
 class WithOther(_OneMoreBin, Identified):
-    """A domain with one more bin, the last, for all values that are outside it.
+    """Public keys with an additional last bin for values that are not among the keys.
 
-    What is null, or not a number where numbers are asked for, has no bin there either. Raises
-    ConfigurationError for an empty name or that of a bin.
+    Events with missing values have no bin. If the keys are numbers, events with text have no bin
+    either.
+
+    Raises:
+        ConfigurationError: if the name is empty, or if another bin already has this name.
+
+    Example:
+        >>> WithOther(Edges((0, 10, 20)), "other").bins
+        3
     """
 
     IDENTITY = Form("with other", ("domain", "name"))
-    _holds, _option = "other", "--other"
+    _holds = "other"
 
     domain: Categories | Edges | Grid
+    """The public keys without the additional bin."""
     name: str
-    """Label of the bin."""
+    """Name of the additional bin."""
 
 
 @dataclass(frozen=True)
 class WithNull(_OneMoreBin, Identified):
-    """A domain with one more bin, the last, for values that are null: missing, or empty text.
+    """Public keys with an additional last bin for missing values and empty text.
 
-    Raises ConfigurationError for an empty name or that of a bin.
+    Raises:
+        ConfigurationError: if the name is empty, or if another bin already has this name.
+
+    Example:
+        >>> WithNull(Categories(("cafe", "park")), "unknown").labels
+        ('cafe', 'park', 'unknown')
     """
 
     IDENTITY = Form("with null", ("domain", "name"))
-    _holds, _option = "null", "--null"
+    _holds = "null"
 
     domain: Categories | Edges | Grid | WithOther
+    """The public keys without the additional bin."""
     name: str
-    """Label of the bin."""
+    """Name of the additional bin."""
 
 
 Domain = Categories | Edges | Grid | WithOther | WithNull
+"""The type of public keys of any kind."""
 
 _EDGES, _GRID = "edges:", "grid:"
 FILE = "file:"
@@ -246,7 +288,7 @@ def _numbers(text: str, prefix: str) -> list[float]:
         return [float(part) for part in text.removeprefix(prefix).split(",")]
     except ValueError:
         raise ConfigurationError(
-            f"domain {text!r} holds something that is no number: write numbers, separated by "
+            f"domain {text!r} holds something that is not a number: write numbers, separated by "
             f"commas, after {prefix!r}"
         ) from None
 

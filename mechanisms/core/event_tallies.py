@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os.path
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 LATE = "late"
 """Why an event is lost whose slot was released before it came."""
-OF_QUESTION = " (question "
-"""What stands between a reason and the question that cannot read an event, before `)`."""
+OF_QUERY = " (query "
+"""What stands between a reason and the query that cannot read an event, before `)`."""
 ELSEWHERE = ", counted in others)"
-"""How the reason ends for which one question does not count an event that another one counts."""
+"""How the reason ends for which one query does not count an event that another one counts."""
+PERHAPS_ELSEWHERE = ", perhaps counted in others)"
+"""The same where it is not known whether another one does."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,12 @@ class EventTally:
     beyond_limit: int = 0
     """Events in slots in which their users did not count, as they had in others before."""
     read_by: Mapping[str, int] = field(default_factory=dict)
-    """Events that each question asks about and can read, by its name."""
+    """Events that each query asks about and can read, by its name."""
     unread_by: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
-    """What each question asks about and cannot read, by its name and the reason."""
+    """What each query asks about and cannot read, by its name and the reason."""
+    no_requirement_by: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Where requirements of a query set change: of the events in slots that are over, by query, how
+    many are of users with no requirement in force, and how many there are."""
 
     @classmethod
     def total(cls, tallies: Iterable[EventTally]) -> EventTally:
@@ -67,6 +72,7 @@ class EventTally:
         lost: dict[str, Lost] = {}
         read_by: dict[str, int] = {}
         unread_by: dict[str, dict[str, Lost]] = {}
+        no_requirement_by: dict[str, Sequence[int]] = {}
         for tally in tallies:
             read += tally.read
             beyond_bound += tally.beyond_bound
@@ -78,7 +84,11 @@ class EventTally:
                 read_by[name] = read_by.get(name, 0) + events
             for name, unread in tally.unread_by.items():
                 _add(unread_by.setdefault(name, {}), unread)
-        return cls(read, lost, beyond_bound, counted, messages, beyond_limit, read_by, unread_by)
+            for name, (nowhere, every) in tally.no_requirement_by.items():
+                before = no_requirement_by.get(name, (0, 0))
+                no_requirement_by[name] = before[0] + nowhere, before[1] + every
+        by_query = read_by, unread_by, no_requirement_by
+        return cls(read, lost, beyond_bound, counted, messages, beyond_limit, *by_query)
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -92,7 +102,7 @@ class EventTally:
 
     @property
     def all_lost(self) -> int:
-        """Events that were rejected or late, and count in no question.
+        """Events that were rejected or late, and count in no query.
 
         Those beyond the users' bound are not among them.
         """
@@ -100,13 +110,23 @@ class EventTally:
 
     @property
     def losses(self) -> dict[str, Lost]:
-        """Of events that count in no question, by reason."""
+        """Of events that count in no query, by reason."""
         return {why: some for why, some in self.lost.items() if is_loss(why)}
 
     @property
     def blind(self) -> tuple[str, ...]:
-        """Questions that can read none of the events that they ask about, if there are any."""
+        """Queries that can read none of the events that they ask about, if there are any."""
         return tuple(name for name in self.unread_by if not self.read_by.get(name))
+
+    def without_requirement(self, most: float) -> str | None:
+        """A query, if of every one with events more than that share have no requirement in force.
+
+        It is the one with the most events.
+        """
+        there = {name: some for name, some in self.no_requirement_by.items() if some[1]}
+        if not there or any(nowhere <= most * every for nowhere, every in there.values()):
+            return None
+        return max(there, key=lambda name: there[name][1])
 
     def to_bytes(self) -> bytes:
         """JSON."""
@@ -141,13 +161,15 @@ def _row_word(source: str) -> str:
 
 def is_loss(reason: str) -> bool:
     """Whether an event that is rejected for this reason counts nowhere."""
-    return not reason.endswith(ELSEWHERE)
+    return not reason.endswith((ELSEWHERE, PERHAPS_ELSEWHERE))
 
 
-def question_of(reason: str) -> tuple[str, str | None]:
-    """A reason without the question that it is about, and that question's name, if it is of one."""
-    why, _, named = reason.partition(OF_QUESTION)
-    return why, named.removesuffix(ELSEWHERE).removesuffix(")") or None
+def query_of(reason: str) -> tuple[str, str | None]:
+    """A reason without the query that it is about, and that query's name, if it is of one."""
+    why, _, named = reason.partition(OF_QUERY)
+    for end in (PERHAPS_ELSEWHERE, ELSEWHERE, ")"):
+        named = named.removesuffix(end)
+    return why, named or None
 
 
 def sum_bytes(tallies: Iterable[bytes]) -> bytes:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from streamveil.mechanisms.core.extras import install_line
+from streamveil.mechanisms.core.wording import install_line
 
 # What the extra `beam` installs.
 _OF_BEAM = ("apache_beam", "grpc", "pyarrow", "tqdm")

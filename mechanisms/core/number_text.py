@@ -11,8 +11,14 @@ _LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
 
 
 def number_of(number: int, noun: str) -> str:
-    """`1 slot`, `2 slots`, `1,000 slots`: the noun is one that only takes an s."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 slot`, `2 slots`, `1,000 queries`: the noun is one that takes an s, or ies for a y.
+
+    A y after a vowel stays, as in `days`.
+    """
+    if number == 1:
+        return f"{number:,} {noun}"
+    changes = noun.endswith("y") and noun[-2] not in "aeou"
+    return f"{number:,} {noun[:-1]}ies" if changes else f"{number:,} {noun}s"
 
 
 def number_text(literal: str) -> str:

@@ -18,6 +18,7 @@ from streamveil.mechanisms.core.records import (
     parse_duration,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 
 LONGEST_RANGE = 10_000_000  # slots
 MAX_REJECTED = 0.5
@@ -48,7 +49,7 @@ def whole(name: str, value: Any) -> int:
 def share(name: str, value: Any) -> float:
     """A number from 0 to 1. Raises ConfigurationError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{name} is {value!r} (--{name}): give a number from 0 to 1")
+        raise ConfigurationError(f"{name} is {value!r} ({opt[name]}): give a number from 0 to 1")
     return float(value)
 
 
@@ -57,11 +58,11 @@ def lateness(value: int | str, name: str = "allowed_lateness") -> int:
     micros = parse_duration(value) if isinstance(value, str) else value
     if isinstance(micros, bool) or not isinstance(micros, Integral) or not 0 <= micros <= MAX_SLOT:
         raise ConfigurationError(
-            f"{name} is {value!r} (--{name}): write 0s, 10m or 2h, or give "
+            f"{name} is {value!r} ({opt[name]}): write 0s, 10m or 2h, or give "
             "microseconds; at most a hundred years"
         )
     if micros % 1000:
-        raise ConfigurationError(f"{name} is {value} us (--{name}): give whole milliseconds")
+        raise ConfigurationError(f"{name} is {value} us ({opt[name]}): give whole milliseconds")
     return int(micros)
 
 
@@ -72,21 +73,22 @@ def check_range(slots: Slots, first: int | None, last: int | None) -> None:
     if first > last:
         raise ConfigurationError(
             f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
-            f"at {format_time(slots.end(last))}: give an end (--end) after the start (--start)"
+            f"at {format_time(slots.end(last))}: give an end ({opt.end}) after the start "
+            f"({opt.start})"
         )
     if last - first >= LONGEST_RANGE:
         raise ConfigurationError(
             f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {LONGEST_RANGE}: shorten it (--start and "
-            "--end), or use longer slots"
+            f"has {last - first + 1} slots, more than {LONGEST_RANGE}: shorten it ({opt.start} and "
+            f"{opt.end}), or use longer slots"
         )
 
 
 def check_horizon(longest_window: int, registry: Registry) -> None:
     """Refuse a longest window that somebody's is longer than. Raises ConfigurationError."""
-    longest = max(registry.classes, key=lambda requirement: requirement.window)
-    if not longest.window <= longest_window <= MAX_WINDOW:
+    longest = registry.classes.longest
+    if not longest <= longest_window <= MAX_WINDOW:
         raise ConfigurationError(
-            f"the longest window allowed is {longest_window} (--longest_window), but {longest} is "
-            f"asked for and {MAX_WINDOW} is the most: give a number between"
+            f"the longest window allowed is {longest_window} ({opt.longest_window}), but {longest} "
+            f"is asked for and {MAX_WINDOW} is the most: give a number between"
         )

@@ -12,7 +12,8 @@ import math
 import re
 import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.wording import opt
 
 MICROSECONDS = {
     "ms": 1_000,
@@ -45,9 +47,10 @@ MAX_WINDOW = 2**20
 # nothing: such a user would never count, and silence all others where one schedule is for all.
 SMALLEST_SHARE = 2.0**-40
 
-# What neighbouring inputs differ in: all of a user's events of a window, or any of them.
 ADD_REMOVE = "add_remove"
+"""Adjacency in which all events of a user in a window are added or removed (unbounded DP)."""
 REPLACE = "replace"
+"""Adjacency in which any events of a user in a window are replaced by other events (bounded DP)."""
 
 MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
 
@@ -66,12 +69,21 @@ TIME_VARIANTS = (
     (r"(\d) ?(?i:utc|gmt|ut|z)$", r"\1Z"),
 )
 
+COUNT = "count"
+"""The query, and the statistic, of a single count in tables."""
+
 PUBLISHED = "published"
 SKIPPED = "skipped"
 NULLIFIED = "nullified"
 PREDICTED = "predicted"
 UNMEASURED = "unmeasured"
-STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED, UNMEASURED)
+TEST = "test"
+STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED, UNMEASURED, TEST)
+
+NO_NOISE = "no noise: test mode"
+"""Mechanism of results in test mode."""
+NOT_PRIVATE = "test mode: no noise is added, and the results are NOT private: never publish them"
+"""Warning that goes with them."""
 
 # Columns of the dead-letter output, as (name, Arrow type): where the record stood, why it was
 # rejected, what was found there, and the record itself as JSON or as the raw line.
@@ -126,11 +138,30 @@ KEEPS = (UNIFORM, DISTINCT)
 
 
 class ConfigurationError(ValueError):
-    """Something the caller asked for cannot be done; before any budget is spent, but for looks."""
+    """An option or an argument is not valid, or options cannot be combined.
+
+    This error is raised before any budget is spent, except for private estimates that you
+    requested, such as `bounds="auto"`.
+
+    Example:
+        >>> try:
+        ...     Requirement(7, epsilon=-1)
+        ... except ConfigurationError as error:
+        ...     print(error)
+        epsilon -1 is not a finite number above 0 and at most 4096
+    """
 
 
 class InputLost(ConfigurationError):  # noqa: N818
-    """So much of an input was lost that nothing is released of the rest; no budget was spent."""
+    """Too much of a bounded input was lost. Nothing is released and no budget is spent.
+
+    This error is raised if more than the fraction `max_rejected` of the events was rejected or
+    late, if no event was accepted, or if a runner lost part of the input.
+
+    Example:
+        >>> issubclass(InputLost, ConfigurationError)
+        True
+    """
 
 
 class NothingChosen(ConfigurationError):  # noqa: N818
@@ -138,15 +169,20 @@ class NothingChosen(ConfigurationError):  # noqa: N818
 
 
 class MachineFault(RuntimeError):  # noqa: N818
-    """The machine failed a run, not its input or options: the same run may end well later."""
+    """The machine or a service failed, not the input or the options. Try the same run again."""
 
 
 @dataclass(frozen=True, order=True)
 class Requirement(Identified):
-    """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.
+    """A user's privacy budget, which is at most `epsilon` over any `window` consecutive slots.
 
-    Raises ConfigurationError for a window that is not a whole number from 1 to 2**20, or an
-    epsilon that is not finite, not above 0, or above 4096.
+    Raises:
+        ConfigurationError: if the window is not a whole number from 1 to 2**20, or epsilon is not
+            above 0 and at most 4096.
+
+    Example:
+        >>> Requirement(window=7, epsilon=0.5)
+        Requirement(window=7, epsilon=0.5)
     """
 
     IDENTITY = Form("requirement", ("window", "epsilon"))
@@ -154,7 +190,7 @@ class Requirement(Identified):
     window: int
     """Length of the window, in slots."""
     epsilon: float
-    """Budget in any such window, in nats (the epsilon of pure differential privacy)."""
+    """Budget in each window of this length. It is the ε of pure differential privacy, in nats."""
 
     def __post_init__(self) -> None:
         """Check and normalise both fields."""
@@ -179,20 +215,30 @@ class Requirement(Identified):
 
 @dataclass(frozen=True, order=True)
 class Lifetime(Requirement):
-    """A user's privacy requirement forever: at most `epsilon` over the whole stream.
+    """A lifetime budget, which is at most `epsilon` over the whole stream (user-level privacy).
 
-    Where users count in all slots it implies the requirement of any window; where they count in so
-    many slots of a life, if events may be replaced. What it costs is in docs/infinite.md.
+    docs/explanation/lifetime-budgets.md explains how much accuracy a lifetime budget costs.
+
+    Example:
+        >>> Lifetime(2.0).epsilon
+        2.0
     """
 
     IDENTITY = Form("lifetime", ("epsilon",), apart=("window",))
 
     window: int = field(default=MAX_WINDOW, init=False, repr=False)
-    """The longest window that can be written: this one never ends."""
+    """The largest possible window, which stands for the whole stream."""
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and float(value).is_integer()
+
+
+def unpromised(requirement: Requirement) -> Requirement:
+    """The requirement with epsilon 0, which cannot be asked for: nothing is promised."""
+    made = copy(requirement)
+    object.__setattr__(made, "epsilon", 0.0)
+    return made
 
 
 def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
@@ -210,22 +256,31 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
 
 @dataclass(frozen=True, order=True)
 class DynamicRequirement:
-    """What a user asks for from some slot t on, looking back and ahead from every slot.
+    """A user's privacy budget from a given slot onwards, for requirements that change.
 
-    While it is in force, every slot t must leave at most `epsilon_backward` spent over the
-    `window_backward` slots that end with t, and at most `epsilon_forward` over the
-    `window_forward` slots that start with t, whatever is asked for later. The fixed
-    :class:`Requirement` (w, E) is (w, E, w, E) forever.
+    The budget has a backward and a forward window. For every slot t in which this requirement is in
+    force, the `window_backward` slots that end with t spend at most `epsilon_backward`. The
+    `window_forward` slots that begin with t spend at most `epsilon_forward`, even if a different
+    requirement follows. A fixed :class:`Requirement` (w, epsilon) equals the changing requirement
+    (w, epsilon, w, epsilon).
 
-    Raises ConfigurationError for windows or epsilons out of the range of :class:`Requirement`.
+    Raises:
+        ConfigurationError: if a window or an epsilon is out of the range that :class:`Requirement`
+            allows.
+
+    Example:
+        >>> DynamicRequirement.constant(Requirement(7, 1.0)).epsilon_forward
+        1.0
     """
 
     window_backward: int
-    """Slots, the present one included."""
+    """Length of the backward window in slots, including the current slot."""
     epsilon_backward: float
+    """Budget of that window."""
     window_forward: int
-    """Slots, the present one included."""
+    """Length of the forward window in slots, including the current slot."""
     epsilon_forward: float
+    """Budget of that window."""
 
     def __post_init__(self) -> None:
         """Check and normalise all fields."""
@@ -240,7 +295,7 @@ class DynamicRequirement:
 
     @classmethod
     def constant(cls, requirement: Requirement) -> DynamicRequirement:
-        """The same as a fixed requirement."""
+        """Return the changing requirement that is equivalent to a fixed requirement."""
         return cls(*(requirement.window, requirement.epsilon) * 2)
 
 
@@ -285,7 +340,7 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
         least = 2 * requirement.window * sensitivity * SMALLEST_SHARE
         if requirement.epsilon < least and isinstance(requirement, Lifetime):
             raise ConfigurationError(
-                f"epsilon {requirement.epsilon:g} as one budget forever is too small to release "
+                f"epsilon {requirement.epsilon:g} as a lifetime budget is too small to release "
                 f"anything at sensitivity {sensitivity}: give {least:.3g} or more"
             )
         if requirement.epsilon < least:
@@ -298,9 +353,18 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
 
 @dataclass(frozen=True)
 class Slots(Identified):
-    """How time is cut: slot = floor((event time - origin) / length).
+    """Time slots, which are tumbling windows of equal length.
 
-    Raises ConfigurationError for a length that is not a positive number of milliseconds.
+    The slot of an event is floor((event time - origin) / length).
+
+    Raises:
+        ConfigurationError: if the length or the origin is not a whole number of milliseconds, or if
+            the length is 0 or less, or more than a hundred years.
+
+    Example:
+        >>> hours = Slots.of("1h", origin="2024-05-01")
+        >>> format_time(hours.start(2))
+        '2024-05-01T02:00:00Z'
     """
 
     IDENTITY = Form("slots", ("length", "origin"))
@@ -326,16 +390,35 @@ class Slots(Identified):
 
     @classmethod
     def of(cls, length: str, origin: str | dt.datetime | None = None) -> Slots:
-        """Make slots from text: a length such as `1w`, `1d`, `1h`, `60s`, and an ISO 8601 origin.
+        """Make slots from text.
 
-        An origin without an offset is read as UTC. Without one, slot 0 begins with 1970-01-01, or
-        the Monday after it if the length is in weeks.
+        Args:
+            length: such as `1w`, `1d`, `1h` or `60s`, or calendar months or years such as `1mo`,
+                `3mo` or `1y`. Months and years are in UTC and are counted from January 1970.
+            origin: start of slot 0, in ISO 8601 or as a datetime. If the time has no offset, it is
+                in UTC. The default is 1970-01-01. For a length in weeks, the default is the Monday
+                after that day.
+
+        Raises:
+            ConfigurationError: if the length or the origin is not valid, or if an origin is given
+                for calendar months.
         """
+        months = parse_months(length)
+        if months is not None:
+            # It stands on this module.
+            from streamveil.mechanisms.core.local_days import CalendarMonths
+
+            if origin is not None:
+                raise ConfigurationError(
+                    f"slots of {length.strip()} are counted from January 1970 on, and cannot begin "
+                    f"at the origin {origin}: leave it out, or write such as 30d"
+                )
+            return CalendarMonths(months=months)
         size = parse_duration(length)
         if not size:
             raise ConfigurationError(
                 f"slot length {length!r} is not a whole number above 0 with a unit: "
-                "write 1w, 1d, 1h, 5m, 60s or 500ms"
+                "write 1w, 1d, 1h, 5m, 60s or 500ms, or calendar months and years as 1mo, 3mo or 1y"
             )
         if size > MAX_SLOT:
             raise ConfigurationError(
@@ -345,24 +428,39 @@ class Slots(Identified):
             return cls(size, MONDAY % size if length.strip().endswith("w") else 0)
         return cls(size, parse_time(origin))
 
+    @property
+    def text(self) -> str:
+        """The length, written as for an option, such as `1d`."""
+        return format_duration(self.length)
+
+    @property
+    def shortest(self) -> int:
+        """Lower bound for the length of a slot in microseconds, unless clocks are set forward."""
+        return self.length
+
+    @property
+    def of_days(self) -> bool:
+        """Whether each slot consists of whole days or calendar days."""
+        return self.length % MICROSECONDS["d"] == 0
+
     def start(self, slot: int) -> int:
-        """First microsecond of a slot."""
+        """The first microsecond that belongs to the given slot."""
         return self.shown(slot)
 
     def shown(self, slot: int) -> int:
-        """What the clocks that slots go by show when one begins, as microseconds since 1970."""
+        """The local time at which the given slot begins, in microseconds since 1970."""
         return self.origin + slot * self.length
 
     def end(self, slot: int) -> int:
-        """First microsecond after a slot."""
+        """The first microsecond after the given slot."""
         return self.start(slot + 1)
 
     def index(self, time: int) -> int:
-        """Slot of a time in microseconds."""
+        """Number of the slot that contains a given time, in microseconds."""
         return (time - self.origin) // self.length
 
     def indices(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Slot of each time in microseconds, int64, shape (n,)."""
+        """Numbers of the slots that contain the given times, in microseconds, int64, shape (n,)."""
         return (times - self.origin) // self.length
 
 
@@ -370,6 +468,17 @@ def parse_duration(text: str) -> int | None:
     """Microseconds of text such as `1w`, `1d`, `1h`, `5m`, `60s`, `500ms`; None for another one."""
     match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d|w)\s*", text)
     return int(match[1]) * MICROSECONDS[match[2]] if match else None
+
+
+def parse_months(text: str) -> int | None:
+    """Calendar months of text such as `1mo` or `1y`; None for another one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(mo|y)\s*", text)
+    return int(match[1]) * (12 if match[2] == "y" else 1) if match else None
+
+
+def months_text(months: int) -> str:
+    """Text that :func:`parse_months` reads."""
+    return f"{months}mo" if months % 12 else f"{months // 12}y"
 
 
 def format_duration(micros: int) -> str:
@@ -405,19 +514,23 @@ def parse_time(text: str | dt.datetime, zone: str = "UTC") -> int:
     return (value - EPOCH) // dt.timedelta(microseconds=1)
 
 
-def check_zone(zone: str, flag: str = "--time_zone") -> None:
-    """Refuse an unknown time zone. Raises ConfigurationError, which names the flag."""
+def check_zone(zone: str, option: str = "") -> None:
+    """Refuse an unknown time zone. Raises ConfigurationError, which names the option."""
     try:
         zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         raise ConfigurationError(
-            f"time zone {zone!r} ({flag}) is unknown: write an IANA name such as Europe/Berlin"
+            f"time zone {zone!r} ({option or opt.time_zone}) is unknown: write an IANA name such "
+            f"as Europe/Berlin"
         ) from None
 
 
-def format_time(time: int) -> str:
-    """ISO 8601 in UTC of a time in microseconds."""
-    return (EPOCH + dt.timedelta(microseconds=time)).isoformat().replace("+00:00", "Z")
+def format_time(time: int, zone: str = "UTC") -> str:
+    """ISO 8601 of a time in microseconds: in UTC with a Z, or in a zone with its offset."""
+    utc = EPOCH + dt.timedelta(microseconds=time)
+    if zone == "UTC":
+        return utc.isoformat().replace("+00:00", "Z")
+    return utc.astimezone(zoneinfo.ZoneInfo(zone)).isoformat()
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,8 +541,9 @@ class Estimate:
     """Private count of each bin, shape (bins,); noise may make it negative."""
     status: str
     """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be),
-    `predicted` (`counts` are a forecast from earlier publications), or `unmeasured` (with one
-    budget forever: nothing is known of the bins so far, they are all alike)."""
+    `predicted` (`counts` are a forecast from earlier publications), `unmeasured` (with one
+    budget forever: nothing is known of the bins so far, they are all alike), or `test` (test mode:
+    exact counts, not private)."""
     published_slot: int | None
     """Slot of the publication that `counts` repeats or continues; None before the first one."""
     epsilon: float
@@ -458,18 +572,20 @@ _ESTIMATE = tuple(one.name for one in fields(Estimate))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release(Estimate):
-    """What is published for one slot: safe to show to anyone."""
+    """The result of one slot of a count, which is safe to publish."""
 
     slot: int
+    """Number of the slot."""
     start: int
-    """Start of the slot, microseconds since the epoch."""
+    """Start of the slot, in microseconds since 1970."""
     end: int
     """First microsecond after the slot."""
     mechanism: str
+    """Name of the mechanism."""
 
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
-        """What a mechanism reports of a slot, with its times."""
+        """Make a release from a mechanism's estimate for a slot and the times of this slot."""
         told = {name: getattr(estimate, name) for name in _ESTIMATE}
         start, end = slots.start(slot), slots.end(slot)
         return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
@@ -528,16 +644,37 @@ class Revision(Revised):
 
 @dataclass(frozen=True, eq=False)
 class LedgerEntry:
-    """What one slot cost every class of users, as the filter booked it."""
+    """The privacy budget that one slot spent, for each requirement class. This is public."""
 
     slot: int
+    """The slot of the query."""
     classes: tuple[Requirement, ...]
+    """The requirement of each of the K classes."""
     users: npt.NDArray[np.int64]
-    """Public class sizes, shape (K,)."""
+    """Public number of users of each class, shape (K,)."""
     spent: npt.NDArray[np.float64]
     """Epsilon spent in this slot, shape (K,)."""
     spent_in_window: npt.NDArray[np.float64]
     """Epsilon spent in the window of each class that ends with this slot, shape (K,)."""
+    query: str = COUNT
+    """Name of the query."""
+
+    @property
+    def first_base_slot(self) -> int:
+        """First base slot in the slot. For a single count, this is the slot itself."""
+        return self.slot
+
+    @property
+    def last_base_slot(self) -> int:
+        """Last base slot in the slot. For a single count, this is the slot itself."""
+        return self.slot
+
+    @property
+    def unpromised(self) -> LedgerEntry:
+        """Return the entry for a run in test mode, which has no budget and spends none."""
+        nothing = np.zeros_like(self.spent)
+        classes = tuple(map(unpromised, self.classes))
+        return replace(self, classes=classes, spent=nothing, spent_in_window=nothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -558,6 +695,13 @@ class DynamicLedgerEntry:
     """Epsilon spent in the window that ends with this slot, shape (L,)."""
     infeasible: npt.NDArray[np.bool_]
     """Where that is more than asked for, because earlier slots spent it; then `spent` is 0."""
+
+    @property
+    def unpromised(self) -> DynamicLedgerEntry:
+        """As of :class:`LedgerEntry`."""
+        nothing = np.zeros_like(self.spent)
+        windows = self.requirements * [1.0, 0.0, 1.0, 0.0]
+        return replace(self, requirements=windows, spent=nothing, spent_backward=nothing)
 
 
 @dataclass(frozen=True)

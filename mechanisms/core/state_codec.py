@@ -109,8 +109,8 @@ def check_length(values: Sized, wanted: int, what: str) -> None:
     if len(values) != wanted:
         raise ConfigurationError(
             f"the state is for {len(values)} {what}, not {wanted}: it belongs to another "
-            "configuration; go on with the options that it was written with, or begin anew, which "
-            "spends the users' budgets again"
+            "configuration; use the options that it was written with, or start a new stream, "
+            "which spends the users' budgets again"
         )
 
 

@@ -30,33 +30,40 @@ SOME_USERS = 1_000
 
 @dataclass(frozen=True, eq=False)
 class Registry:
-    """The PUBLIC table user -> requirement, as classes of users who ask for the same.
+    """The public requirements table, in which users with equal requirements form a class.
 
-    Thresholds, budgets and class sizes are computed from this table alone, so it must not depend
-    on who is present in the data. Make one with :meth:`build`, :meth:`of` or
-    `streamveil.io.read_requirements`.
+    Budgets, thresholds and class sizes are computed from this table and become public. Therefore,
+    do not derive the table from the events. Make a table with :meth:`of`, :meth:`build` or
+    `sv.read_requirements`.
+
+    Example:
+        >>> table = Registry.of({"ann": (7, 1.0), "bob": (7, 1.0), "cy": (30, 0.5)})
+        >>> table.sizes.tolist()
+        [2, 1]
     """
 
     users: Sequence[str]
-    """The registered user ids, distinct, as text (a list, or an Arrow string array)."""
+    """The distinct ids of the registered users, as a list of text or an Arrow string array."""
     class_of: npt.NDArray[np.int32]
     """Class of each of `users`, shape (users,)."""
     classes: Requirements
-    """The distinct requirements, shape (K,): those of the table sorted, then one that only users
-    outside it have. One that users have with different limits is there once for each."""
+    """The distinct requirements, shape (K,). The requirements of registered users come first,
+    sorted. A requirement that only unregistered users have comes last. If users with equal
+    requirements have different participation limits, the requirement is repeated once for each
+    limit."""
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
     default_class: int | None = None
-    """Class of a user who is not in the table, or None when such users are rejected. How many
-    those are is only assumed: see :attr:`guessed`."""
+    """Class of unregistered users, or None if they are rejected. The number of these users is
+    assumed, see :attr:`guessed`."""
     max_slots: tuple[int | None, ...] = ()
-    """Slots of a block in which the users of each class count (`mechanisms/presence`), None of a
-    class of which the table says nothing; empty if it says nothing of any."""
+    """Participation limit of each class, in slots per block. A class without a limit has None. The
+    sequence is empty if no class has a limit."""
     unsaid: bool = False
-    """Whether nothing was said of the number of users outside the table, so that the size of their
-    class is `SOME_USERS` or as many as the table has."""
+    """Whether the number of unregistered users was left out. It is then assumed to be `SOME_USERS`,
+    or the number of registered users if that is larger."""
     reload: Callable[[], Registry] | None = field(default=None, repr=False)
-    """How a worker gets this registry without it travelling in the pipeline's graph."""
+    """Function with which a worker loads the table, so that it is not sent with the pipeline."""
 
     def __post_init__(self) -> None:
         """Remember a registry that can be reloaded: unpickled in this process, it is found."""
@@ -74,31 +81,33 @@ class Registry:
         default: tuple[Requirement, int | None] | None = None,
         reload: Callable[[], Registry] | None = None,
     ) -> Registry:
-        """Group users by requirement, and by the limit of their presence.
+        """Make a table of n users from arrays.
 
         Args:
-            users: distinct ids, length n: text or whole numbers, which count by their text.
-            windows: slots, shape (n,).
-            epsilons: budgets, shape (n,).
-            max_slots: slots of a block in which they count, 0 where nothing is said, shape (n,).
-            default: requirement of users outside the table, and what is publicly assumed of their
-                number; None for as many as are in the table, `SOME_USERS` at least. Under a
-                :class:`Lifetime`, whose mechanisms do not need it, 0 if it is not known.
-            reload: see the field.
+            users: n distinct ids. A whole number is treated as its decimal text.
+            windows: window of each user in slots, shape (n,).
+            epsilons: budget of each user, shape (n,).
+            max_slots: participation limit of each user, in slots per part (block) of the window,
+                shape (n,). The value 0 means that the user has no limit.
+            default: requirement of unregistered users, with the assumed number of these users,
+                which is public. If the number is None, the number of registered users is assumed,
+                or `SOME_USERS` if this is larger. With a :class:`Lifetime`, the number may be 0,
+                which means unknown.
+            reload: function that each worker calls to load the table.
 
         Raises:
-            ConfigurationError: for an id that is missing, empty or listed twice; a requirement
-                out of range or too small for its window; a limit that is no whole number; an empty
-                registry.
+            ConfigurationError: if an id is missing, empty or repeated; if a requirement is out of
+                range, or its epsilon is too small for its window; if a limit is not a whole number;
+                or if there are no users and no default.
         """
         users = _checked(users)
         lengths, window_of = _distinct(windows)
         budgets, budget_of = _distinct(epsilons)
         asked, class_of = _distinct(window_of * len(budgets) + budget_of)
         most: list[int | None] = [None] * len(asked)
-        if max_slots is not None:
-            max_slots = _limits(max_slots, len(users))
-            numbers, number_of = _distinct(max_slots)
+        given = None if max_slots is None else _limits(max_slots, len(users))
+        if given is not None and given.any():
+            numbers, number_of = _distinct(given)
             both, class_of = _distinct(class_of * len(numbers) + number_of)
             asked = asked[both // max(len(numbers), 1)]
             most = [int(numbers[pair % len(numbers)]) or None for pair in both.tolist()]
@@ -114,8 +123,8 @@ class Registry:
                 count = max(len(users), SOME_USERS)
             if count < (0 if isinstance(requirement, Lifetime) else 1):
                 raise ConfigurationError(
-                    f"the default requirement is for {count} users: say how many may come, 1 or "
-                    "more, or leave the number out"
+                    f"the default requirement is for {count} users: give the expected number, 1 "
+                    "or more, or leave it out"
                 )
             same = list(zip(classes, most, strict=True))
             if (requirement, None) not in same:
@@ -128,7 +137,7 @@ class Registry:
         if not classes:
             raise ConfigurationError(
                 "the table of requirements is empty and there is no default requirement: "
-                "nobody could be counted"
+                "no user could be counted"
             )
         check_shares(classes)
         known = Requirements(classes)
@@ -145,10 +154,26 @@ class Registry:
         *,
         default: tuple[Requirement, int | None] | None = None,
     ) -> Registry:
-        """Make a small registry from a mapping user -> Requirement or (window, epsilon)."""
+        """Make a table from a mapping user -> requirement. Use this method if there are few users.
+
+        Args:
+            requirements: the requirement of each user, as (window in slots, epsilon) or a
+                `Requirement`.
+            default: requirement of unregistered users, with the assumed number of these users. See
+                :meth:`build`.
+
+        Raises:
+            ConfigurationError: if :meth:`build` would raise this error, or if a user has a
+                `Lifetime`, which is possible only as `default`.
+        """
         pairs = requirements.items() if isinstance(requirements, Mapping) else requirements
         users, wanted = tuple(zip(*pairs, strict=True)) or ((), ())
         asked = [as_requirement(requirement) for requirement in wanted]
+        if any(isinstance(requirement, Lifetime) for requirement in asked):
+            raise ConfigurationError(
+                "a Lifetime is the requirement of all users: give it as "
+                "Registry.of(default=(Lifetime(epsilon), 0)), and not user by user"
+            )
         return cls.build(
             users,
             np.array([r.window for r in asked], np.int64),
@@ -158,16 +183,30 @@ class Registry:
 
     @property
     def guessed(self) -> int | None:
-        """The class whose size is only a guess, since users outside the table count; or None.
+        """The class whose size is an assumption because it has unregistered users, or None.
 
-        A size of 0 is none: mechanisms then take more users than there are people.
+        The result is None if the assumed number of users is 0. In that case, mechanisms use an
+        upper bound on the number of users instead.
         """
         k = self.default_class
         return k if k is not None and self.sizes[k] else None
 
     @property
+    def unknown(self) -> int | None:
+        """The class of unregistered users if the number of these users was not given, or None.
+
+        If registered users have the requirement of unregistered users, they are in this class too.
+        """
+        return self.default_class if self.unsaid else None
+
+    @property
+    def stated_sizes(self) -> npt.NDArray[np.int64]:
+        """The reported number of users of each class, shape (K,). An unknown number is 0."""
+        return stated_users(self.sizes, self.unknown)
+
+    @property
     def default(self) -> tuple[Requirement, int | None] | None:
-        """The requirement of users outside the table, and what was said of their number."""
+        """The requirement of unregistered users, and the number of these users that was given."""
         k = self.default_class
         if k is None:
             return None
@@ -175,9 +214,13 @@ class Registry:
         return self.classes[k], None if self.unsaid else int(self.sizes[k]) - members
 
     def up_to(self, longest: int) -> Registry:
-        """The same users, whose classes differ by epsilon alone, all over the longest window.
+        """Return the table with one window for all users, and with classes in order of epsilon.
 
-        Classes ascend by epsilon. Raises ConfigurationError where a window is longer.
+        Args:
+            longest: length of the window in slots.
+
+        Raises:
+            ConfigurationError: if a user's window is longer than `window`.
         """
         if self.classes.longest > longest:
             raise ConfigurationError(
@@ -201,11 +244,11 @@ class Registry:
 
     @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
-        """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
+        """`class_of`, followed by the class of unregistered users (0 if they are rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
-        """Words for the users of a class: one of them, and what they ask for."""
+        """Describe a class for an error message, by its requirement and one of its users."""
         one = self.classes[k]
         asked = f"window {one.window}, epsilon {one.epsilon:g}"
         members = np.flatnonzero(self.class_of == k)
@@ -218,10 +261,11 @@ class Registry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the whole table, ids included: two loads of one table agree on it.
+        """Digest of the whole table, which identifies it in saved states.
 
-        So do texts in any Arrow type, in any chunks, or in a list. The order of the users counts:
-        a user's place in the table decides which of the user's events are kept.
+        The digest does not depend on the Arrow type of the ids or on how they are chunked. It
+        depends on the order of the users, because a user's position decides which of the user's
+        events are kept.
         """
         digest = hashlib.blake2b(digest_size=32)
         limits = (self.max_slots,) if self.max_slots else ()
@@ -232,7 +276,10 @@ class Registry:
         return digest.hexdigest()
 
     def identity(self) -> bytes:
-        """See `mechanisms/core/identity.py`."""
+        """The digest as bytes, for saved states and noise.
+
+        All versions of streamveil compute the same bytes from the same table.
+        """
         return encoded("registry") + encoded(self.fingerprint)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -243,13 +290,21 @@ class Registry:
         return Registry, (self.users, self.class_of, *facts)
 
 
+def stated_users(sizes: npt.NDArray[np.int64], unknown: int | None) -> npt.NDArray[np.int64]:
+    """Numbers of users of classes or ledgers, with 0 for one of which the number is not known."""
+    stated = sizes.copy()
+    if unknown is not None:
+        stated[unknown] = 0
+    return stated
+
+
 def _limits(max_slots: Any, users: int) -> npt.NDArray[np.int64]:
     """Limits of presence as whole numbers, 0 where nothing is said; one for each user."""
     given = np.asarray(max_slots)
     if given.shape != (users,) or not np.issubdtype(given.dtype, np.integer) or (given < 0).any():
         raise ConfigurationError(
-            f"max_slots is of {given.dtype}, shape {given.shape}, for {users:,} users: give each a "
-            "whole number of slots, or 0 where there is no limit"
+            f"max_slots has type {given.dtype}, shape {given.shape}, for {users:,} users: give "
+            "each user a whole number of slots, or 0 for no limit"
         )
     return given.astype(np.int64)
 

@@ -19,7 +19,8 @@ from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import ConfigurationError, Revised
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.saved_state import (
     LONGEST_WINDOW,
     NOTHING_MORE,
@@ -30,7 +31,13 @@ from streamveil.mechanisms.driver.saved_state import (
     public_facts,
 )
 from streamveil.mechanisms.driver.stream import beyond_price, check_order, rest_of
-from streamveil.mechanisms.protocol import DynamicMechanism, Members, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import (
+    DynamicMechanism,
+    Members,
+    SlotInput,
+    SlotRelease,
+    SlotRevision,
+)
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 Integers = npt.NDArray[np.int64]
@@ -77,19 +84,20 @@ class DynamicState:
 
 
 class DynamicStream:
-    """Releases slots in order, each once, through the filter.
+    """A mechanism for changing requirements, together with its privacy filter and its noise.
 
-    Noise and state are bound to the configuration and the whole history as those of
-    :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`, and to who moved when.
+    The noise and the state depend on the configuration, the whole history and all changes of
+    requirements. See :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`.
 
     Args:
-        mechanism: what releases a slot.
-        asked: what the classes of the registry ask for (`cohorts.Moves.requirements`), (K, 4).
-        sizes: users of each class, shape (K,).
-        default: the class of users outside the registry, if they have one.
-        noise: where randomness comes from.
-        context: everything else that shapes what is released, by name, as in
-            :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`.
+        mechanism: the mechanism.
+        asked: the four numbers of the requirement of each class (see `cohorts.Moves.requirements`),
+            shape (K, 4).
+        sizes: number of users of each class, shape (K,).
+        default: the class of unregistered users, or None if unregistered users are rejected.
+        noise: the source of randomness.
+        context: everything else that affects the results, by name, for example the meaning of the
+            bins.
     """
 
     SCHEMAS = {
@@ -136,7 +144,7 @@ class DynamicStream:
         self.keeper = Keeper(noise, parts)
 
     def start(self) -> DynamicState:
-        """State before the first slot."""
+        """Return the state before the first slot."""
         new = np.full(len(self._classes.asked), -1)
         return DynamicState(
             self._classes,
@@ -146,22 +154,25 @@ class DynamicStream:
         )
 
     def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
-        """The most that the next slot can cost a user of each ledger, before its counts are known.
+        """Begin the next slot, and return the most that the slot can spend from each ledger.
 
-        The slot begins by that: users move. What is asked again is told again, until the slot is
-        released.
+        First, users move to their new requirements. A second call before the slot is released
+        returns an equal result. If the release would spend more than this result, the release is
+        refused. `state.interned` shows which users are in which ledger.
 
         Args:
-            state: after the slots before, changed in place.
-            slot: the first slot, or the one after the last.
-            moves: who asks for something else from this slot on.
+            state: the state after all earlier slots, which is changed in place.
+            slot: number of the slot, which must be the first slot or the slot after the last
+                released slot.
+            moves: the users whose requirements change at the start of this slot.
 
-        Returns units, shape (L,); `state.interned` says who is in which ledger. A release that
-        costs more is refused.
+        Returns:
+            Budget units for each of the L ledgers, shape (L,).
 
         Raises:
-            ConfigurationError: for a requirement beyond the horizon.
-            ValueError: for a slot out of order, moves that do not fit, or others than before.
+            ConfigurationError: if a requirement has a window longer than the horizon.
+            ValueError: if the slot is out of order, or if the moves are not valid or differ from
+                the moves in an earlier call for this slot.
         """
         if state.begun is None:
             state.begun = self._begin(state, slot, moves)
@@ -192,16 +203,18 @@ class DynamicStream:
         """Release the next slot.
 
         Args:
-            state: after the slots before.
-            slot: the first slot, or the one after the last.
-            counts: bounded events, after the moves.
-            moves: who asks for something else from this slot on.
+            state: the state after all earlier slots.
+            slot: number of the slot, which must be the first slot or the slot after the last
+                released slot.
+            counts: number of events after contribution bounding. The classes are the requirement
+                classes after the moves.
+            moves: the users whose requirements change at the start of this slot.
 
         Raises:
-            BudgetExceeded: when the filter refuses, or the mechanism takes more than it said
-                before; nothing is released then.
-            ConfigurationError: for a requirement beyond the horizon.
-            ValueError: for a slot out of order, or moves and counts that do not fit.
+            BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
+                than :meth:`price` announced. Nothing is released.
+            ConfigurationError: if a requirement has a window longer than the horizon.
+            ValueError: if the slot is out of order, or if the moves or the counts are not valid.
         """
         price, interned = self.price(state, slot, moves), state.interned
         assert state.begun is not None
@@ -223,8 +236,8 @@ class DynamicStream:
         state.filter.charge(release.spent, interned.asked)
         return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
 
-    def rest(self, state: DynamicState) -> tuple[Revised, ...]:
-        """As :meth:`ReleaseStream.rest`."""
+    def rest(self, state: DynamicState) -> tuple[SlotRevision, ...]:
+        """Return the last revisions at the end of a stream. See :meth:`ReleaseStream.rest`."""
         return rest_of(self.mechanism, state.mechanism)
 
     def _table(self, interned: Interned, counts: CohortCounts) -> Integers:
@@ -243,7 +256,7 @@ class DynamicStream:
         if longest > horizon:
             raise ConfigurationError(
                 f"a window of {longest} slots is longer than the longest window of {horizon}: "
-                "allow it from the start (--longest_window)"
+                f"allow it from the start ({opt.longest_window})"
             )
         if asked[:, [1, 3]].max(initial=0) > MOST_IN_HORIZON // horizon:
             raise ConfigurationError(
@@ -279,21 +292,23 @@ class DynamicStream:
         state.filter.regroup(parents)
 
     def encode(self, state: DynamicState) -> bytes:
-        """Bytes of the state, readable by this and later versions."""
+        """Encode the state as bytes, which this and later versions can decode."""
         return self.keeper.write(self.pack(state))
 
     def decode(self, data: bytes) -> DynamicState:
-        """State of bytes.
+        """Decode a state.
 
-        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
-        see :meth:`Keeper.read`.
+        Raises:
+            ConfigurationError: if the bytes were modified, or if a stream with a different
+                configuration saved them.
         """
         return self.unpack(self.keeper.read(data))
 
     def pack(self, state: DynamicState) -> bytes:
-        """What :meth:`encode` gives to the `keeper`.
+        """Return the content of a state, to which :meth:`encode` adds a checksum.
 
-        Raises ValueError while a slot has begun.
+        Raises:
+            ValueError: if a slot has begun but is not released yet.
         """
         if state.begun:
             raise ValueError(f"slot {state.begun.slot} has begun: release it, then save the state")
@@ -309,7 +324,7 @@ class DynamicStream:
         )
 
     def unpack(self, data: bytes) -> DynamicState:
-        """The state of what the `keeper` gives back."""
+        """Return the state from its content, whose checksum :meth:`decode` has verified."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         return DynamicState(
             Interned.of_record(record),

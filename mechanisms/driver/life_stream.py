@@ -16,8 +16,8 @@ from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.driver.present_stream import E, Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
-from streamveil.mechanisms.presence.kept_share import Rates
-from streamveil.mechanisms.presence.life_share import LifeQuery, LifeShare, LivesLeftOut, due
+from streamveil.mechanisms.presence.kept_share import Floats, Rates
+from streamveil.mechanisms.presence.life_share import LifeQuery, LivesLeftOut, due, unknown
 from streamveil.mechanisms.presence.limits import Limit
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, laplace_variance
@@ -33,7 +33,7 @@ class LifeStream(PresentStream):
     Raises ConfigurationError for a budget too small to ask anything.
     """
 
-    UNKNOWN: Any = LifeShare.unknown
+    UNKNOWN: Any = staticmethod(unknown)
 
     def __init__(
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
@@ -55,23 +55,27 @@ class LifeStream(PresentStream):
         rates = query.rates(budget)
         if not (rates.layers and rates.rest):
             raise ConfigurationError(
-                f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a "
-                f"limit of {limit.in_life} slots leaves out: ask for more epsilon, or count users "
-                "in fewer slots"
+                f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to estimate how "
+                f"much a limit of {limit.in_life} slots drops: ask for more epsilon, or count "
+                "users in fewer slots"
             )
         return query, rates
 
     def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         age = state.stream.filter.slots
         for k, (query, rates) in self.queries.items():
-            share = state.shares[k].released(float(release.values.sum()))
+            share = state.shares[k].released(*self._released(release))
             asked = due(age, query.in_life)
             if asked.any():
-                sums = state.sums[k]
-                words = self._words(state, slot, k, sums[asked])
+                sums, numbers = state.sums[k], query.asked(asked)
+                words = self._words(state, slot, k, sums[numbers])
                 share = share.told(query.answer(sums, asked, rates, words), asked, rates)
-                state.sums[k] = np.where(asked, 0, sums)
+                state.sums[k] = np.where(numbers, 0, sums)
             state.shares[k] = share
+
+    def _released(self, release: SlotRelease) -> tuple[float, ...]:
+        """Events that count, as :meth:`LifeShare.released` takes them."""
+        return (float(release.values.sum()),)
 
     def left_out(self, state: PresentState) -> Any:
         """See :class:`PresentStream`."""
@@ -84,8 +88,13 @@ class LifeStream(PresentStream):
     def _made_up(self, estimate: E, left_out: Any) -> E:
         """With what chance does: whoever is left out might have been another, in another bin."""
         made = super()._made_up(estimate, left_out)
-        chance = np.maximum(made.values - estimate.values, 0) * self._each
-        return replace(made, stderr=np.sqrt(np.square(made.stderr) + chance))
+        return replace(made, stderr=self._with_chance(made, estimate))
+
+    def _with_chance(self, made: E, counted: E) -> Floats:
+        """Standard errors of what was made up from what counted, with that of chance: (d,)."""
+        chance = np.maximum(made.values - counted.values, 0) * self._each
+        errors: Floats = np.sqrt(np.square(made.stderr) + chance)
+        return errors
 
     def _known(self, state: PresentState, left_out: Any) -> dict[str, float]:
         share, error = left_out.share

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements
-from streamveil.mechanisms.core.records import ConfigurationError, Revised
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.driver.exact import Exact
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence.kept_share import (
@@ -33,11 +34,11 @@ from streamveil.mechanisms.presence.kept_share import (
 )
 from streamveil.mechanisms.presence.left_out import LeftOut
 from streamveil.mechanisms.presence.limits import Limit, aside, effective_window, terms
-from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
+from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease, SlotRevision
 from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
 Integers = npt.NDArray[np.int64]
-E = TypeVar("E", SlotRelease, Revised)
+E = TypeVar("E", SlotRelease, SlotRevision)
 N = TypeVar("N", Integers, Floats)
 _DOUBLES = {"type": "array", "items": "double"}
 
@@ -54,6 +55,8 @@ class Presence:
     """What neighbouring inputs differ in."""
     moving: bool = False
     """Whether users may move from class to class: see `presence/changing.py`."""
+    by_bin: bool = True
+    """Whether what is left out is asked for by bin as well, where classes are large."""
 
 
 @dataclass
@@ -107,7 +110,8 @@ class PresentStream:
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self.queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
+        queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
+        self.queries = {} if isinstance(mechanism, Exact) else queries
         self._fading = FADING ** (1 / max((q.every for q, _ in self.queries.values()), default=1))
 
     def thawed(self, state: PresentState) -> PresentState:
@@ -153,14 +157,19 @@ class PresentStream:
         Raises as :meth:`ReleaseStream.release`.
         """
         stream, release = self.stream.release(state.stream, slot, counts)
+        counting, left = self._measured(counts, beyond)
         sums = {
-            k: state.sums[k] + query.sums(counts[k], beyond, beyond.classes == k)
+            k: state.sums[k] + query.sums(counting[k], left, left.classes == k)
             for k, (query, _) in self.queries.items()
         }
         kept = self._fading * state.kept + release.values
         after = PresentState(stream, sums, dict(state.shares), kept)
         self._learn(after, slot, release)
         return after, self._scaled(after, release)
+
+    def _measured(self, counts: Integers, beyond: Beyond) -> tuple[Integers, Beyond]:
+        """Of what counts and what does not, that of which the share that is kept is asked for."""
+        return counts, beyond
 
     def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         """Ask what is due at the end of a slot."""
@@ -202,7 +211,7 @@ class PresentStream:
         whole = np.rint(counts).astype(np.int64)
         return replace(estimate, counts=whole, stderr=np.sqrt(variances), estimates=counts)
 
-    def rest(self, state: PresentState) -> tuple[Revised, ...]:
+    def rest(self, state: PresentState) -> tuple[SlotRevision, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""
         revisions = self.stream.rest(state.stream)
         if not self.queries:
@@ -246,7 +255,8 @@ def _share_query(
         limit.slots(one, adjacency),
         effective_window(one.window, limit.max_slots, limit.blocks, adjacency),
     )
-    by_bin = population.bins <= MOST_BINS and population.sizes[k] >= MANY_USERS
+    large = population.bins <= MOST_BINS and population.sizes[k] >= MANY_USERS
+    by_bin = presence.by_bin and large
     bins = population.bins if by_bin else 1
     query = ShareQuery(
         one.window, limit.max_slots, slots, limit.blocks, bins, population.sensitivity
@@ -255,8 +265,8 @@ def _share_query(
     needed = (rates.kept, rates.rest or not query.sensitivities[1], rates.bins or bins == 1)
     if not all(needed):
         raise ConfigurationError(
-            f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a limit "
-            f"over {one.window} slots leaves out: ask for more epsilon or a shorter window"
+            f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to estimate how much a "
+            f"limit over {one.window} slots drops: ask for more epsilon or a shorter window"
         )
     return query, rates
 

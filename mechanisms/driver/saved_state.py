@@ -9,6 +9,7 @@ from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import checksum, seal, unseal
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 Parts = Mapping[str, bytes]
@@ -33,8 +34,7 @@ LONGEST_WINDOW = "longest window"
 KEEP = "choice of the events that are kept"
 LIMIT = "limit on presence"
 CHANGING = "requirements may change"
-
-_OPTIONS = {LIMIT: " (--max_slots)"}
+TEST_MODE = "test mode"
 
 
 def public_facts(
@@ -60,7 +60,7 @@ class Keeper:
 
     Written is, under a checksum that takes the noise key, a digest of every part of the
     configuration and the state. The digests are keyed, so that they tell nothing about the parts.
-    The checksum is by the key that the stream began with, whatever takes its place later.
+    The checksum is by the key that the stream started with, whatever takes its place later.
 
     Args:
         noise: of the stream.
@@ -100,13 +100,14 @@ class Keeper:
             differ = [name for name in differ if name != REQUIREMENTS]
         if differ:
             raise ConfigurationError(
-                f"this state belongs to another configuration: {_listed(differ)} changed since it "
-                "was written; go on with the options that it was written with, or begin anew, "
-                "which spends the users' budgets again"
+                f"this state belongs to another configuration: {_listed(differ)} changed since "
+                "it was written; use the options that it was written with, or start a new "
+                "stream, which spends the users' budgets again"
             )
         return bytes(record["state"])
 
 
 def _listed(names: Sequence[str]) -> str:
-    *first, last = (f"the {name}{_OPTIONS.get(name, '')}" for name in names)
+    limit = f"participation limit ({opt.max_slots})"
+    *first, last = (f"the {limit if name == LIMIT else name}" for name in names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -20,7 +20,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, Windo
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.records import ConfigurationError, Revised
+from streamveil.mechanisms.core.records import TEST, ConfigurationError
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
     QUANTUM,
@@ -30,7 +30,14 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import Mechanism, Resizable, Revising, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import (
+    Mechanism,
+    Resizable,
+    Revising,
+    SlotInput,
+    SlotRelease,
+    SlotRevision,
+)
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -40,23 +47,24 @@ Filter = WindowFilter | PresenceFilter
 
 @dataclass
 class StreamState:
-    """All that a stream remembers between slots."""
+    """The state of a stream between slots."""
 
     mechanism: Any
+    """State of the mechanism."""
     filter: Any
-    """A `WindowFilter`; a `PresenceFilter` where presence is limited."""
+    """A `WindowFilter`. If there is a participation limit, a `PresenceFilter`."""
     history: bytes
-    """Digest of the configuration and of every input so far. It is private and never released."""
+    """Digest of the configuration and of all inputs so far. It is secret and never released."""
     next_slot: int | None = None
-    """The slot to be released next; None before the first."""
+    """The next slot to release, or None before the first slot."""
 
 
 class ReleaseStream:
-    """Releases slots in order, each once, through the filter.
+    """A mechanism with its privacy filter and noise. It releases each slot once, in order.
 
-    The noise of a slot is derived from the digest of the configuration, of its counts and of the
-    whole history, since all of them shape how the noise is used: a replay gives the same release,
-    anything else gives independent noise. State of one configuration is refused by another.
+    The noise of a slot is derived from the key and from a digest of the configuration, the counts
+    and the whole history. Therefore, equal inputs give equal releases, and different inputs get
+    independent noise. A stream refuses a state that a stream with a different configuration saved.
     """
 
     SCHEMAS = {
@@ -110,25 +118,26 @@ class ReleaseStream:
         self.keeper = Keeper(noise, parts)
 
     def start(self) -> StreamState:
-        """State before the first slot."""
+        """Return the state before the first slot."""
         return StreamState(self.mechanism.start(), self._unspent(), self._configuration)
 
     def restart(self, state: StreamState) -> StreamState:
-        """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
+        """Grant the lifetime budget AGAIN for the rest of the stream.
 
-        Everybody who is in the stream before and after has lost up to twice the epsilon asked
-        for, three times after the next restart. That is the operator's decision: it is logged as
-        a warning, and every later release says `restarts` among its diagnostics.
+        A user who is present before and after one restart loses up to twice the epsilon. After two
+        restarts, the loss is up to three times the epsilon, and so on. Only the operator can decide
+        to restart. A restart is logged as a warning, and every later release has the number of
+        `restarts` in its diagnostics.
 
         Raises:
-            ConfigurationError: for requirements with windows, whose budgets come back by
-                themselves; and where presence is limited.
+            ConfigurationError: if the requirements have windows, because their budgets renew
+                automatically, or if there is a participation limit.
         """
         booked = state.filter
         if isinstance(booked, PresenceFilter):
             raise ConfigurationError(
-                "where users count in a limited number of slots, budgets cannot be granted again: "
-                "each user has one, and uses it up by being present"
+                "with a participation limit, budgets cannot be granted again: each user spends "
+                "the budget by contributing"
             )
         booked.restart()
         _LOG.warning(
@@ -140,9 +149,11 @@ class ReleaseStream:
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
     def resized(self, caps: Units, pace: Units) -> ReleaseStream:
-        """The same stream under other budgets: see :class:`Resizable`; states are of this one.
+        """Return the stream with other budgets (see :class:`Resizable`).
 
-        A mechanism that is not `Resizable` keeps what it has.
+        States that were saved before the change of budgets stay valid.
+
+        If the mechanism is not `Resizable`, the budgets do not change.
         """
         if not isinstance(self.mechanism, Resizable):
             return self
@@ -154,9 +165,9 @@ class ReleaseStream:
         return other
 
     def taking_over(self, state: StreamState, caps: Units, pace: Units) -> StreamState:
-        """The state that goes on under these budgets, where others are in force so far.
+        """Return the state with which the stream continues after a change to these budgets.
 
-        The noise of later slots is bound to the budgets, too.
+        The noise of later slots depends on the new budgets too.
         """
         if not isinstance(self.mechanism, Resizable):
             return state
@@ -167,9 +178,10 @@ class ReleaseStream:
         return StreamState(state.mechanism, booked, history, state.next_slot)
 
     def price(self, state: StreamState) -> Units:
-        """The most that the next slot can cost a user of each class, before its counts are known.
+        """The most that the next slot can spend for each class, whatever the slot's counts are.
 
-        Returns units, shape (K,). A release that costs more is refused.
+        The result is in budget units, shape (K,). If the release would spend more than this result,
+        the release is refused.
         """
         return self.mechanism.price(state.mechanism)
 
@@ -179,14 +191,17 @@ class ReleaseStream:
         """Release the next slot.
 
         Args:
-            state: after the slots before.
-            slot: the first slot, or the one after the last.
-            counts: bounded events of each class and bin, int64, shape (K, d).
+            state: the state after all earlier slots.
+            slot: number of the slot, which must be the first slot or the slot after the last
+                released slot.
+            counts: number of events of each class and bin after contribution bounding, int64, shape
+                (K, d).
 
         Raises:
-            BudgetExceeded: when the filter refuses, or the mechanism takes more than it said
-                before; nothing is released then.
-            ValueError: for a slot out of order or counts that do not fit the population.
+            BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
+                than :meth:`price` announced. Nothing is released.
+            ValueError: if the slot is out of order, or if the shape of the counts does not fit the
+                population.
         """
         population = self.mechanism.population
         check_order(state.next_slot, slot)
@@ -204,20 +219,22 @@ class ReleaseStream:
         if np.count_nonzero(release.spent > price):
             raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent)
-        if isinstance(state.filter, WindowFilter) and state.filter.forever:
+        tested = release.status == TEST
+        if isinstance(state.filter, WindowFilter) and state.filter.forever and not tested:
             known = {**release.diagnostics, **state.filter.diagnostics()}
             release = replace(release, diagnostics=known)
         return StreamState(inner, state.filter, history, slot + 1), release
 
-    def rest(self, state: StreamState) -> tuple[Revised, ...]:
-        """Revise the slots that are still to be revised, with what there is: the stream ends.
+    def rest(self, state: StreamState) -> tuple[SlotRevision, ...]:
+        """Return the last revisions at the end of a stream, from the data that exist.
 
-        There are none where the mechanism does not revise. The state remembers that it was done.
+        The result is empty if the mechanism makes no revisions. The state records that this method
+        was called.
         """
         return rest_of(self.mechanism, state.mechanism)
 
     def encode(self, state: StreamState) -> bytes:
-        """Bytes of the state, readable by this and later versions."""
+        """Encode the state as bytes, which this and later versions can decode."""
         return self.keeper.write(
             state_codec.pack(
                 self.SCHEMAS,
@@ -231,10 +248,11 @@ class ReleaseStream:
         )
 
     def decode(self, data: bytes) -> StreamState:
-        """State of bytes.
+        """Decode a state.
 
-        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
-        see :meth:`Keeper.read`.
+        Raises:
+            ConfigurationError: if the bytes were modified, or if a stream with a different
+                configuration saved them.
         """
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         return StreamState(
@@ -276,12 +294,12 @@ class RunningStream:
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
 
-    def rest(self) -> tuple[Revised, ...]:
+    def rest(self) -> tuple[SlotRevision, ...]:
         """Revise the slots that are still to be revised after the last one."""
         return self._stream.rest(self._state)
 
 
-def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
+def rest_of(mechanism: Any, state: Any) -> tuple[SlotRevision, ...]:
     """What is still to be revised of a mechanism with this state."""
     return mechanism.rest(state) if isinstance(mechanism, Revising) else ()
 

@@ -15,9 +15,10 @@ if it is the slot's own; t times that for the sum over t slots. In the code it i
 1 / precision of a count.
 Source: "DPI: ensuring strict differential privacy for infinite data streaming" (IEEE S&P, 2024).
 Changed: the sum over t slots has t times the sensitivity, which the paper forgets: as published
-the loss has no bound (docs/papers.md). Good synopses are preferred, not bad ones; the pool's size
-and precision are public; the draw is exact; the series is that of `series.py`. It errs more than
-releasing that all bins are alike: a pool of synopses that knows no data has none that is near.
+the loss has no bound (docs/explanation/papers.md). Good synopses are preferred, not bad ones; the
+pool's size and precision are public; the draw is exact; the series is that of `series.py`.
+It errs more than releasing that all bins are alike: a pool of synopses that knows no data has
+none that is near.
 """
 
 from __future__ import annotations

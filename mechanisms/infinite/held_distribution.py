@@ -146,7 +146,7 @@ def lifetime_of(name: str, population: Population) -> Lifetime:
     (first, *others) = population.requirements
     if others or not isinstance(first, Lifetime):
         raise ConfigurationError(
-            f"mechanism {name!r} is for one budget over the whole stream: give one Lifetime, not "
+            f"mechanism {name!r} needs a lifetime budget: give one Lifetime, not "
             f"{len(population.requirements)} requirements such as {first}"
         )
     return first

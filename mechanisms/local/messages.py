@@ -124,17 +124,17 @@ def read_answer(kind: str, symbols: int, answer: int | bytes) -> Reports:
         if bits.size == -(-symbols // 8) and not bits[-1] & ((1 << padding) - 1):
             return bits[None]
     shown = f"{len(answer)} bytes" if isinstance(answer, bytes) else str(answer)
-    raise ValueError(f"answer {shown} is no report by {kind} of {symbols} symbols")
+    raise ValueError(f"answer {shown} is not a report by {kind} of {symbols} symbols")
 
 
 def _read(schemas: Mapping[int, state_codec.Schema], data: bytes, what: str) -> dict[str, Any]:
     try:
         version, record = state_codec.unpack(schemas, data)
         if version == max(schemas) and state_codec.pack(schemas, record) != data:
-            raise ValueError("it goes on after its end")
+            raise ValueError("it continues after its end")
     except (ValueError, EOFError, IndexError, OverflowError, MemoryError) as error:
         raise ValueError(
-            f"a message of {len(data)} bytes is no {what} that this version of streamveil reads: "
-            f"{error}"
+            f"a message of {len(data)} bytes is not a {what} that this version of streamveil "
+            f"reads: {error}"
         ) from error
     return record

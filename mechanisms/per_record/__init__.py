@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     )
     from streamveil.mechanisms.per_record.randomizer import Randomizer
     from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
-    from streamveil.mechanisms.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
 
 __all__ = [
-    "DEFAULTS",
-    "PER_RECORD_MECHANISMS",
     "Additive",
     "Analyzer",
     "Bounds",
@@ -61,7 +58,6 @@ __all__ = [
     "hat_weights",
     "partition",
     "select_domain",
-    "statistic",
     "thresholds",
 ]
 

@@ -174,8 +174,9 @@ def check_budgets(budgets: Floats, bounds: Bounds, what: Callable[[int], str]) -
     if not good.all():
         first = int(np.flatnonzero(~good)[0])
         raise ConfigurationError(
-            f"the budget function gives {float(budgets[first])!r} for {what(first)}, which is not "
-            f"from {bounds.epsilon_min!r} to {bounds.epsilon_max!r}: mend it, or state other bounds"
+            f"the budget function gives {float(budgets[first])!r} for {what(first)}, which is "
+            f"not from {bounds.epsilon_min!r} to {bounds.epsilon_max!r}: correct it, or give "
+            "other bounds"
         )
 
 

@@ -150,8 +150,8 @@ class RunningTotal:
         if record["configuration"] != self._configuration:
             raise ConfigurationError(
                 "this state belongs to another configuration: the statistic or what it is of "
-                "changed since it was written; go on with the options that it was written with, "
-                "or begin anew, which spends the records' budgets again"
+                "changed since it was written; use the options that it was written with, or "
+                "start a new stream, which spends the records' budgets again"
             )
         nodes = [
             Complete(state_codec.table_from_bytes(part, (-1,)), _noisy(noisy))

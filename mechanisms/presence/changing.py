@@ -40,6 +40,20 @@ cost in all layers together, asked by bin or not, never falls from a class to th
 what the rest costs (`ShareQuery.rates`). So a user who moves pays no more than is set aside in the
 dearest class.
 
+**Slots that hold several base slots**, as those of a query may (`queries/cuts.py`). Requirements
+are over base slots and change with them, so a change can come within a slot. What was asked for
+before is then in force in this slot as well as what is asked for now: in a slot all is in force
+that is in force in any of its base slots. Who joins within a slot counts from the next one on, and
+who leaves within one does not count in it, as events of one slot cannot be told apart. W is the
+most slots that the longest window of base slots meets.
+
+Theorem. The same holds of a window of w base slots, which ends with base slot t, for the E that is
+in force in its first base slot; or, back, as many base slots before t as the longest window has.
+Proof. A window of w base slots meets at most W slots in a row, the first of which holds its first
+base slot, so E is in force in it, and the proof above goes on from there. Looking back, let f be
+the slot of that base slot. From it to t is a longest window, which meets W slots at most, so a
+block that begins in b, no later than the slot of t, has b - W + 1 <= f.
+
 `tests/mechanisms/presence/test_changing.py` enumerates this.
 
 Source: our own.
@@ -81,6 +95,8 @@ class Prices:
     """Class of users by the table; `NOTHING_ASKED` of those who are not in it."""
     first_slot: int | None
     """First slot of the stream; None if an earlier run released some."""
+    within: bool = False
+    """Whether changes may come within a slot, which holds several base slots."""
 
     def usual(self, users: Keys) -> tuple[Integers, Flags]:
         """The epsilon of users who never asked for another, 0 for none, and who has one."""
@@ -129,8 +145,15 @@ class Asking:
         self._epsilons = nothing
         """The smaller of both, in units of 2**-40; 0 for who leaves."""
 
-    def ask(self, said: int | Integers, users: Keys, slots: Integers, epsilons: Integers) -> None:
-        """Take changes as slots begin.
+    def ask(
+        self,
+        said: int | Integers,
+        users: Keys,
+        slots: Integers,
+        epsilons: Integers,
+        within: bool | Flags = False,
+    ) -> None:
+        """Take changes as slots begin, or base slots within them.
 
         Of two changes of a user the one from the later slot counts, and of two from one slot the
         smaller epsilon.
@@ -139,13 +162,16 @@ class Asking:
             said: the slot that begins, of all or of each, shape (m,). Those of a user are in one,
                 which is none before the last one of that user.
             users: in any order, shape (m,).
-            slots: that each is for, `said` or earlier, shape (m,).
+            slots: that each is for, or base slots, no later than what begins, shape (m,).
             epsilons: units of 2**-40, the smaller of ahead and back; 0 for who leaves. (m,).
+            within: whether a base slot begins that is not the first one of its slot, of all or of
+                each.
         """
         if not len(users):
             return
         newest = _newest(users, slots, epsilons)
         begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[newest]
+        inside: Flags = np.broadcast_to(np.asarray(within, np.bool_), users.shape)[newest]
         users, last, wanted = users[newest], slots[newest], epsilons[newest]
         usual, in_table = self.prices.usual(users)
         low, high = self._rows(users)
@@ -160,11 +186,13 @@ class Asking:
         before = self._latest(reached, self._epsilons[rows], firsts, firsts + high - low, usual)
         starts = np.where(before > 0, self.prices.next_block(users, begun - 1), begun)
         if self.prices.first_slot is not None:
-            starts[begun == self.prices.first_slot] = ALWAYS
+            starts[(begun == self.prices.first_slot) & ~inside] = ALWAYS
+        knows = begun + (inside & (now == 0))  # of one who joins the next slot
+        knows[asked] = np.maximum(knows[asked], self._said[high[asked] - 1])
         at = high[heard]
         self._users = np.insert(self._users, at, users[heard])
         self._meant = np.insert(self._meant, at, last[heard])
-        self._said = np.insert(self._said, at, begun[heard])
+        self._said = np.insert(self._said, at, knows[heard])
         self._starts = np.insert(self._starts, at, starts[heard])
         self._epsilons = np.insert(self._epsilons, at, wanted[heard])
 
@@ -213,7 +241,7 @@ class Asking:
         until = self._until()[rows]
         reaches = (starts <= slots[visits]) & (until > np.maximum(starts, oldest[visits]))
         smallest = np.minimum.reduceat(np.where(reaches & (epsilons > 0), epsilons, NEVER), firsts)
-        from_table = in_table & (self._starts[low] > oldest)
+        from_table = in_table & (self._starts[low] + prices.within > oldest)
         smallest = np.where(from_table, np.minimum(smallest, usual), smallest)
         there = np.ones(len(users), np.bool_)
         ends = firsts + high - low
@@ -225,7 +253,8 @@ class Asking:
     def _until(self) -> Integers:
         """First slot in which each requirement is not in force any more."""
         same = np.append(self._users[1:] == self._users[:-1], False)[: len(self._users)]
-        return np.where(same, np.append(self._starts[1:], NEVER)[: len(same)], NEVER)
+        next_one = np.append(self._starts[1:] + self.prices.within, NEVER)[: len(same)]
+        return np.where(same, next_one, NEVER)
 
     def forget(self, slot: int) -> None:
         """Drop what makes no block cheaper that ends after this slot begins, and who left by then.
@@ -236,7 +265,8 @@ class Asking:
         # Blocks of visits to come begin in slot - length + 1 or later.
         oldest = slot - prices.length - prices.longest + 2
         gone = until <= oldest
-        last = (until == NEVER) & (self._epsilons == 0) & (self._starts <= oldest)
+        ended = self._starts + prices.within <= oldest  # so is all that was asked for before
+        last = (until == NEVER) & (self._epsilons == 0) & ended
         if last.any():
             last[last] = prices.class_of(self._users[last]) < 0
         kept = ~(gone | last)

@@ -1,4 +1,4 @@
-"""Which limit on presence to choose: by what it gains and leaves out, as far as either is known.
+"""Which participation limit to choose: by what it gains and leaves out, as far as either is known.
 
 A limit gains a price that is g times that without one, and keeps a share s of the slots in which
 users are there. What is known of s is a public rate, or a private look, once and before anything is
@@ -67,7 +67,7 @@ CAUTION = 1.0
 
 @dataclass(frozen=True)
 class Auto(Identified):
-    """A limit on presence is to be chosen for each class, or none.
+    """A participation limit is to be chosen for each class, or none.
 
     Raises ConfigurationError for a rate that is not above 0 and below 1, or blocks that are no
     whole number.
@@ -105,11 +105,8 @@ class Auto(Identified):
         made = [(Look(one, self.blocks, adjacency), most) for one, most in both]
         looks = [look if most is None and look.most else None for look, most in made]
         for look in looks:
-            if look is not None and self.rate is None and not all(look.rates):
-                raise ConfigurationError(
-                    f"{look.requirement} is too small a budget to choose a limit by: ask for more "
-                    "epsilon, or say max_slots"
-                )
+            if look is not None and self.rate is None:
+                look.check()
         return looks
 
     def limits(
@@ -162,6 +159,11 @@ class Look:
         powers = 2 ** np.arange(self.most.bit_length() + 1)
         both = np.unique(np.concatenate([powers, powers // 2 * 3, [self.most]]))
         return both[(both > 0) & (both <= self.most)]
+
+    @property
+    def stated(self) -> list[int | None]:
+        """The same as a card states them; None for all slots."""
+        return [*self.limits.tolist(), None]
 
     def used(
         self, key: bytes, users: Keys, slots: Integers, asked: tuple[int | None, int | None]
@@ -218,6 +220,14 @@ class Look:
         cells, above = self.sensitivities
         budget = to_units(self.requirement.epsilon) // LOOK
         return budget // 2 // cells, budget // 2 // max(above, 1)
+
+    def check(self) -> None:
+        """Raise ConfigurationError for a budget that is too small to ask anything."""
+        if not all(self.rates):
+            raise ConfigurationError(
+                f"{self.requirement} is too small a budget to estimate a limit: ask for more "
+                "epsilon, or give max_slots"
+            )
 
     def answer(self, told: Integers, words: RandomWords) -> Integers:
         """The cells with noise. Raises ValueError where the budget is too small for any."""

@@ -72,7 +72,7 @@ FALL = 0.35
 CARELESS, ANYTHING = 10, 0.5
 """One limit in so many was not chosen with care; what is left out then, of each measure."""
 PARTS, FOR_REST, FOR_BINS = 20, 10, 4
-"""Of so many parts of the budget, those of questions about the rest and about bins; the others are
+"""Of so many parts of the budget, those of queries about the rest and about bins; the others are
 for layers."""
 FOR_KEPT = 3
 """One in so many of these is for what counts. Of it less has to be known."""

@@ -62,6 +62,11 @@ class LeftOut(NamedTuple):
             more, doubt = _by_bin(known, weights * odds / mean, kept)
         return cls(mean * (1 + more), (1 + more) ** 2 * variance + mean**2 * doubt, mean, variance)
 
+    @property
+    def factor(self) -> tuple[float, float]:
+        """What scales figures of all bins alike to all there was, and its largest variance."""
+        return 1 + self.all, float(self.variances.max())
+
     @classmethod
     def alike(cls, odds: float, variance: float, bins: int) -> LeftOut:
         """The same of all bins."""

@@ -17,6 +17,11 @@ costs a user at most (2 M a + b) C for ever, however often it is asked: answers 
 get worse. When it is asked depends on the age of the stream alone. What counts need not be asked:
 releases tell it.
 
+A figure may be made of a part of the cells, such as a sum. Then the near events are asked in two
+answers, those in these cells and those in the others. Each is in one of the two, so together they
+change by no more than the near events do, at the same cost. Their sum gives the share of all events
+that is near, which noise hides less, and this is the prior of the share of the part.
+
 **Near events.** A slot may have the same number of them for ever, or more and more as those who
 stay use up their slots. So answers are averaged over several memories (`MEMORIES`), and each of
 these is believed as far as it foretold the answers so far.
@@ -43,8 +48,10 @@ import numpy.typing as npt
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond, Floats, Integers, Rates, drawn
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
-NEAR, BEYOND = 0, 1
+NEAR, BEYOND, OTHERS = 0, 1, 2
 """Numbers of an answer."""
+DIFFER = 0.3
+"""By how much the share of a part differs from that of all events, before anything is known."""
 GUESS, DOUBT = 0.11, 0.15
 """Near events for each that counts if a limit was chosen with care, and the error of that."""
 WIDE = 3.0
@@ -89,10 +96,17 @@ class LifeQuery:
     """Slots M in which a user counts."""
     sensitivity: int
     """How much one user can change a slot."""
+    part: npt.NDArray[np.bool_] | None = None
+    """Cells that the figure is made of, shape (d,); None for all."""
+    unit: int = 1
+    """The most that an event adds, in what is counted."""
 
     every = EVERY
-    width = 2
-    """Numbers in an answer."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in an answer."""
+        return 2 if self.part is None else 3
 
     @property
     def sensitivities(self) -> tuple[int, int]:
@@ -105,19 +119,27 @@ class LifeQuery:
         return Rates(0, budget // 2 // near, budget // 2 // beyond, 0)
 
     def sums(self, counts: Integers, beyond: Beyond, mine: npt.NDArray[np.bool_]) -> Integers:
-        """What a slot adds to the next answer, shape (2,): `mine` are the rows of the class."""
+        """What a slot adds to the next answer, shape (width,): `mine` are the rows of the class."""
         events, is_near = beyond.events[mine], beyond.layers[mine] < LAYERS
-        return np.array([events[is_near].sum(), events[~is_near].sum()])
+        if self.part is None:
+            return np.array([events[is_near].sum(), events[~is_near].sum()])
+        own = self.part[beyond.bins[mine]]
+        each = is_near & own, ~is_near & own, is_near & ~own
+        return np.array([events[one].sum() for one in each])
 
     def answer(
         self, sums: Integers, asked: npt.NDArray[np.bool_], rates: Rates, words: RandomWords
     ) -> Integers:
-        """The sums that are asked with noise, and 0 for the others: shape (2,)."""
-        noisy = np.where(asked, sums, 0)
-        for one, rate in ((NEAR, rates.layers), (BEYOND, rates.rest)):
-            if asked[one]:
+        """The sums that are asked with noise, and 0 for the others: shape (width,)."""
+        noisy = np.where(self.asked(asked), sums, 0)
+        for one, rate in ((NEAR, rates.layers), (BEYOND, rates.rest), (OTHERS, rates.layers)):
+            if one < self.width and asked[one % OTHERS]:
                 noisy[one : one + 1] += discrete_laplace(rate, 1, words)
         return noisy
+
+    def asked(self, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which numbers of an answer are asked, shape (width,), by what is due of each kind."""
+        return np.append(due, due[NEAR])[: self.width]
 
 
 class Missing(NamedTuple):
@@ -125,6 +147,10 @@ class Missing(NamedTuple):
 
     events: float
     variance: float
+
+
+LIKELY = Missing(GUESS, DOUBT**2)
+"""Near events for each that counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,20 +187,22 @@ class LifeShare:
 
     def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
         """With one more answer to noise of these rates."""
-        known = self._told_near(int(answer[NEAR]), rates) if asked[NEAR] else self
+        noise = laplace_variance(rates.layers)
+        known = self.told_near(int(answer[NEAR]), noise) if asked[NEAR] else self
         if not asked[BEYOND]:
             return known
         more = np.array([answer[BEYOND], laplace_variance(rates.rest)])
         return replace(known, gone=known.gone + more)
 
-    def _told_near(self, answer: int, rates: Rates) -> LifeShare:
-        slots = self.since[0]
-        noise, misfits = laplace_variance(rates.layers), self.misfits
+    def told_near(self, answer: int, noise: float) -> LifeShare:
+        """With one more answer about near events, to noise of this variance."""
+        slots, misfits = self.since[0], self.misfits
         beliefs = FORGETTING * self.beliefs
         if self.slots[0]:
             share = slots / self.slots
             foretold = self.near * share
-            variance = noise + share**2 * self.noise + np.maximum(foretold, 0)
+            chance = self.query.unit * np.maximum(foretold, 0)
+            variance = noise + share**2 * self.noise + chance
             variance = np.maximum(variance, _SURE)
             missed = (answer - foretold) ** 2 / variance
             beliefs = beliefs - (np.log(variance) + missed) / 2
@@ -203,13 +231,30 @@ class LifeShare:
         (slots, events), (all_slots, all_events) = self.counted.reshape(2, 2) + self.since
         return float(events / max(slots, 1)), float(all_events / max(all_slots, 1))
 
-    def missing(self, age: int) -> Missing:
+    def missing(self, age: int, likely: Missing = LIKELY) -> Missing:
         """What is left out of a slot at this age.
 
         What is measured is drawn to what is to be expected of a limit, by as much as it is
         uncertain: see :func:`drawn`. In the first M slots nothing can be left out, and in the next
         M little is.
+
+        Args:
+            age: slots of the stream so far.
+            likely: near events for each that counts, before anything is measured.
         """
+        near = self.missing_near(age, likely)
+        if not age > self.query.in_life:
+            return near
+        ever = self.counting[1]
+        left, doubted = float(self.gone[0]), float(self.gone[1])
+        often = (LAYERS * self.query.in_life + 1) / age  # that one of them comes, in a slot
+        most = Missing(left * often, doubted * often**2 if doubted else float("inf"))
+        rest = _drawn(most, Missing(0.0, (REST * max(ever, 1.0)) ** 2), max(ever, most.events, 1.0))
+        doubt = rest.variance / 4 + rest.events**2 / 9
+        return Missing(near.events + rest.events / 2, near.variance + doubt)
+
+    def missing_near(self, age: int, likely: Missing = LIKELY) -> Missing:
+        """The near ones of these."""
         later = min(max(age / self.query.in_life - 1, 0.0), 1.0)
         of_late, ever = self.counting
         if not later:
@@ -221,17 +266,11 @@ class LifeShare:
             variances = self.noise / self.slots**2 * np.maximum(self.misfits, 1.0)
             noise = float(weights @ (variances + (each - measured) ** 2))
         careful = later * of_late
-        near = _drawn(
+        return _drawn(
             Missing(measured, noise),
-            Missing(GUESS * careful, (DOUBT * careful) ** 2),
+            Missing(likely.events * careful, likely.variance * careful**2),
             WIDE * max(ever, measured, 1.0),
         )
-        left, doubted = float(self.gone[0]), float(self.gone[1])
-        often = (LAYERS * self.query.in_life + 1) / age  # that one of them comes, in a slot
-        most = Missing(left * often, doubted * often**2 if doubted else float("inf"))
-        rest = _drawn(most, Missing(0.0, (REST * max(ever, 1.0)) ** 2), max(ever, most.events, 1.0))
-        doubt = rest.variance / 4 + rest.events**2 / 9
-        return Missing(near.events + rest.events / 2, near.variance + doubt)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -249,6 +288,64 @@ class LifeShare:
     def beyond(self) -> tuple[float, float]:
         """Events with which users went beyond the layers so far, and the standard error of that."""
         return max(float(self.gone[0]), 0.0), float(np.sqrt(self.gone[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class PartShare:
+    """What is known of the events left out of a part of the cells: see the module."""
+
+    own: LifeShare
+    """Of the part."""
+    whole: LifeShare
+    """Near events of all cells."""
+
+    @classmethod
+    def unknown(cls, query: LifeQuery) -> PartShare:
+        """Before the first slot."""
+        return cls(LifeShare.unknown(query), LifeShare.unknown(query))
+
+    def released(self, part: float, events: float) -> PartShare:
+        """With one more slot: the events of the part that count, and all that do."""
+        return PartShare(self.own.released(part), self.whole.released(events))
+
+    def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> PartShare:
+        """With one more answer to noise of these rates."""
+        whole = self.whole
+        if asked[NEAR]:
+            near = int(answer[NEAR] + answer[OTHERS])
+            whole = whole.told_near(near, 2 * laplace_variance(rates.layers))
+        return PartShare(self.own.told(answer, asked, rates), whole)
+
+    def missing(self, age: int) -> Missing:
+        """What is left out of a slot of the part at this age."""
+        near, counting = self.whole.missing_near(age), max(self.whole.counting[0], 1.0)
+        likely, known = near.events / counting, near.variance / counting**2
+        return self.own.missing(age, Missing(likely, known + (DIFFER * likely) ** 2))
+
+    @property
+    def counting(self) -> tuple[float, float]:
+        """As of :class:`LifeShare`, of the part."""
+        return self.own.counting
+
+    @property
+    def beyond(self) -> tuple[float, float]:
+        """The same."""
+        return self.own.beyond
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        return self.own.numbers + self.whole.numbers
+
+    def of_numbers(self, numbers: Floats) -> PartShare:
+        """One of the same query that was saved."""
+        own, whole = np.split(np.asarray(numbers), 2)
+        return PartShare(self.own.of_numbers(own), self.whole.of_numbers(whole))
+
+
+def unknown(query: LifeQuery) -> LifeShare | PartShare:
+    """What is known before the first slot."""
+    return LifeShare.unknown(query) if query.part is None else PartShare.unknown(query)
 
 
 def _drawn(measured: Missing, likely: Missing, unit: float) -> Missing:
@@ -269,7 +366,7 @@ class LivesLeftOut:
     """Of each bin, events that noise alone may be: shape (d,)."""
 
     @classmethod
-    def of(cls, known: Sequence[LifeShare], age: int, floor: Floats) -> LivesLeftOut:
+    def of(cls, known: Sequence[LifeShare | PartShare], age: int, floor: Floats) -> LivesLeftOut:
         """What is known at this age; all classes are told the same releases."""
         each = [one.missing(age) for one in known]
         missing = Missing(sum(one.events for one in each), sum(one.variance for one in each))
@@ -283,14 +380,23 @@ class LivesLeftOut:
             return 1.0, 0.0
         return self.counting / events, self.counting * self.missing.variance**0.5 / events**2
 
+    @property
+    def factor(self) -> tuple[float, float]:
+        """What scales figures of all bins alike to all there was, and the variance of that."""
+        whole = self._whole
+        return 1 + self.missing.events / whole, self.missing.variance / whole**2
+
+    @property
+    def _whole(self) -> float:
+        return max(self.counting + float(self.floor.sum()), 1.0)
+
     def made_up(self, counts: npt.ArrayLike, variances: npt.ArrayLike) -> tuple[Floats, Floats]:
         """Counts of what counts as counts of all there was, and their variances: shape (d,).
 
         What is left out is in the bins in which the others are, and more where these are. Where
         hardly anything counts, it is what it is.
         """
-        counts, missing = np.asarray(counts, np.float64), self.missing
-        whole = max(self.counting + float(self.floor.sum()), 1.0)
+        counts, missing, whole = np.asarray(counts, np.float64), self.missing, self._whole
         parts, each = (counts + self.floor) / whole, missing.events / whole
         known = np.asarray(variances) * (1 + each) ** 2 + parts**2 * missing.variance
         return counts + missing.events * parts, known

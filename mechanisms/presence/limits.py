@@ -75,6 +75,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
@@ -90,6 +91,9 @@ from streamveil.mechanisms.core.records import (
     Requirement,
     leave_shares,
 )
+from streamveil.mechanisms.core.wording import opt
+
+Integers = npt.NDArray[np.int64]
 
 BLOCKS = 2
 """Blocks of a window, where nothing else is asked for. More or fewer gain little."""
@@ -151,6 +155,16 @@ def effective_window_in_life(
     return 2 * min(lost, whole("in_life", in_life))
 
 
+def expected_sizes(requirements: Requirements, sizes: Integers) -> Integers:
+    """Users of each class that may come, shape (K,): for a lifetime their number is unknown."""
+    return np.where(sizes == 0, EVERYBODY, sizes) if requirements.forever else sizes
+
+
+def known_sizes(sizes: Integers) -> Integers:
+    """The same for people to read: 0 where it is unknown."""
+    return np.where(sizes == EVERYBODY, 0, sizes)
+
+
 def aside(epsilon: float) -> int:
     """Units of a budget that are for the share that is kept and not for slots.
 
@@ -183,8 +197,8 @@ class Limit(Identified):
         given = [one for one in (self.max_slots, self.in_life) if one is not None]
         if not given:
             raise ConfigurationError(
-                "a limit on presence says nothing: give the slots of a block (max_slots), or of a "
-                "life (in_life)"
+                "a participation limit is empty: give the slots of a block (max_slots), or "
+                "of a life (in_life)"
             )
         for one in given:
             whole("max_slots", one)
@@ -193,6 +207,11 @@ class Limit(Identified):
     def is_none(self) -> bool:
         """Whether users count in every slot, whatever they ask for."""
         return self.in_life is None and self.max_slots == MAX_WINDOW
+
+    @property
+    def stated(self) -> int | None:
+        """Slots of a block as a card states them; None for all."""
+        return None if self.is_none else self.max_slots
 
     def applies(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
         """Whether rule 1 applies to those who ask for this: only if it gains anything."""
@@ -295,14 +314,14 @@ class Limit(Identified):
         if gained >= window:
             raise ConfigurationError(
                 f"max_slots={self.max_slots} in each of {self.blocks} blocks saves nothing over "
-                f"{over}: a slot would cost what it costs without a limit. Where users "
-                f"are rarely present, {remedy}; else leave the limit out"
+                f"{over}: a slot would cost what it costs without a limit. If users appear rarely"
+                f", {remedy}; otherwise leave the limit out"
             )
         raise ConfigurationError(
-            f"max_slots={self.max_slots} in each of {self.blocks} blocks does not pay over "
-            f"{over}: a slot would cost 1/{gained} of the budget, and what is left out "
-            f"costs more than that gains. Where users are rarely present, {remedy}; else leave the "
-            "limit out"
+            f"max_slots={self.max_slots} in each of {self.blocks} blocks does not help over "
+            f"{over}: a slot would cost 1/{gained} of the budget, and the events dropped cost "
+            f"more accuracy than that gains. If users appear rarely, {remedy}; otherwise leave "
+            "the limit out"
         )
 
     def check_all(self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE) -> None:
@@ -410,7 +429,7 @@ def _too_little(asked: Requirement, slots: int, sensitivity: int = 1) -> Configu
     return ConfigurationError(
         f"epsilon {asked.epsilon:g} {over} leaves less than 2**-{UNIT_BITS} for each of the "
         f"{number_of(slots, 'slot')} that can differ, at sensitivity {sensitivity}: ask for more "
-        "epsilon, or count users in fewer slots (--max_slots)"
+        f"epsilon, or count users in fewer slots ({opt.max_slots})"
     )
 
 

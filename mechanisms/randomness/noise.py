@@ -206,9 +206,12 @@ class NoiseKeys:
         """The same keys, where that slot has number 0."""
         return NoiseKeys(self.first, tuple((start - slot, key) for start, key in self.later))
 
-    def of_slots(self, length: int) -> NoiseKeys:
-        """The same for slots of so many slots each, which have the key of their last one."""
-        later = {start // length: key for start, key in self.later}
+    def of_slots(self, of: Callable[[int], int]) -> NoiseKeys:
+        """The same for longer slots, which have the key of their last slot.
+
+        `of` gives the longer slot of a slot.
+        """
+        later = {of(start): key for start, key in self.later}
         return NoiseKeys(self.first, tuple(later.items()))
 
     def each(self, change: Callable[[bytes], bytes]) -> NoiseKeys:
@@ -218,9 +221,10 @@ class NoiseKeys:
 
 
 class NoiseSource:
-    """The secret from which all noise of one stream of releases is derived.
+    """The secret key from which all noise of a stream is derived. The key is never displayed.
 
-    Raises ConfigurationError for a key that is not 32 bytes. The key is never shown.
+    Raises:
+        ConfigurationError: if the key is not 32 bytes.
     """
 
     def __init__(self, key: bytes | NoiseKeys, stream: str = "") -> None:
@@ -231,17 +235,17 @@ class NoiseSource:
 
     @property
     def sealing_key(self) -> bytes:
-        """The key of the checksums of this stream's states, from the key that comes first."""
+        """The key for the checksums of saved states, derived from the stream's first key."""
         return _prf(self._keys.first, b"seal")
 
-    def of_slots(self, length: int) -> NoiseSource:
-        """The same secret for slots of so many slots each: see :meth:`NoiseKeys.of_slots`."""
+    def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
+        """Return this key for use with longer slots. See :meth:`NoiseKeys.of_slots`."""
         made = copy(self)
-        made._keys = self._keys.of_slots(length)
+        made._keys = self._keys.of_slots(of)
         return made
 
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
-        """Randomness of a slot whose input and history have this digest."""
+        """The source of randomness for a slot whose input and history have this digest."""
         return SlotNoise(_prf(self._keys.at(slot), b"slot", b"%d" % slot, digest))
 
 

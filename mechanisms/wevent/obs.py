@@ -12,26 +12,33 @@ import numpy.typing as npt
 def optimal_budget_selection(
     budgets: npt.ArrayLike, sizes: npt.ArrayLike | None = None
 ) -> tuple[float, float]:
-    """Choose the threshold that minimises the expected squared error of one count.
+    """Choose the sampling threshold that minimises the expected squared error of a count.
 
-    A user with budget e below the threshold th is kept with probability
-    p = (exp(e) - 1) / (exp(th) - 1). With n_e users of budget e the error is::
+    A user whose budget e is below the threshold th is sampled with probability p = (exp(e) - 1) /
+    (exp(th) - 1). If n_e users have budget e, the expected squared error is::
 
         err(th) = sum_{e < th} n_e p (1 - p) + (sum_{e < th} n_e (1 - p))**2 + 2 / th**2
 
-    Candidates are the distinct budgets above 0, ascending, the first minimum wins. Users with
-    budget 0 are never kept but count in the bias. The input must be public (the registry's
-    sizes), never the users present in a slot.
+    The candidates for th are the distinct budgets above 0. If several candidates have equal errors,
+    the smallest of these candidates is chosen. Users with budget 0 are never sampled, but they add
+    to the bias. The budgets must be public. For example, use the budgets in the requirements table,
+    but never the budgets of the users who are present in a slot.
 
     Args:
-        budgets: epsilon of each user or class, shape (m,), finite and not negative.
-        sizes: number of users with each budget, shape (m,); 1 each when None.
+        budgets: the budget (epsilon) of each user or class, shape (m,), finite and not negative.
+        sizes: number of users who have each budget, shape (m,). If None, each budget has one user.
 
     Returns:
-        (threshold, error); (0.0, inf) when no budget is above 0.
+        (threshold, error), or (0.0, inf) if no budget is above 0.
 
     Raises:
-        ValueError: for a negative or non-finite budget, a negative size, or unequal lengths.
+        ValueError: if a budget is negative or infinite, if a size is negative, or if the arrays
+            have different lengths.
+
+    Example:
+        >>> threshold, error = optimal_budget_selection([0.5, 1.0], [100, 10])
+        >>> threshold
+        0.5
     """
     eps = np.asarray(budgets, dtype=np.float64).ravel()
     users = np.ones(eps.shape) if sizes is None else np.asarray(sizes, dtype=np.float64).ravel()

@@ -24,52 +24,51 @@ class About:
 DEVICES = About(
     "An operator who sees all reports of all devices, and asks some of them again and again, "
     "guessed which of two sequences of values each of them had",
-    "User asks for",
+    "Requirement",
     "slot",
     "window",
     (
         (
             "reports",
-            "A device has one value or another one in a slot, by a fair coin of its own, and is "
-            "asked in it. Devices that tell one event of a window have them in as many slots as "
-            "hold one report.",
+            "A device has one of two values in a slot, by its own fair coin, and reports it. "
+            "Devices that report one event of a window have it in all slots of a report.",
         ),
         (
             "asked again",
-            "The same of clients' devices, asked one by one: each is asked the same three times, "
-            "and then for another report.",
+            "The same for devices of clients, one by one. Each gets the same request three times, "
+            "and then a request for another report.",
         ),
         (
             "windows",
-            "A device has one sequence of values in a window or another one, which differs from it "
-            "in every slot, and all reports of the window are looked at together.",
+            "A device has one of two sequences of values in a window, which differ in every slot. "
+            "The attacker uses all reports of the window together.",
         ),
         (
             "report, window",
-            "Beside what the reports were charged; beside all that a window may cost. Epsilons are "
-            "in the middle of all guesses.",
+            "The claim is the cost of the reports, or the budget of a window. Each ε is the median "
+            "over all guesses.",
         ),
     ),
 )
 RECORDS = About(
-    "Whoever knows all other records guessed whether one more was there, by a fair coin in every "
-    "release",
+    "An attacker who knows all other records guessed whether one more was there, by a fair coin in "
+    "every release",
     "Record",
     "release",
     "record",
     (
         (
             "noise",
-            "All that is drawn for a release, from which what it tells follows: totals or counts "
-            "with their noise, what is chosen by them, and what is drawn of the records kept; or "
-            "the report of a device. Many are drawn at once.",
+            "Everything random of a release, from which its results follow: totals or counts with "
+            "their noise, the choices made by them, and the sample of kept records; or the report "
+            "of a device. Many are drawn at once.",
         ),
-        ("releases", "What is published, a release at a time."),
+        ("releases", "The published results, one release at a time."),
         (
             "budget",
-            "Beside the budget of the record, by the budget function. It stands alone, beside many "
-            "others of about its value, or beside as many as leave it in doubt what is chosen; or "
-            "beside the records of the input.",
+            "The claim is the budget of the record, by the budget function. The record is alone, "
+            "among many others of about its value, or among as many as make a choice of the "
+            "mechanism uncertain; or among the records of the input.",
         ),
     ),
 )

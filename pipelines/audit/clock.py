@@ -12,7 +12,7 @@ _UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
 class TimeOver(Exception):  # noqa: N818
-    """There is no time left for what is going on."""
+    """There is not a time left for what is going on."""
 
 
 @contextmanager

@@ -12,18 +12,18 @@ from streamveil.pipelines.audit.replay import Replayed
 
 CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
 REPORT, BUDGET = "report", "budget"
-"""What a bound is of: what slots were charged, what a question may cost in a window, all that a
+"""What a bound is of: what slots were charged, what a query may cost in a window, all that a
 window may cost, or all slots there will ever be; what reports of a device were charged; or the
 budget of a record."""
-TOGETHER = "all questions"
+TOGETHER = "all queries"
 
 
 @dataclass(frozen=True)
 class Check:
     """One bound: of a class, a part of what is released, and a claim."""
 
-    question: str
-    """Name of the question, or `TOGETHER`; empty without questions."""
+    query: str
+    """Name of the query, or `TOGETHER`; empty without queries."""
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
@@ -85,7 +85,7 @@ class Findings:
     replayed: Replayed | None = None
     """What replays found; None where they are not made."""
     about: About | None = None
-    """How it is told; None for one stream or many questions about it."""
+    """How it is told; None for one stream or many queries about it."""
     rounds: int = 0
     """Of guesses, that came to an end."""
     asked_seconds: float | None = None
@@ -151,7 +151,7 @@ class Findings:
             return (
                 f"CONVICTED: {self.mechanism} tells at least {worst.surely:.3g} times {of} of a "
                 f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
-                f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
+                f"{_of_query(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
         if self.replayed is not None and self.replayed.violation:
             return f"CONVICTED: {self.mechanism}, by {self.replayed.sentence}"
@@ -186,7 +186,7 @@ def asked_of(requirement: Requirement) -> str:
 def named(check: Check) -> str:
     """Whose loss a bound is of."""
     asked = check.subject or asked_of(check.requirement)
-    return f"{check.question}: {asked}" if check.question else asked
+    return f"{check.query}: {asked}" if check.query else asked
 
 
 def seen_from(visible: float, slots: int = 0) -> str:
@@ -199,7 +199,7 @@ def seen_from(visible: float, slots: int = 0) -> str:
 
 _CLAIMED = {
     CHARGE: "what its slots were charged",
-    SHARE: "the question's share of a window's budget",
+    SHARE: "the query's share of a window's budget",
     WINDOW: "a window's budget",
     REPORT: "what its reports were charged",
     BUDGET: "the budget",
@@ -207,7 +207,7 @@ _CLAIMED = {
 }
 
 
-def _of_question(check: Check) -> str:
-    if check.question in ("", TOGETHER):
-        return f", by {check.question}" if check.question else ""
-    return f", by question {check.question!r}"
+def _of_query(check: Check) -> str:
+    if check.query in ("", TOGETHER):
+        return f", by {check.query}" if check.query else ""
+    return f", by query {check.query!r}"

@@ -60,11 +60,35 @@ class Guesses:
     figures: Floats
     """What the published record shows of each, shape (n, a): see `shown.py`."""
 
+    whole: Floats
+    """Of each, all that is promised of it, epsilon of its whole group."""
+
     @classmethod
-    def of_single(cls, scores: Floats, there: Flags, losses: Floats) -> Guesses:
-        """Of canaries of one user each, who is always told of."""
-        ones = np.ones(scores.size, np.int64)
-        return cls(scores, there, losses, ones, ones.astype(np.bool_), no_figures(scores.size))
+    def of(
+        cls,
+        scores: Floats,
+        there: Flags,
+        losses: Floats,
+        *,
+        users: Integers | None = None,
+        published: Flags | None = None,
+        figures: Floats | None = None,
+        whole: Floats | None = None,
+    ) -> Guesses:
+        """Canaries of one user each, who always publish and are not guessed by the record.
+
+        What is promised of them is what they lose: all that is not said otherwise.
+        """
+        number = scores.size
+        return cls(
+            scores,
+            there,
+            losses,
+            np.ones(number, np.int64) if users is None else users,
+            np.ones(number, np.bool_) if published is None else published,
+            np.zeros((number, 0)) if figures is None else figures,
+            losses if whole is None else whole,
+        )
 
     def where(self, which: Flags) -> Guesses:
         """Some of them."""
@@ -74,9 +98,13 @@ class Guesses:
         """Those whose slots published something, or not."""
         return self.where(self.published == published)
 
-    def of_window(self, epsilon: float | Floats) -> Guesses:
-        """The same against what a window may cost a user, of all canaries or of each."""
-        return replace(self, losses=epsilon * self.users.astype(np.float64))
+    def promised(self, epsilon: float | Floats) -> Guesses:
+        """The same where so much is promised of a user, of all canaries or of each."""
+        return replace(self, whole=epsilon * self.users.astype(np.float64))
+
+    def of_whole(self) -> Guesses:
+        """The same against all that is promised."""
+        return replace(self, losses=self.whole)
 
     def made(self, confident: float, least: float, most: float) -> Guesses:
         """Those where a guess is made."""
@@ -96,9 +124,19 @@ def joined(several: Sequence[Guesses]) -> Guesses:
     )
 
 
-def no_figures(canaries: int) -> Floats:
-    """Of so many canaries that are not guessed by the published record."""
-    return np.zeros((canaries, 0))
+def together(queries: Sequence[Guesses], epsilon: float) -> Guesses:
+    """About canaries that are in all of some queries, whose noise is independent: scores add up.
+
+    Of a user so much is promised of all queries.
+    """
+    first = queries[0]
+    return Guesses.of(
+        np.sum([one.scores for one in queries], axis=0),
+        first.there,
+        np.sum([one.losses for one in queries], axis=0),
+        users=first.users,
+        published=np.any([one.published for one in queries], axis=0),
+    ).promised(epsilon)
 
 
 def apart(runs: Sequence[Seen], learn: Callable[[list[Seen]], Odds]) -> Iterator[Odds]:
@@ -119,8 +157,9 @@ def check(
     requirement: Requirement,
     runs: Sequence[Guesses],
     doubt: Doubt,
-    question: str = "",
+    query: str = "",
     *,
+    subject: str = "",
     limits: Sequence[tuple[float, float]] = LOSSES,
 ) -> Check:
     """Choose by some of the runs which guesses to make, and count those of the others.
@@ -131,7 +170,8 @@ def check(
         requirement: of their class.
         runs: guesses of each run.
         doubt: of the bounds.
-        question: which told, or `TOGETHER`; empty without questions.
+        query: which told, or `TOGETHER`; empty without queries.
+        subject: whose loss it is, as of `Check`.
         limits: of the losses where guesses are made, to choose from; with `ANY_LOSS` any that are
             made are better than none.
     """
@@ -151,7 +191,7 @@ def check(
     # Half a guess more and less: if all are right, any loss at all would do.
     reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)
     return Check(
-        question,
+        query,
         requirement,
         part,
         claim,
@@ -161,6 +201,7 @@ def check(
         _bound(made, doubt.shown),
         reached,
         visible_from(min(reached, 1.0), made.losses, doubt.shown),
+        subject=subject,
         surely=_bound(counted(doubt.sure), doubt.sure),
     )
 

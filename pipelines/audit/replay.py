@@ -381,7 +381,7 @@ class Replay:
         """Force the results of this world on another one; gives the units that these lose.
 
         Raises :class:`Violation` with the first thing that is not a function of noisy results.
-        Raises TimeOver when there is no time left, with what was compared so far in `compared`.
+        Raises TimeOver when there is not a time left, with what was compared so far in `compared`.
         """
         self.tape.rewind()
         self.compared = 0
@@ -549,15 +549,19 @@ class Stage:
     play: Play
     neighbours: tuple[Neighbour, ...]
     charged: Callable[[list[Any]], float] = lambda _: 0.0
-    """From all that the world published, the largest charge of a window, or of a life, in parts of
-    its budget."""
+    """From all that the world published, the largest charge of a window, or of a lifetime, as a
+    fraction of its budget."""
     what: str = "streams"
     """Of what."""
     slots: int = 0
     """Of each world, where what it publishes is not given slot by slot."""
 
 
-@dataclass(frozen=True)
+LEAST = 2
+"""Worlds that every audit holds against another one, of each of its first stages."""
+
+
+@dataclass
 class Replayed:
     """What replays found."""
 
@@ -586,50 +590,6 @@ class Replayed:
             "published follows from noisy results alone, which lose "
             f"{self.worst:.3f} times what is claimed at most"
             f"{self.left_out and f'; left out: {self.left_out}'}"
-        )
-
-
-LEAST = 2
-"""Worlds that every audit holds against another one, of each of its first stages."""
-
-
-def replayed(stages: Iterable[Stage], until: float = math.inf) -> Replayed:
-    """Hold the worlds of all stages against each other.
-
-    Args:
-        stages: `LEAST` neighbours of each of the first `LEAST` are run if there is any time.
-        until: when to run no more than these, by `time.monotonic`.
-    """
-    tally = _Tally()
-    try:
-        for number, stage in enumerate(stages):
-            if number >= LEAST and time.monotonic() > until:
-                tally.complete = False
-                break
-            first = number < LEAST
-            try:  # of the first ones none takes the time of the next
-                with stopping_at(part_of_time(1 / (LEAST - number) if first else 1.0)):
-                    tally.hold(stage, until, LEAST if first else 0)
-            except TimeOver:
-                tally.complete = False
-    except Violation as found:
-        return tally.replayed(str(found))
-    return tally.replayed()
-
-
-@dataclass
-class _Tally:
-    """What was replayed so far, as of :class:`Replayed`."""
-
-    worst: float = 0.0
-    worlds: int = 0
-    slots: int = 0
-    complete: bool = True
-    left_out: str = ""
-
-    def replayed(self, violation: str = "") -> Replayed:
-        return Replayed(
-            violation, self.worst, self.worlds, self.slots, self.complete, self.left_out
         )
 
     def hold(self, stage: Stage, until: float, least: int) -> None:
@@ -669,3 +629,27 @@ class _Tally:
                     f"{each.whose}: {loss} units of 2**-{UNIT_BITS}, where {units} are claimed"
                 )
             self.worst = max(self.worst, loss / max(units, 1))
+
+
+def replayed(stages: Iterable[Stage], until: float = math.inf) -> Replayed:
+    """Hold the worlds of all stages against each other.
+
+    Args:
+        stages: `LEAST` neighbours of each of the first `LEAST` are run if there is any time.
+        until: when to run no more than these, by `time.monotonic`.
+    """
+    found = Replayed()
+    try:
+        for number, stage in enumerate(stages):
+            if number >= LEAST and time.monotonic() > until:
+                found.complete = False
+                break
+            first = number < LEAST
+            try:  # of the first ones none takes the time of the next
+                with stopping_at(part_of_time(1 / (LEAST - number) if first else 1.0)):
+                    found.hold(stage, until, LEAST if first else 0)
+            except TimeOver:
+                found.complete = False
+    except Violation as violation:
+        found.violation = str(violation)
+    return found

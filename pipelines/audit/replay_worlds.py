@@ -2,22 +2,22 @@
 
 Others come and go, leap, shift their level for good, fall silent and come back, so that alarms,
 reserves, audits, sums and changes of plans all happen; and the run is long. Of each class there is
-a neighbour who is there in every slot, one who is there for a window and one who is there for a
-slot; and there is a world that has nothing in common with the first one.
+a neighbour who is there in every slot and one who is there for a window; and there is a world that
+has nothing in common with the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.protocol import Population
+from streamveil.pipelines.audit.canaries import Canaries, Mark
 from streamveil.pipelines.audit.findings import asked_of
-from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
-from streamveil.pipelines.audit.worlds import FAR, leaping
+from streamveil.pipelines.audit.worlds import FAR, Scene, Spans, World, leaping
 
 Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
@@ -32,11 +32,27 @@ MOST_BINS = 8
 REVISED = 7
 
 
-def length_of(population: Population) -> int:
-    """Slots of a run."""
-    if population.requirements.forever:
-        return LENGTH
-    return max(LENGTH, min(2 * population.requirements.longest, LONGEST))
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """A world, and others in which one user more is there, or does something else."""
+
+    made: World
+    """Its plans have a group of each of these users."""
+    strangers: World
+    """One that has nothing in common with it."""
+    whose: Mapping[int, str]
+    """Who they are, for people, by the number of their group."""
+    promised: Sequence[int]
+    """Of each group, units that all its slots may cost; 0 where only charges are promised."""
+    aside: Sequence[int] = ()
+    """Of each group, units that are charged besides its slots, where there are any."""
+
+
+def length_of(scene: Scene) -> int:
+    """Base slots of a run of worst cases, in which all slots end."""
+    asked, trip = scene.requirements, scene.round_trip
+    longest = 0 if asked.forever else min(2 * asked.longest, LONGEST)
+    return -(-max(LENGTH, longest) // trip) * trip
 
 
 def scripted(population: Population, slots: int, random: Random) -> Integers:
@@ -55,104 +71,81 @@ def scripted(population: Population, slots: int, random: Random) -> Integers:
     return counts
 
 
-def stages_of(
-    population: Population,
-    classes: Sequence[int],
-    play: Callable[[Integers, int], Play],
-    spent: Callable[[list[Any]], npt.NDArray[np.int64]],
-    seed: int,
-    *,
-    moves: bool,
-    counts: Integers | None = None,
-    budgets: Sequence[int] | None = None,
-    charged: Callable[[npt.NDArray[np.int64]], float] = lambda _: 0.0,
-    in_windows: bool = True,
-) -> Iterator[Stage]:
-    """Stages of a stream of counts (T, K, d): as many as are asked for.
-
-    Args:
-        population: the public facts.
-        classes: that neighbours are of.
-        play: makes a run of counts, of a number.
-        spent: what each slot was charged, units of each class, shape (T, K), from what was
-            published.
-        seed: of all that is drawn.
-        moves: whether neighbours replace a user.
-        counts: of a real stream; worst cases without.
-        budgets: units of a window of each class.
-        charged: the largest charge of a window in parts of its budget, of charges (T, K).
-        in_windows: whether charges are of the slots that users are in: else of all slots.
-    """
-    for number in range(STAGES):
-        random = np.random.default_rng([seed, 911, number])
-        if counts is None:
-            others = scripted(population, length_of(population), random)
-        else:
-            others = counts[:LENGTH].astype(np.int64)
-        neighbours = [
-            Neighbour("everybody", play(_strangers(others, random), number)),
-            *(
-                one
-                for k in classes
-                for one in _neighbours(
-                    *(population, k, others, play, spent, number, random, moves, budgets),
-                    in_windows=in_windows,
-                )
-            ),
-        ]
-        yield Stage(play(others, number), tuple(neighbours), lambda seen: charged(spent(seen)))
-
-
-def _strangers(others: Integers, random: Random) -> Integers:
-    """A world in which everything is different."""
+def strangers(others: Integers, random: Random) -> Integers:
+    """Counts of a world in which everything is different."""
     level = np.maximum(others.mean(axis=0), 1.0)
     return random.poisson(level * random.uniform(0.2, 3.0, others.shape)).astype(np.int64)
 
 
-def _neighbours(
-    population: Population,
-    k: int,
-    others: Integers,
-    play: Callable[[Integers, int], Play],
-    spent: Callable[[list[Any]], npt.NDArray[np.int64]],
-    number: int,
-    random: Random,
-    moves: bool,
-    budgets: Sequence[int] | None,
-    *,
-    in_windows: bool,
-) -> Iterator[Neighbour]:
-    slots, window = len(others), population.requirements[k].window
-    first = int(random.integers(max(slots - window, 0) + 1))
-    whose = f"a user with {asked_of(population.requirements[k])}"
-    spans = {f"{whose} in all slots": (0, slots)}
-    if in_windows:
-        last = min(first + window, slots)
-        spans[f"{whose} in slots {first} to {last - 1}"] = first, last
-    for whose, (begin, end) in spans.items():
-        counts = others.copy()
-        _add(counts[begin:end, k], population.sensitivity, random, moves)
+def users_in(
+    columns: Sequence[int], spans: Spans, cells: int, most: int, random: Random
+) -> Canaries:
+    """Users of some columns who are there in all slots of a span, as much as they may change.
 
-        def claims(
-            published: list[Any], begin: int = begin, end: int = end, k: int = k
-        ) -> dict[str, int]:
-            found = {"what the slots were charged": int(spent(published)[begin:end, k].sum())}
-            if budgets is not None and end - begin <= window:
-                found["the budget of a window"] = int(budgets[k])
-            return found
-
-        yield Neighbour(whose, play(counts, number), claims)
+    In each slot all of that is in one cell, whichever it is.
+    """
+    first, end = np.array(spans, np.int64).reshape(-1, 2).T
+    mark = Mark.spanning(first, end, first, most)
+    mark = replace(mark, cells=random.integers(cells, size=mark.slots.size))
+    return Canaries.nobody(np.array(columns, np.int64), (mark,), first, end)
 
 
-def _add(counts: Integers, sensitivity: int, random: Random, moves: bool) -> None:
-    """Put a user into each of some slots, counts of shape (slots, d), or move one."""
-    slots, bins = np.arange(len(counts)), counts.shape[1]
-    at = random.integers(bins, size=len(counts))
-    if not moves:
-        counts[slots, at] += sensitivity
-        return
-    # Somebody's events are in another bin: as many as there are, at most.
-    other = (at + 1) % bins
-    moved = np.minimum(counts[slots, at], sensitivity // 2)
-    counts[slots, at] -= moved
-    counts[slots, other] += moved
+def neighbours_of(
+    scene: Scene, classes: Sequence[int], random: Random, counts: Sequence[Integers] | None
+) -> Neighbours:
+    """Of streams of counts: a user of each class in a window, and one in all slots.
+
+    Args:
+        scene: of the streams, in worst cases of few bins, which are soon run.
+        classes: that users are of.
+        random: where all is drawn from.
+        counts: of real streams, shape (T, K, cells); worst cases without.
+    """
+    if counts is None:
+        end = length_of(scene)
+        others = [
+            scripted(population, end // length, random)
+            for population, length in zip(scene.populations, scene.lengths, strict=True)
+        ]
+    else:
+        trip = scene.round_trip
+        end = min(len(counts[0]) * scene.lengths[0], -(-LENGTH // trip) * trip)
+        others = [
+            table[: end // length].astype(np.int64)
+            for table, length in zip(counts, scene.lengths, strict=True)
+        ]
+    users = [(k, span) for k in classes for span in _spans(scene, k, end, random)]
+    plans = []
+    for table, place in zip(others, scene.places, strict=True):
+        slots = [(a // place.length, (b - 1) // place.length + 1) for _, (a, b) in users]
+        who = [k for k, _ in users]
+        plans.append(users_in(who, slots, table.shape[2], place.most, random))
+    made = World(tuple(others), tuple(plans))
+    return Neighbours(
+        made,
+        World(tuple(strangers(table, random) for table in others), made.plans),
+        {i: _whose(scene, k, span, end) for i, (k, span) in enumerate(users)},
+        [_promised(scene, k, span) for k, span in users],
+    )
+
+
+def _spans(scene: Scene, k: int, end: int, random: Random) -> list[tuple[int, int]]:
+    """Base slots of a user: all, and a window that meets as many slots of all streams as any."""
+    if scene.requirements.forever:
+        return [(0, end)]
+    window, trip = scene.requirements[k].window, scene.round_trip
+    first = trip * int(random.integers(max((end - window) // trip, 0) + 1)) + trip - 1
+    first = min(first, max(end - window, 0))
+    return [(0, end), (first, min(first + window, end))]
+
+
+def _whose(scene: Scene, k: int, span: tuple[int, int], end: int) -> str:
+    slot = "slots" if len(scene.places) == 1 else "base slots"
+    where = f"all {slot}" if span == (0, end) else f"{slot} {span[0]} to {span[1] - 1}"
+    return f"a user with {asked_of(scene.requirements[k])} in {where}"
+
+
+def _promised(scene: Scene, k: int, span: tuple[int, int]) -> int:
+    """The budget, of all slots there are or of a window."""
+    within = scene.requirements.forever or span[1] - span[0] <= scene.requirements[k].window
+    return int(scene.requirements.budgets[k]) if within else 0

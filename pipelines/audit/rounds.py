@@ -1,21 +1,20 @@
-"""How an audit goes on, how long, and which classes it looks at."""
+"""How an audit goes on, and how long."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.audit.audits import Audit
 from streamveil.pipelines.audit.clock import TimeOver, stopping_at
-from streamveil.pipelines.audit.findings import Check, Findings, asked_of
+from streamveil.pipelines.audit.findings import Check, Findings
 from streamveil.pipelines.audit.guesses import Doubt
-from streamveil.pipelines.audit.options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.replay import Stage, replayed
+from streamveil.pipelines.options.audit_options import DEFAULT_CONFIDENCE, DEFAULT_RUNS
 
 LEAST_RUNS = 4
 VERDICT_CONFIDENCE = 0.999
@@ -25,25 +24,6 @@ REPLAYING, REPLAYING_AT_MOST = 0.3, 0.7
 # Part of the seconds that is left for bounds until it is known how long these take; and what they
 # may take beside what they took of fewer guesses.
 BOUNDS, LONGER = 0.1, 1.3
-# More classes are not audited one by one.
-MOST_CLASSES = 4
-
-
-class Rounds(Protocol):
-    """What goes on in rounds, each of some runs."""
-
-    runs: int
-    """Made so far."""
-    slots: int
-    """Of all of these together."""
-    overspent: float
-    """Largest charge of a window in parts of its budget."""
-
-    def round(self, number: int, done: Callable[[int], object]) -> None:
-        """Run every kind of world once for each class; `done` is called after each run."""
-
-    def checks(self, doubt: Doubt) -> Iterator[Check]:
-        """What was found; of `LEAST_RUNS` rounds or more."""
 
 
 @dataclass(frozen=True)
@@ -86,48 +66,39 @@ USUAL = Extent()
 """Where nothing else is said."""
 
 
-def found_by(
-    audit: Rounds,
-    name: str,
-    extent: Extent,
-    *,
-    own: bool,
-    notes: Iterable[str],
-    too_short: Mapping[str, int] = MappingProxyType({}),
-    stages: Iterable[Stage] | None = None,
-) -> Findings:
-    """Go on for so many rounds, or so many seconds.
-
-    Args:
-        audit: what goes on.
-        name: of what is audited.
-        extent: how long.
-        own: whether canaries were put beside a real stream.
-        notes: of what was not audited.
-        too_short: as of `Findings`.
-        stages: worlds to be replayed, if any: the first part of the seconds is theirs.
-    """
+def found_by(audit: Audit, extent: Extent) -> Findings:
+    """Go on for so many rounds, or so many seconds: replays have the first part of these."""
     schedule = _Schedule.of(extent)
-    found = None
+    found, stages = None, audit.stages()
     if stages is not None:
         with stopping_at(schedule.after(REPLAYING_AT_MOST)):
-            found = replayed(stages, schedule.after(REPLAYING))
+            found = replayed(_second(stages, audit.whole_runs), schedule.after(REPLAYING))
     verdict = max(extent.confidence, VERDICT_CONFIDENCE)
     doubt = Doubt(1 - extent.confidence, 1 - verdict)
     rounds, checks = _in_rounds(audit, extent, schedule, doubt)
     few = () if rounds >= LEAST_RUNS else (_too_few(rounds, extent),)
     return Findings(
-        *(name, extent.confidence, verdict, audit.runs, audit.slots),
+        *(audit.name, extent.confidence, verdict, audit.runs, audit.slots),
         time.monotonic() - schedule.began,
         checks,
         audit.overspent,
-        own=own,
-        notes=(*notes, *(_longer(*one) for one in too_short.items()), *few),
-        too_short=too_short,
+        own=audit.own,
+        notes=(*audit.notes, *(_longer(*one) for one in audit.too_short.items()), *few),
+        too_short=audit.too_short,
         replayed=found,
+        about=audit.about,
         rounds=rounds,
         asked_seconds=extent.seconds,
     )
+
+
+def _second(stages: Iterator[Stage], make: Callable[[], Stage | None]) -> Iterator[Stage]:
+    """Stages of a stream, and whole runs behind the first of them."""
+    for number, stage in enumerate(stages):
+        yield stage
+        whole = make() if not number else None
+        if whole is not None:
+            yield whole
 
 
 @dataclass(frozen=True)
@@ -149,7 +120,7 @@ class _Schedule:
 
 
 def _in_rounds(
-    audit: Rounds, extent: Extent, schedule: _Schedule, doubt: Doubt
+    audit: Audit, extent: Extent, schedule: _Schedule, doubt: Doubt
 ) -> tuple[int, tuple[Check, ...]]:
     """Make rounds while there is time for more, and for the bounds of their guesses.
 
@@ -184,32 +155,13 @@ def _in_rounds(
 def _too_few(rounds: int, extent: Extent) -> str:
     return (
         f"no guesses: {rounds} of {LEAST_RUNS} rounds were made when the time was over: give more "
-        f"than --seconds={extent.seconds:g}"
+        f"than {opt.seconds}={extent.seconds:g}"
     )
 
 
 def _longer(what: str, slots: int) -> str:
     return (
         f"no guesses about {what}: these need {slots:,} slots, and the input has fewer: give it as "
-        "many or more (--end may be later than the last event), or leave --input out for worst "
-        "cases"
+        f"many or more ({opt.end} may be later than the last event), or leave {opt.input} out for "
+        f"worst cases"
     )
-
-
-def watched(population: Population) -> list[int]:
-    """Classes that canaries are of: all, or of many those that differ most and the largest."""
-    if len(population.requirements) <= MOST_CLASSES:
-        return list(range(len(population.requirements)))
-    shares = population.requirements.shares
-    return sorted({int(shares.argmin()), int(shares.argmax()), int(population.sizes.argmax())})
-
-
-def left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
-    """What no canary was of."""
-    known = len(population.requirements)
-    if len(classes) < known:
-        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
-        yield (
-            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
-            "charges are checked"
-        )

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import RunningStream
-from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.registry import mechanism
 from streamveil.pipelines.audit.clock import check_clock
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-
-class Driver(Protocol):
-    """What is audited: counts of one slot after the other in, releases out."""
-
-    def price(self) -> Units:
-        """The most that the next slot can cost a user of each class, shape (K,): public."""
-
-    def release(self, slot: int, counts: Integers) -> SlotRelease:
-        """Release the next slot of counts, int64, shape (K, d)."""
-
-
-MakeDriver = Callable[[str, Population, bytes], Driver]
-"""Makes a driver of a mechanism with its options, the public facts and a noise key of 32 bytes."""
+Public: TypeAlias = Mapping[str, Any]
+"""All that is public of a slot: `prices` before it and `releases`, by the number of each stream of
+which a slot ends, and whatever else there is."""
 
 
 class Exact(RunningStream):
@@ -45,66 +34,12 @@ class Exact(RunningStream):
         super().__init__(mechanism(text, population, revise=revise), key)
 
 
-class Unchanging:
-    """The same for a mechanism whose requirements could change, and stay as they are."""
-
-    def __init__(self, text: str, population: Population, key: bytes) -> None:
-        asked = population.requirements
-        setting = Setting(population.bins, asked.longest, population.sensitivity)
-        both_ways = asked_units([[r.window, r.epsilon, r.window, r.epsilon] for r in asked])
-        source = NoiseSource(key)
-        made = dynamic_mechanism(text, setting)
-        self._stream = DynamicStream(made, both_ways, population.sizes, source)
-        self._state, self._slot, self._nobody = self._stream.start(), 0, Moves.none()
-
-    def price(self) -> Units:
-        """See :class:`Driver`."""
-        return self._stream.price(self._state, self._slot, self._nobody)
-
-    def release(self, slot: int, counts: Integers) -> SlotRelease:
-        """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
-        cohorts, bins = np.nonzero(counts)
-        cells = CohortCounts(cohorts, bins, counts[cohorts, bins])
-        self._state, release = self._stream.release(self._state, slot, cells, self._nobody)
-        self._slot = slot + 1
-        return release
+MakeDriver = Callable[[str, Population, bytes], RunningStream]
+"""Makes a driver of a mechanism with its options, the public facts and a noise key of 32 bytes."""
 
 
-def exact(text: str, population: Population, key: bytes) -> Driver:
-    """The driver of a pipeline for this mechanism."""
-    return (Unchanging if only_dynamic(text) else Exact)(text, population, key)
-
-
-@dataclass(frozen=True, eq=False)
-class Transcript:
-    """All that one run showed: public."""
-
-    population: Population
-    releases: list[SlotRelease]
-    prices: Floats
-    """What each slot could have cost before it was released, epsilon, shape (T, K)."""
-
-    @cached_property
-    def spent(self) -> Floats:
-        """What each slot was charged, epsilon, shape (T, K)."""
-        return to_epsilon(np.stack([one.spent for one in self.releases]))
-
-
-def run(
-    make: MakeDriver, text: str, population: Population, key: bytes, counts: Integers
-) -> Transcript:
-    """Release all slots of counts, int64, shape (T, K, d)."""
-    driver = make(text, population, key)
-    releases, prices = [], []
-    for slot, table in enumerate(counts):
-        check_clock()
-        prices.append(to_epsilon(driver.price()))
-        releases.append(driver.release(slot, table))
-    return Transcript(population, releases, np.stack(prices))
-
-
-def public(driver: Driver, counts: Integers) -> Iterator[tuple[int, Any]]:
-    """All that is public of a run, slot by slot: what it may cost, the release, and what is left.
+def public(driver: RunningStream, counts: Integers) -> Iterator[tuple[int, Public]]:
+    """All that is public of a run, slot by slot, and what is revised at its end.
 
     Args:
         driver: before its first slot.
@@ -112,19 +47,80 @@ def public(driver: Driver, counts: Integers) -> Iterator[tuple[int, Any]]:
     """
     for slot, table in enumerate(counts):
         price = driver.price()
-        yield slot, {"price": price, "release": driver.release(slot, table)}
-    if isinstance(driver, RunningStream):
-        yield len(counts), {"revisions": driver.rest()}
+        yield slot, {"prices": {0: price}, "releases": {0: driver.release(slot, table)}}
+    yield len(counts), {"revisions": driver.rest()}
 
 
-def spent_of(published: Sequence[Mapping[str, Any]]) -> Units:
-    """Units that each slot was charged, shape (T, K), from what :func:`public` gave."""
-    return np.stack([one["release"].spent for one in published if "release" in one])
+def public_of_columns(
+    stream: DynamicStream,
+    counts: Integers,
+    asked: Units,
+    cohorts: Integers,
+    moves: dict[int, Moves],
+) -> Iterator[tuple[int, Public]]:
+    """The same of requirements that change; `asked` is what each column of counts asks for.
+
+    Args:
+        stream: before its first slot.
+        counts: int64, shape (T, C, d).
+        asked: what users of each column ask for at first, shape (C, 4).
+        cohorts: which one they are of at first, shape (C,).
+        moves: by slot, of users of columns who make up cohorts of their own, of the same numbers.
+    """
+    state = stream.start()
+    for slot, table in enumerate(counts):
+        now = moves.get(slot, Moves.none())
+        cohorts, asked = cohorts.copy(), asked.copy()
+        cohorts[now.children], asked[now.children] = now.children, now.requirements
+        columns, bins = np.nonzero(table)
+        cells = CohortCounts(cohorts[columns], bins, table[columns, bins])
+        price = stream.price(state, slot, now)[state.interned.ledgers_of(cohorts)]
+        state, release = stream.release(state, slot, cells, now)
+        release = replace(release, spent=release.spent[state.interned.ledgers_of(cohorts)])
+        yield slot, {"prices": {0: price}, "releases": {0: release}, "asked": asked}
 
 
-def published(seen: Transcript) -> npt.NDArray[np.bool_]:
-    """Which slots published something, shape (T,)."""
-    return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)
+def published_in(played: Iterable[tuple[int, Public]]) -> list[Public]:
+    """All that is public of a run that goes on while there is time.
+
+    Raises TimeOver, or BudgetExceeded when a filter refuses.
+    """
+    found = []
+    for _, told in played:
+        check_clock()
+        found.append(told)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """All that one stream showed in a run: public."""
+
+    releases: list[SlotRelease]
+    sizes: Integers
+    """Users of each column of counts, shape (K,)."""
+    sensitivity: int
+    """By how much one of them can change a slot."""
+
+    @cached_property
+    def spent(self) -> Floats:
+        """What each slot was charged, epsilon, shape (T, K)."""
+        return to_epsilon(np.stack([one.spent for one in self.releases]))
+
+    @property
+    def published(self) -> npt.NDArray[np.bool_]:
+        """Which slots published something, shape (T,)."""
+        return np.array([one.status == PUBLISHED for one in self.releases], dtype=bool)
+
+
+def releases_of(told: Sequence[Public], q: int = 0) -> list[SlotRelease]:
+    """Those of a stream, slot by slot, from all that is public of a run."""
+    return [one["releases"][q] for one in told if q in one.get("releases", ())]
+
+
+def spent_of(told: Sequence[Public], q: int = 0) -> Units:
+    """Units that each slot of a stream was charged, shape (T, K)."""
+    return np.stack([one.spent for one in releases_of(told, q)])
 
 
 def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) -> float:
@@ -147,3 +143,23 @@ def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) ->
             np.subtract.at(changes, first + slots + window - 1, units[:, k])
         most = max(most, int(changes.cumsum().max()) / budget)
     return most
+
+
+def fullest_asked(asked: Units, spent: Units) -> float:
+    """Largest charge of a window that was asked for, in parts of what was asked for.
+
+    Args:
+        asked: what each column asks for in each slot, as of :class:`DynamicRequirement`, (T, C, 4).
+        spent: what each slot cost it, whole units, (T, C).
+
+    A window that looks back counts where its last slot costs anything.
+    """
+    slots, columns = spent.shape
+    until = np.concatenate([np.zeros((1, columns), np.int64), spent.cumsum(axis=0)])
+    at, who = np.arange(slots)[:, None], np.arange(columns)
+    back, back_most, ahead, ahead_most = np.moveaxis(asked, 2, 0)
+    before = until[at + 1, who] - until[np.maximum(at + 1 - back, 0), who]
+    after = until[np.minimum(at + ahead, slots), who] - until[at, who]
+    looking_back = np.where(spent > 0, before / np.maximum(back_most, 1), 0.0)
+    looking_ahead = np.where(ahead > 0, after / np.maximum(ahead_most, 1), 0.0)
+    return float(max(looking_back.max(), looking_ahead.max()))

@@ -1,16 +1,19 @@
 """What the published record of a run shows of its canaries, and odds that are learnt of it.
 
-Nothing is assumed here of how a release was made, and nothing internal is read: figures are made of
-counts before they are rounded, errors, revisions, and where one canary is alone, of status and
-diagnostics. What everybody else adds is taken off, as an attacker knows it. Which figures tell of a
-canary is learnt from runs that do not count, beside runs without it: see `learned_odds.py`. So a
-mistake shows wherever it leaves: also in what a mechanism publishes beside, or in place of, its
-noisy results.
+Nothing internal is read: figures are made of counts before they are rounded, errors, revisions, and
+where one canary is alone, of status and diagnostics. What everybody else adds is taken off, as an
+attacker knows it. Scores that need no learning take a slot's news for counts with the Laplace noise
+that was paid for, and a slot without news for a sign that nothing had changed. Whether these or
+other figures tell most of a canary is learnt from runs that do not count, beside runs without it:
+see `learned_odds.py`. So a mistake shows wherever it leaves: also in what a mechanism publishes
+beside, or in place of, its noisy results. What is wrong here makes the attacker weaker, and never a
+bound wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +27,8 @@ from streamveil.pipelines.audit.runs import Transcript
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Slots before and after those of a canary whose counts are looked at, too.
 _BEFORE, _AFTER = 3, 1
@@ -37,33 +42,61 @@ _DOUBT = 1e-3
 _BETTER = 1.1
 
 
-def figures_of(seen: Transcript, expected: Floats, canaries: Canaries, *, alone: bool) -> Floats:
-    """Figures of each canary, NaN where nothing is told: shape (n, a), a the same in all runs.
+def guesses_of(seen: Transcript, others: Counts, canaries: Canaries, *, alone: bool) -> Guesses:
+    """What an attacker makes of the canaries of a run, beside what their slots were charged.
 
     Args:
         seen: the run.
-        expected: counts (T, K, d) of everybody else, with a half of each canary.
-        canaries: the groups; their coins are not used.
+        others: counts (T, K, d) of everybody else, whom the attacker knows.
+        canaries: the groups; their coins are not used for scores or figures.
         alone: whether at most one canary is there at a time, so that status and diagnostics tell
             of it.
     """
+    until = np.concatenate([[0], seen.published.cumsum()])
+    scores, figures = _shown(seen, canaries.halved(others), canaries, alone=alone)
+    return Guesses.of(
+        scores,
+        canaries.there,
+        canaries.charged(seen.spent) * canaries.users,
+        users=canaries.users,
+        published=until[canaries.end] > until[canaries.first],
+        figures=figures,
+    )
+
+
+def _shown(
+    seen: Transcript, expected: Floats, canaries: Canaries, *, alone: bool
+) -> tuple[Floats, Floats]:
+    """Scores of canaries, shape (n,), and figures of each, NaN where nothing is told.
+
+    Figures are of shape (n, a), a the same in all runs. Counts `expected` (T, K, d) are those of
+    everybody else, with a half of each canary.
+    """
     usual = expected.sum(axis=1)
-    values = np.stack([one.values for one in seen.releases]) - usual
+    released = np.stack([one.values for one in seen.releases])
+    before = np.concatenate([np.zeros_like(released[:1]), released[:-1]])
+    values, news = released - usual, (released != before).any(axis=1)
     revised = np.full(values.shape, np.nan)
     for one in (each for release in seen.releases for each in release.revisions):
         revised[one.slot] = one.values - usual[one.slot]
     errors = np.stack([one.stderr for one in seen.releases])
     errors = errors - np.median(errors, axis=1, keepdims=True)
-    k, sizes, spent = canaries.class_index, seen.population.sizes, seen.spent
+    sizes, spent = seen.sizes, seen.spent
     paid = spent @ sizes
     weights = np.where(paid[:, None] > 0, spent * sizes.sum(), 1.0)
     weights = weights / np.where(paid > 0, paid, 1.0)[:, None]
-    fresh = _fresh(seen, paid / sizes.sum()) - np.einsum("tk,tkd->td", weights, expected)
-    if len(sizes) > 1:  # what is corrected for bias is the same in most bins
-        fresh -= np.median(fresh, axis=1, keepdims=True)
+    anew = []
+    for fresh in _fresh(seen, before, paid / sizes.sum()):
+        fresh -= np.einsum("tk,tkd->td", weights, expected)
+        if len(sizes) > 1:  # what is corrected for bias is the same in most bins
+            fresh -= np.median(fresh, axis=1, keepdims=True)
+        anew.append(fresh)
+    rates = spent / seen.sensitivity
+    scores = _odds(anew[0], weights, np.where(news[:, None], rates, 0.0), canaries)
     found = [
-        _odds(fresh, weights[:, k], spent[:, k], canaries),
-        _odds(values, np.ones(len(values)), spent[:, k], canaries),
+        scores,
+        _odds(anew[1], weights, rates, canaries),
+        _odds(values, np.ones_like(rates), rates, canaries),
         _means(values, canaries),
         _means(np.stack([one.counts for one in seen.releases]) - usual, canaries),
         _means(revised, canaries),
@@ -73,8 +106,12 @@ def figures_of(seen: Transcript, expected: Floats, canaries: Canaries, *, alone:
         _at(values, canaries, shift) for shift in (*range(-_BEFORE, 0), *range(1, _AFTER + 1))
     ]
     if alone:
-        found += _besides(seen.releases, usual.sum(axis=1), canaries)
-    return np.stack(found, axis=1)
+        farther = _farther(usual - before, rates, canaries)
+        looked = np.where(news[canaries.first], farther, -farther)
+        found += [looked, *_besides(seen.releases, usual.sum(axis=1), farther, canaries)]
+        if not news.all():
+            scores = scores + looked
+    return scores, np.stack(found, axis=1)
 
 
 def learnt(runs: Sequence[Guesses]) -> list[Guesses]:
@@ -83,6 +120,21 @@ def learnt(runs: Sequence[Guesses]) -> list[Guesses]:
         replace(run, scores=odds.scores(run))
         for run, odds in zip(runs, apart(runs, _RecordOdds), strict=True)
     ]
+
+
+def learnt_of_all(runs: Sequence[Guesses]) -> list[Guesses]:
+    """The same canaries, guessed by all figures as if these were independent."""
+    return [
+        replace(run, scores=odds.scores(run.figures))
+        for run, odds in zip(runs, apart(runs, _odds_of_all), strict=True)
+    ]
+
+
+def _odds_of_all(runs: Sequence[Guesses]) -> LearnedOdds:
+    known = joined(runs)
+    odds = LearnedOdds(known.figures, surely=False)
+    odds.learn(known.figures, known.there)
+    return odds
 
 
 class _RecordOdds:
@@ -102,6 +154,9 @@ class _RecordOdds:
         scored = bool(known.scores.any())
         worth = [float(signs @ rest.scores) if scored else -np.inf]
         for place, column in enumerate(columns(rest.figures).T):
+            if np.isnan(column).all():  # there are fewer diagnostics
+                worth.append(-np.inf)
+                continue
             worth.append(float(signs @ columns.odds(tried, place).scores(column[:, None])))
         best = int(np.argmax(worth))
         self._place = None if scored and worth[best] <= _BETTER * worth[0] else best - 1
@@ -157,22 +212,22 @@ class _Even:
         return found
 
 
-def _odds(table: Floats, shifts: Floats, costs: Floats, canaries: Canaries) -> Floats:
-    """As if a table (T, d) had Laplace noise of what slots cost: shape (n,).
+def _odds(table: Floats, shifts: Floats, rates: Floats, canaries: Canaries) -> Floats:
+    """As if a table (T, d) had Laplace noise at some rates: shape (n,).
 
     Args:
         table: counts with noise, less what is expected with a half of each canary.
-        shifts: by how much an event moves a count, shape (T,).
-        costs: what each slot was charged, epsilon, shape (T,).
+        shifts: by how much an event moves a count, shape (T, K).
+        rates: epsilon that each slot was charged for an event, shape (T, K).
         canaries: the groups.
     """
     total = np.zeros(canaries.users.size)
     for mark in canaries.marks:
-        which, slots = mark.spread()
-        moved = np.maximum(canaries.added(mark)[which] * shifts[slots], 1e-9)
-        rest = table[slots, mark.cells[which]] / (mark.sign * moved)
+        added = canaries.added(mark)
+        moved = np.maximum(added * canaries.of(mark, shifts), 1e-9)
+        rest = table[mark.slots, mark.cells] / (mark.sign * moved)
         odds = np.abs(rest + 0.5) - np.abs(rest - 0.5)
-        np.add.at(total, which, odds * costs[slots] * canaries.users[which])
+        np.add.at(total, mark.groups, odds * canaries.of(mark, rates) * added)
     return total
 
 
@@ -180,11 +235,10 @@ def _means(table: Floats, canaries: Canaries) -> Floats:
     """Mean of a table (T, d) over all cells of each canary, a canary being 1: shape (n,)."""
     total, many = np.zeros(canaries.users.size), np.zeros(canaries.users.size)
     for mark in canaries.marks:
-        which, slots = mark.spread()
-        added = mark.sign * canaries.added(mark)[which]
+        added = mark.sign * canaries.added(mark)
         with np.errstate(invalid="ignore", divide="ignore"):
-            np.add.at(total, which, table[slots, mark.cells[which]] / added)
-        np.add.at(many, which, 1)
+            np.add.at(total, mark.groups, table[mark.slots, mark.cells] / added)
+        np.add.at(many, mark.groups, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Floats = total / many
     return found
@@ -194,15 +248,38 @@ def _at(table: Floats, canaries: Canaries, shift: int) -> Floats:
     """The table (T, d) so many slots before the first slot of each, or after the last: (n,)."""
     if not canaries.marks:  # an input may be too short for any
         return np.full(canaries.users.size, np.nan)
-    mark = canaries.marks[0]
+    mark, cells = canaries.marks[0], np.zeros(canaries.users.size, np.int64)
+    cells[mark.groups[::-1]] = mark.cells[::-1]  # the first of each
     slots = canaries.first + shift if shift < 0 else canaries.end - 1 + shift
     inside = (slots >= 0) & (slots < len(table))
-    found = table[np.where(inside, slots, 0), mark.cells] / np.maximum(canaries.added(mark), 1)
-    return np.where(inside, mark.sign * found, np.nan)
+    added = mark.sign * np.maximum(canaries.users * mark.amount, 1)
+    return np.where(inside, table[np.where(inside, slots, 0), cells] / added, np.nan)
 
 
-def _besides(releases: Sequence[SlotRelease], usual: Floats, canaries: Canaries) -> list[Floats]:
-    """Status and diagnostics where each begins: these as they are, and less all that is there."""
+def _farther(rest: Floats, rates: Floats, canaries: Canaries) -> Floats:
+    """By how much each canary takes slots farther from what was released before: shape (n,).
+
+    Args:
+        rest: what is expected with a half of each canary, less what was released before, (T, d).
+        rates: epsilon that each slot was charged for an event, shape (T, K).
+        canaries: the groups.
+    """
+    total = np.zeros(canaries.users.size)
+    for mark in canaries.marks:
+        away, half = rest[mark.slots, mark.cells], canaries.added(mark) / 2
+        moved = np.abs(away + half) - np.abs(away - half)
+        np.add.at(total, mark.groups, mark.sign * moved / 2 * canaries.of(mark, rates))
+    return total
+
+
+def _besides(
+    releases: Sequence[SlotRelease], usual: Floats, farther: Floats, canaries: Canaries
+) -> list[Floats]:
+    """Status and diagnostics where each begins.
+
+    Diagnostics are looked at as they are, less all that is there, and beside how far each canary
+    takes a slot from what was released before.
+    """
     names = sorted({name for one in releases for name in one.diagnostics})[:_MOST_DIAGNOSTICS]
     states = sorted({one.status for one in releases})
     found = [np.array([float(states.index(one.status)) for one in releases])]
@@ -210,19 +287,24 @@ def _besides(releases: Sequence[SlotRelease], usual: Floats, canaries: Canaries)
         told = np.full(len(releases), np.nan)
         if place < len(names):
             told = np.array([one.diagnostics.get(names[place], np.nan) for one in releases])
-        found += [told, told - usual]
-    return [one[canaries.first] for one in found]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of what was never told
+            middle = np.nanmedian(told)
+        found += [told, told - usual, told - middle]
+    found = [one[canaries.first] for one in found]
+    return [one * farther if place % 3 == 0 and place else one for place, one in enumerate(found)]
 
 
-def _fresh(seen: Transcript, paid: Floats) -> Floats:
+def _fresh(seen: Transcript, before: Floats, paid: Floats) -> Iterator[Floats]:
     """What each slot tells anew, where its counts are drawn to those before: shape (T, d).
 
     By how much they are drawn follows from their errors, and from the noise of what was paid for a
-    slot, epsilon, shape (T,).
+    slot, epsilon, shape (T,): as it is of whole numbers, and as it would be of any, which is more.
     """
     values = np.stack([one.values for one in seen.releases])
     errors = np.stack([one.stderr for one in seen.releases])
-    part = np.clip((errors * paid[:, None]) ** 2 / 2, _LEAST_NEW, 1.0)
-    before = np.concatenate([values[:1], values[:-1]])
-    found: Floats = before + (values - before) / np.where(np.isnan(part), 1.0, part)
-    return found
+    rate = np.minimum(paid / seen.sensitivity, 100.0)[:, None]
+    for precision in (2 * np.sinh(rate / 2) ** 2, rate**2 / 2):
+        part = np.clip(errors**2 * precision, _LEAST_NEW, 1.0)
+        part[0] = 1.0
+        yield before + (values - before) / np.where(np.isnan(part), 1.0, part)

@@ -1,11 +1,11 @@
 """Whole runs that are replayed: events in, and all that a run makes public out.
 
 Streams that are replayed slot by slot (`replay_worlds.py`) end where a release leaves its stream.
-Here events go the whole way, as :func:`streamveil.release` and :func:`streamveil.answers` take
-them, and all that is public of a run is held against that of another one: releases and revisions,
-the rows of both with their intervals, answers and their rows, the ledger, and the card. A card or
-a ledger that says anything about events, such as how many there were, is caught here. The loss is
-compared with the ledger as it is written, and with the budget.
+Here events go the whole way, as :func:`streamveil.release` takes them, and all that is public of a
+run is held against that of another one: releases or answers and their revisions, the rows of both
+with their intervals, the ledger, and the card. A card or a ledger that says anything about events,
+such as how many there were, is caught here. The loss is compared with the ledger as it is written,
+and with the budget.
 
 Slots, columns and bins are made up, and users are few: what the rows around a mechanism say does
 not depend on them.
@@ -17,18 +17,22 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import UNIT_BITS
+from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import Lifetime, Requirement, Slots
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.pipelines.audit.asked import of_bins
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import TopK
+from streamveil.mechanisms.queries.trees import FLAT, Tree
 from streamveil.pipelines.audit.findings import asked_of
 from streamveil.pipelines.audit.replay import Neighbour, Play, Stage
+from streamveil.pipelines.in_memory.run_options import USUAL_RUN, RunOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +44,8 @@ Integers = npt.NDArray[np.int64]
 LENGTH, BINS, OTHERS = 168, 8, 8
 # Slots in which others come as often and to the same places, and how often that may be.
 _SPELL, _OFTEN = 21, (0.0, 0.1, 0.5, 1.0)
+# How often users come around the window in which they are there or not.
+_AROUND = 0.05
 _START, _HOUR = np.datetime64("2024-01-01T00:30:00", "us"), np.timedelta64(3_600_000_000, "us")
 
 
@@ -92,123 +98,119 @@ def release_stage(
         seed: of all that is drawn.
         most: events of a user that count in a slot.
         guessed: the class of users outside the table, whose number is only a guess.
-        arguments: others of :func:`streamveil.release`.
+        arguments: others of :func:`streamveil.release`, or fields of its `run`.
     """
     places = min(bins, BINS)
-    if not isinstance(requirements[0], Lifetime):
-        arguments["requirements"] = _registry(requirements, guessed)
-
-    def run(table: pa.Table, key: bytes) -> dict[str, Any]:
-        from streamveil.pipelines.in_memory.functions import release
-
-        found = release(
-            table,
-            user="user",
-            value="bin",
-            time="time",
-            slot="1h",
-            domain=[f"bin {one}" for one in range(places)],
-            start=_time(0),
-            end=_time(LENGTH),
-            noise_key=key,
-            max_contributions=most,
-            **arguments,
-        )
-        return {
-            "releases": found.releases,
-            "rows": found.to_arrow().to_pydict(),
-            "revisions": found.revisions,
-            "rows of revisions": found.revisions_to_arrow().to_pydict(),
-            "ledger": found.ledger.to_pydict(),
-            "card": found.card,
-        }
-
-    limited = "max_slots" in arguments or "guarantee" in arguments
-    return _stage(requirements, run, {}, places, most, seed, booked=not limited)
+    rarer = {name: arguments.pop(name) for name in vars(USUAL_RUN) if name in arguments}
+    arguments |= {
+        "value": "bin",
+        "slot": "1h",
+        "domain": [f"bin {one}" for one in range(places)],
+        "max_contributions": most,
+        "run": RunOptions(**rarer),
+    }
+    booked = not {"max_slots", "guarantee"} & set(arguments)
+    return _stage(requirements, (), arguments, places, most, seed, guessed, booked=booked)
 
 
 def answers_stage(
-    portfolio: Portfolio,
+    query_set: QuerySet,
     requirements: Sequence[Requirement],
     *,
     seed: int,
     guessed: int | None = None,
     **arguments: Any,
 ) -> Stage:
-    """Runs of a query set, whose questions are of a few bins each: see :func:`release_stage`."""
-    questions = tuple(replace(of_bins(one, BINS), where=()) for one in portfolio)
-    base = replace(portfolio, base=Slots.of("1h"), questions=questions)
-    numbers = {
-        one.statistic.column: _range(one.statistic)
-        for one in base
-        if one.statistic.column is not None
-    }
-    longest = max(one.slots for one in base)
-    end = -(-LENGTH // longest) * longest
-
-    def run(table: pa.Table, key: bytes) -> dict[str, Any]:
-        from streamveil.pipelines.in_memory.functions import answers
-
-        found = answers(
-            table,
-            questions=base,
-            user="user",
-            time="time",
-            requirements=_registry(requirements, guessed),
-            start=_time(0),
-            end=_time(end),
-            noise_key=key,
-            **arguments,
-        )
-        return {
-            "answers": found.answers,
-            "rows": found.to_arrow().to_pydict(),
-            "ledger": found.ledger.to_pydict(),
-            "card": found.card,
-        }
-
+    """Runs of a query set, whose queries are of a few bins each: see :func:`release_stage`."""
+    queries = tuple(replace(of_bins(one, BINS), where=()) for one in query_set)
+    base = replace(query_set, base=Slots.of("1h"), queries=queries)
     most = max(one.max_contributions for one in base)
-    return _stage(requirements, run, numbers, BINS, most, seed, booked=False)
+    return _stage(requirements, base, arguments, BINS, most, seed, guessed, booked=False)
+
+
+def _public(data: pa.Table, *given: Any, **arguments: Any) -> dict[str, Any]:
+    """All that `streamveil.release` makes public of events."""
+    from streamveil.pipelines.in_memory.functions import release
+
+    found = release(data, *given, user="user", time="time", **arguments)
+    return {
+        "rows": found.to_arrow().to_pydict(),
+        "ledger": found.ledger.to_pydict(),
+        "card": found.card,
+        "results": [list(one) for one in found.values()],
+        "revisions": [one.revisions for one in found.values()],
+        "rows of revisions": [one.revisions_to_arrow().to_pydict() for one in found.values()],
+    }
+
+
+def of_bins(query: Query, bins: int) -> Query:
+    """The query about so many bins, each with a group of its own where it has groups."""
+    if isinstance(query.statistic, TopK):
+        bins = max(bins, query.statistic.k)
+    labels = tuple(f"bin {number}" for number in range(bins))
+    groups = Tree((tuple(f"group {number}" for number in range(bins)),))
+    tree = groups if query.tree.levels else FLAT
+    return replace(query, value=("bin",), domain=Categories(labels), tree=tree)
 
 
 def _stage(
     requirements: Sequence[Requirement],
-    run: Callable[[pa.Table, bytes], dict[str, Any]],
-    numbers: Mapping[str, tuple[float, float]],
+    queries: QuerySet | tuple[()],
+    arguments: Mapping[str, Any],
     bins: int,
     most: int,
     seed: int,
+    guessed: int | None,
     *,
     booked: bool,
 ) -> Stage:
-    """A run of others alone, one of other others, and one of a user of each class besides."""
+    """A run of others alone, one of other others, and one of a user of each class besides.
+
+    Around their windows these users come now and then in all runs: what they do there may count in
+    place of what is in the window, and its slots may be parts of longer ones.
+    """
     random = np.random.default_rng([seed, 912])
-    key = random.bytes(32)
+    key, longest = random.bytes(32), max((one.fixed_slots for one in queries), default=1)
+    run: Callable[..., dict[str, Any]] = partial(
+        _public,
+        start=_time(0),
+        end=_time(-(-LENGTH // longest) * longest),
+        noise_key=key,
+        **_of_users(requirements, guessed),
+        **arguments,
+    )
+    given = (queries,) if queries else ()
+    numbers = {
+        one.statistic.column: _range(one.statistic)
+        for one in queries
+        if one.statistic.column is not None
+    }
     others, strangers = (_others(len(requirements), bins, random) for _ in range(2))
+    spans = [_span(asked, random) for asked in requirements]
+    for k, span in enumerate(spans):
+        others = others.and_also(_around(k, span, bins, random))
 
     def play(events: Events) -> Play:
         def played() -> Iterator[tuple[int, Any]]:
             with _silent():
-                yield 0, run(events.table(numbers), key)
+                yield 0, run(events.table(numbers), *given)
 
         return played
 
     neighbours = [Neighbour("everybody", play(strangers))]
     for k, asked in enumerate(requirements):
+        first, end = spans[k]
+        slots = np.repeat(np.arange(first, end), most)
+        mine = Events(np.full(slots.size, _last(k)), slots, random.integers(bins, size=slots.size))
         forever = isinstance(asked, Lifetime)
-        window = LENGTH if forever else min(asked.window, LENGTH)
-        first = int(random.integers(LENGTH - window + 1))
-        slots = np.repeat(np.arange(first, first + window), most)
-        user = np.full(slots.size, (k + 1) * (OTHERS + 1) - 1)
-        mine = Events(user, slots, random.integers(bins, size=slots.size))
-        where = "all slots" if forever else f"slots {first} to {first + window - 1}"
+        where = "all slots" if forever else f"slots {first} to {end - 1}"
         whose = f"a user with {asked_of(asked)} in {where} of a whole run"
 
         def claims(
             published: list[Any],
             asked: Requirement = asked,
             first: int = first,
-            end: int = first + window,
+            end: int = end,
         ) -> dict[str, int]:
             found = {"the budget": int(asked.epsilon * 2**UNIT_BITS)}
             if booked:
@@ -219,8 +221,28 @@ def _stage(
     return Stage(play(others), tuple(neighbours), what="whole runs", slots=LENGTH)
 
 
+def _span(asked: Requirement, random: np.random.Generator) -> tuple[int, int]:
+    """The first slot of a window, and the one after its last."""
+    window = LENGTH if isinstance(asked, Lifetime) else min(asked.window, LENGTH)
+    first = int(random.integers(LENGTH - window + 1))
+    return first, first + window
+
+
+def _last(k: int) -> int:
+    """The last user of a class: the one who is there or not."""
+    return (k + 1) * (OTHERS + 1) - 1
+
+
+def _around(k: int, span: tuple[int, int], bins: int, random: np.random.Generator) -> Events:
+    """What the last user of a class does outside of a window."""
+    slots = np.flatnonzero(random.random(LENGTH) < _AROUND)
+    slots = slots[(slots < span[0]) | (slots >= span[1])]
+    user = np.full(slots.size, _last(k))
+    return Events(user, slots, random.integers(bins, size=slots.size))
+
+
 def _others(classes: int, bins: int, random: np.random.Generator) -> Events:
-    """Users of all classes who come now and then, in spells; the last one of each never does."""
+    """Users of all classes who come now and then, in spells, but for the last one of each."""
     users = np.arange(classes * (OTHERS + 1)).reshape(classes, -1)[:, :-1].ravel()
     spells = -(-LENGTH // _SPELL)
     often = np.repeat(random.choice(_OFTEN, spells), _SPELL)[:LENGTH]
@@ -229,6 +251,13 @@ def _others(classes: int, bins: int, random: np.random.Generator) -> Events:
     gathered = random.random(slots.size) < 0.7
     at = np.where(gathered, place[slots], random.integers(bins, size=slots.size))
     return Events(users[who], slots, at)
+
+
+def _of_users(requirements: Sequence[Requirement], guessed: int | None) -> dict[str, Any]:
+    """The table of users, as an argument; where all have one budget for a lifetime, none."""
+    if isinstance(requirements[0], Lifetime):
+        return {}
+    return {"requirements": _registry(requirements, guessed)}
 
 
 def _registry(requirements: Sequence[Requirement], guessed: int | None) -> Registry:
@@ -252,14 +281,6 @@ def _range(statistic: Any) -> tuple[float, float]:
     """Of the numbers of a column that is asked about."""
     edges = getattr(statistic, "edges", None)
     return (edges[0], edges[-1]) if edges else (statistic.lower, statistic.upper)
-
-
-def second(stages: Iterator[Stage], make: Callable[[], Stage]) -> Iterator[Stage]:
-    """Stages of a stream, and whole runs behind the first of them."""
-    for number, stage in enumerate(stages):
-        yield stage
-        if not number:
-            yield make()
 
 
 def _booked(ledger: Mapping[str, list[Any]], asked: Requirement, first: int, end: int) -> int:

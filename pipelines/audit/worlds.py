@@ -1,36 +1,49 @@
-"""Worlds: who else is in the stream, and where canaries can be, slot by slot.
+"""Worlds: who else is in the streams, and where canaries can be, slot by slot.
+
+A `World` is all that a run of any kind of audit is made of; those of windows and queries are here.
 
 Worst cases are streams on which mechanisms tell much: nobody else at all, others who leap so far
 that a mechanism is in doubt, or farther. A real stream is taken as it is, or a stretch of it.
+
+There may be several streams over the same base slots, as the queries of a set have. Canaries of
+`SLOTS` and `BINS` are of one slot of one stream each, of all streams in one run. Those of `WINDOWS`
+are in all base slots of a window, and in all streams at once: a bin of each is theirs. A window
+begins with the last base slot of the longest slots, so that it meets as many slots of every stream
+as there can be, and has a part of the first one. Without its canary, other events of the same users
+count there in its place, as they do where neighbours replace events.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
+from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 
 Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
+Spans = Sequence[tuple[int, int]]
 
 SLOTS, BINS, WINDOWS = "slots", "bins", "windows"
 """Canaries of one slot each, one at a time; the same in all bins at once; or of a window each, in
 all bins at once."""
 KINDS = (SLOTS, BINS, WINDOWS)
 
-# Slots of a run, at least.
-LENGTH = 480
+# Slots of a run, at least; and slots of the longest stream, where there are several.
+LENGTH, LONGEST = 480, 4
 # Part of the slots in which the others leap.
 LEAPING = 0.25
-# Leaps of a run that come at known times, at least; and their size, in noise scales of a
-# publication with the least that it can have.
-LEAST_LEAPS, FAR = 12, 5.0
+# Leaps of a run that come at known times, at least, of all streams and of each; and their size, in
+# noise scales of a publication with the least that it can have.
+LEAST_LEAPS, LEAST_OF_EACH, FAR = 12, 4, 5.0
 # Slots between publications, in windows, and from how long a window on one is enough: what a look
 # costs is little beside what a publication has saved up by then.
 RESTS, LONG = 2, 20
@@ -39,47 +52,244 @@ MOST_WINDOWS = 4
 
 
 @dataclass(frozen=True, eq=False)
+class Place:
+    """Where groups can be in a stream, each of them in cells of its own."""
+
+    there: tuple[tuple[Integers, int], ...]
+    """Cells of each group, shape (places,), and what a user adds to one of them in a slot."""
+    instead: tuple[tuple[Integers, int], ...]
+    """The same of events that count if the others do not."""
+    replaced: bool
+    """Whether neighbours replace events, in all slots."""
+    most: int
+    """As much as a user may change in a slot, whatever a mechanism takes it for."""
+    length: int = 1
+    """Base slots of a slot."""
+
+    @classmethod
+    def in_bins(cls, bins: int, each: int, moves: bool) -> Place:
+        """Of a histogram: in all bins; where neighbours replace events, others take the next."""
+        own = np.arange(0, bins - bins % 2, 2) if moves else np.arange(bins)
+        instead = ((own + 1, each),) if moves else ()
+        return cls(((own, each),), instead, moves, 2 * each if moves else each)
+
+    @property
+    def number(self) -> int:
+        """How many groups can be there at a time."""
+        return self.there[0][0].size
+
+    def marks(self, which: Integers, spans: Spans, parts: Spans, shift: Integers) -> Iterator[Mark]:
+        """What groups add: `which` place each, slots `spans` and those of which they have a part.
+
+        Slots are counted from `shift` on, of each group: shape (n,).
+        """
+        groups = np.arange(which.size)[:, None]
+        for some, there, cells in (
+            (spans, True, self.there),
+            (spans if self.replaced else parts, False, self.instead),
+        ):
+            for first, end in some:
+                slots = shift[:, None] + np.arange(first, end)
+                for each, amount in cells:
+                    yield Mark.of(groups, slots, each[which][:, None], amount, there)
+
+    def of_slots(self, class_index: int, slots: Integers, which: Integers) -> Canaries:
+        """Groups of one slot each, of which they have a part if it is longer than a base slot."""
+        part = [(0, 1)] if self.length > 1 else []
+        marks = tuple(self.marks(which, [(0, 1)], part, slots))
+        return Canaries.nobody(class_index, marks, slots, slots + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What worlds are made of: all of it is public."""
+
+    requirements: Requirements
+    """What users ask for over base slots, of each class."""
+    mechanisms: tuple[str, ...]
+    """Of each stream, with options."""
+    populations: tuple[Population, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Base slots of a slot of each stream."""
+        return [one.length for one in self.places]
+
+    @property
+    def round_trip(self) -> int:
+        """Base slots after which slots of all streams begin together again."""
+        return lcm(*self.lengths)
+
+    def period(self, class_index: int) -> int:
+        """Base slots between windows that share no slot of any stream."""
+        window, trip = self.requirements[class_index].window, self.round_trip
+        return trip * (-(-(window - 1) // trip) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """What the groups of a story ask for, and when they have events."""
+
+    change: int
+    """The slot from which on they ask for something else."""
+    later: Units
+    """What that is, shape (4,)."""
+    first: int
+    end: int
+    """Of the slots of the window with their events; `end` is the slot after it."""
+    promised: int
+    """Units that were asked for it."""
+    back: bool
+    """Whether it looks back: then it is kept only where its last slot costs anything."""
+
+    def kept(self, spent: Units) -> bool:
+        """Whether so much is promised, where slots cost its column that: shape (T,)."""
+        return not self.back or bool(spent[self.end - 1] > 0)
+
+
+@dataclass(frozen=True, eq=False)
 class World:
     """A run to be."""
 
-    others: Integers
-    """Counts without canaries, shape (T, K, d)."""
-    plan: Canaries
-    """Of one user each, none of them there."""
+    others: tuple[Integers, ...]
+    """Counts of each stream without canaries, shape (T, K, cells)."""
+    plans: tuple[Canaries, ...]
+    """Of each stream: of one user each, none of them there; of `WINDOWS` the same groups in all
+    streams."""
+    first: int = 0
+    """Base slot of a real stream with which it begins."""
+    beyond: Sequence[Beyond] = ()
+    """Of others, what does not count, by slot; empty where all counts."""
+
+    stories: Sequence[Story] = ()
+    """Of users in columns of counts behind those of the classes, who ask for something else."""
+    of_class: int = 0
+    """What they are of before that."""
+    life: int = 0
+    """Slots after which streams begin anew, with a budget of their own; 0 for never."""
+
+    def counts(self, plans: Sequence[Canaries]) -> list[Integers]:
+        """Of each stream, with canaries that are there."""
+        return [plan.add_to(table) for plan, table in zip(plans, self.others, strict=True)]
+
+    def left_out(self, plan: Canaries) -> list[Beyond]:
+        """By slot, what does not count, of others and of canaries."""
+        some = plan.beyond(len(self.others[0]))
+        if not self.beyond:
+            return some
+        both = zip(some, self.beyond, strict=True)
+        return [Beyond(*np.concatenate(pair, axis=1)) for pair in both]
 
 
 def world_of(
     kind: str,
-    mechanism: str,
-    population: Population,
+    scene: Scene,
     class_index: int,
-    moves: bool,
     number: int,
     random: Random,
-    counts: Integers | None,
+    counts: Sequence[Integers] | None,
 ) -> World:
     """The world of a run.
 
     Args:
         kind: one of `KINDS`.
-        mechanism: with its options.
-        population: the public facts.
+        scene: of all worlds.
         class_index: class of the canaries.
-        moves: whether neighbours replace a user.
-        number: of the run: one half of them is calm, where that tells anything.
+        number: of the run: others leap in every second one.
         random: where worlds are drawn from.
-        counts: of a real stream, shape (T, K, d); None for worst cases.
+        counts: of real streams, shape (T, K, cells); None for worst cases.
     """
-    window = population.requirements[class_index].window
-    every = pause(kind, mechanism, window)
-    if counts is not None:
-        others = _stretch(counts, window, random)
-        every = 1
+    first, pauses = 0, [1] * len(scene.places)
+    if counts is None:
+        wanted = [
+            pause(kind, mechanism, population.requirements[class_index].window)
+            for mechanism, population in zip(scene.mechanisms, scene.populations, strict=True)
+        ]
+        base_slots = _length(kind, scene, class_index, wanted)
+        pauses = [
+            min(every, base_slots // length)
+            for every, length in zip(wanted, scene.lengths, strict=True)
+        ]
+        others = tuple(
+            leaping(
+                *(population, base_slots // length, every),
+                *(bool(number % 2) or saves_up(mechanism), random),
+            )
+            for mechanism, population, length, every in zip(
+                scene.mechanisms, scene.populations, scene.lengths, pauses, strict=True
+            )
+        )
     else:
-        leaps = bool(number % 2) or saves_up(mechanism)
-        others = leaping(population, _length(kind, window, every), every, leaps, random)
-    plan = _plan(kind, population, class_index, moves, len(others), every)
-    return World(others, plan)
+        first, others = _stretch(scene, counts, class_index, random)
+        base_slots = len(others[0]) * scene.lengths[0]
+    if kind == WINDOWS:
+        return World(others, _windows(scene, class_index, base_slots), first)
+    plans = []
+    for place, every, table in zip(scene.places, pauses, others, strict=True):
+        slots, which = _slots_of(kind, place, len(table), every)
+        plans.append(place.of_slots(class_index, slots, which))
+    return World(others, tuple(plans), first)
+
+
+def _slots_of(kind: str, place: Place, length: int, every: int) -> tuple[Integers, Integers]:
+    """Slot and place of each group of one slot: one at a time, or all places at once."""
+    if kind == SLOTS and place.number:
+        slots = np.arange(length, dtype=np.int64)
+        return slots, slots % place.number
+    slots = np.arange(every - 1, length, every, dtype=np.int64)
+    return np.repeat(slots, place.number), np.tile(np.arange(place.number), slots.size)
+
+
+def _windows(scene: Scene, class_index: int, base_slots: int) -> tuple[Canaries, ...]:
+    """Groups of a window each, as many at a time as every stream has places for."""
+    window, trip = scene.requirements[class_index].window, scene.round_trip
+    number, period = min(place.number for place in scene.places), scene.period(class_index)
+    starts = np.arange(trip - 1, base_slots - period + trip, period, dtype=np.int64)
+    which, at = np.tile(np.arange(number), starts.size), np.repeat(starts, number)
+    plans = []
+    for place in scene.places:
+        slots = place.length
+        met = (trip - 1) // slots, (trip + window - 2) // slots + 1
+        parts = [
+            (slot - met[0], slot - met[0] + 1)
+            for slot in dict.fromkeys((met[0], met[1] - 1))
+            if slot * slots < trip - 1 or (slot + 1) * slots > trip - 1 + window
+        ]
+        span, first = met[1] - met[0], at // slots
+        marks = tuple(place.marks(which, [(0, span)], parts, first))
+        plans.append(Canaries.nobody(class_index, marks, first, first + span))
+    return tuple(plans)
+
+
+def _length(kind: str, scene: Scene, class_index: int, pauses: Sequence[int]) -> int:
+    """Base slots of a run of worst cases, in which all slots end."""
+    trip = scene.round_trip
+    if kind == WINDOWS:
+        period = scene.period(class_index)
+        return -(-LENGTH // period) * period
+    leaps = max(LEAST_LEAPS // len(pauses), LEAST_OF_EACH)
+    saved = [
+        leaps * every * length
+        for every, length in zip(pauses, scene.lengths, strict=True)
+        if every > 1
+    ]
+    return -(-max(LENGTH, LONGEST * trip, *saved, 1) // trip) * trip
+
+
+def _stretch(
+    scene: Scene, counts: Sequence[Integers], class_index: int, random: Random
+) -> tuple[int, tuple[Integers, ...]]:
+    """Of real streams as long as windows of the canaries need, or longer; and where it begins."""
+    trip = scene.round_trip
+    known = len(counts[0]) * scene.lengths[0] // trip
+    wanted = -(-max(LENGTH, MOST_WINDOWS * scene.period(class_index)) // trip)
+    first = int(random.integers(max(known - wanted, 0) + 1)) * trip
+    end = first + min(known, wanted) * trip
+    return first, tuple(
+        table[first // each : end // each]
+        for table, each in zip(counts, scene.lengths, strict=True)
+    )
 
 
 def sizes_of(requirements: Requirements, sizes: Integers | None) -> Integers:
@@ -104,41 +314,6 @@ def pause(kind: str, mechanism: str, window: int) -> int:
     if kind != BINS or not saves_up(mechanism):
         return 1
     return RESTS * window if window < LONG else window
-
-
-def _length(kind: str, window: int, every: int) -> int:
-    """Slots of a run: whole windows, and enough of what comes every so many slots only."""
-    if kind == WINDOWS:
-        return -(-LENGTH // window) * window
-    return max(LENGTH, LEAST_LEAPS * every)
-
-
-def _stretch(counts: Integers, window: int, random: Random) -> Integers:
-    slots = min(len(counts), max(LENGTH, MOST_WINDOWS * window))
-    first = int(random.integers(len(counts) - slots + 1))
-    return counts[first : first + slots]
-
-
-def _plan(
-    kind: str, population: Population, class_index: int, moves: bool, slots: int, every: int
-) -> Canaries:
-    """Where and when canaries of a class may be; every so many slots if they are in all bins."""
-    bins = population.bins
-    length = population.requirements[class_index].window if kind == WINDOWS else 1
-    if kind == SLOTS:
-        first = np.arange(slots, dtype=np.int64)
-        at = first % bins
-    else:
-        starts = np.arange(every - 1, slots - length + 1, max(every, length), dtype=np.int64)
-        usable = np.arange(0, bins - bins % 2, 2) if moves else np.arange(bins)
-        first, at = np.repeat(starts, usable.size), np.tile(usable, starts.size)
-    events = population.sensitivity // 2 if moves else population.sensitivity
-    marks = [Mark(at, first, first + length, events)]
-    if moves:
-        next_bins = np.where(at % 2 == 0, at + 1, at - 1) % bins
-        marks.append(Mark(next_bins, first, first + length, events, there=False))
-    ones, nobody = np.ones(first.size, dtype=np.int64), np.zeros(first.size, dtype=bool)
-    return Canaries(class_index, tuple(marks), first, first + length, ones, nobody)
 
 
 def _richest(population: Population) -> tuple[int, float]:

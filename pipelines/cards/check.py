@@ -6,28 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamveil import __version__
+from streamveil.engine.guarantees import ANY, GUARANTEES, INFINITE, LOCAL_EVENTS, PER_RECORD, USER
 from streamveil.io.places import SINKS
-from streamveil.mechanisms.core.records import ConfigurationError, format_time
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.cards.check_costs import cost_faults, noise_faults
+from streamveil.pipelines.cards.check_input import Fault, Places, Read, check_form, read_files
 from streamveil.pipelines.cards.check_ledger import ledger_faults
-from streamveil.pipelines.cards.check_noise import noise_faults
 from streamveil.pipelines.cards.check_releases import released_faults
-from streamveil.pipelines.cards.check_rows import row_faults
-from streamveil.pipelines.cards.exported import read_streams
-from streamveil.pipelines.cards.files import EDITED
-from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD, UNITS, setting_of
-from streamveil.pipelines.cards.read import (
-    Fault,
-    Places,
-    check_form,
+from streamveil.pipelines.cards.claims import (
+    RELEASES,
+    facts_of_span,
+    is_endless,
     kinds_of,
-    read_files,
+    queries_of,
     slots_of,
 )
+from streamveil.pipelines.cards.exported import read_streams
+from streamveil.pipelines.cards.files import EDITED
 from streamveil.pipelines.cards.registry_form import deployment_of
-from streamveil.pipelines.cards.released import as_released, is_endless
-from streamveil.pipelines.cards.writing import ANSWERS
-from streamveil.pipelines.guarantees import GUARANTEES as CENTRAL
-from streamveil.pipelines.guarantees import INFINITE, USER
+from streamveil.pipelines.cards.released import as_released
+from streamveil.pipelines.options.guarantees import CENTRAL
 
 Record = Mapping[str, Any]
 
@@ -57,17 +56,20 @@ def faults_of(card: Record, places: Places) -> Checked:
         faults += _without_files(card)
         if card["promise"]["guarantee"] != PER_RECORD:
             faults += ledger_faults(card, read, notices)
+            faults += cost_faults(card, read)
+            tidy = _is_tidy(card, read)
+            if tidy:
+                notices.append(_TIDY)
             if _has_no_ledger(card):
-                notices.append(_NO_LEDGER)
-                faults += row_faults(card, read)
+                notices.append(_NO_COSTS if tidy else _NO_LEDGER)
     except Fault as error:
         faults.append(str(error))
     except ConfigurationError as error:
         faults.append(f"the card says what no run can be asked for: {error}")
     except EDITED as error:
         faults.append(
-            f"the card was edited and is none any more ({type(error).__name__}: {error}): bring "
-            "back the one that the run wrote"
+            f"the card was edited and is none any more ({type(error).__name__}: {error}): "
+            "restore the one that the run wrote"
         )
     return Checked(list(dict.fromkeys(faults)), notices, card)
 
@@ -78,31 +80,50 @@ _NO_LEDGER = (
 )
 
 
+_NO_COSTS = "there is no ledger, for the input had no end, so nothing was compared that says a cost"
+_TIDY = (
+    "the releases are tidy rows, which do not say what they cost: the slots, bins and times of the "
+    "releases were compared with the card, but not their noise with their epsilon; release with "
+    "--layout=rows to have that checked as well"
+)
+
+
+def _is_tidy(card: Record, read: Read) -> bool:
+    """Whether releases of counts are in rows that have no epsilon."""
+    if card["promise"]["guarantee"] == PER_RECORD or "queries" in card["data"]:
+        return False
+    return any("epsilon" not in table.column_names for _, table in read.of("releases"))
+
+
 def _has_no_ledger(card: Record) -> bool:
     """Whether there is none, and could not be."""
     return is_endless(card) and not any("ledger" in run["files"] for run in card["runs"])
 
 
+_ORIGINAL = "restore the card that the run wrote"
+
+
 def faults_within(card: Record) -> Iterator[str]:
     """What parts of a card say of each other that cannot be; raises what an edited one may."""
-    told, meant = card["deployment"], deployment_of(card)
-    if card["promise"]["delta"] != 0:
-        yield f"the card promises delta {card['promise']['delta']}, and streamveil gives 0: say 0"
+    promise, told, meant = card["promise"], card["deployment"], deployment_of(card)
+    if promise["delta"] != 0:
+        yield f"the card promises delta {promise['delta']}, and streamveil gives 0: say 0"
+    kind = GUARANTEES[promise["guarantee"]]
+    follows = {name: (promise[name], getattr(kind, name)) for name in ("unit", "setting")}
     for part, name in (
         ("privacy_loss", "privacy_parameters"),
         ("dp_variant", "variant_name"),
         ("deployment_model", "model_name"),
     ):
-        if told[part][name] != meant[part][name]:
+        follows[f"deployment.{part}.{name}"] = told[part][name], meant[part][name]
+    for name, (said, due) in follows.items():
+        if said != due:
             yield (
-                f"the card says {told[part][name]} as deployment.{part}.{name}, and its own "
-                f"promise makes it {meant[part][name]}: bring back the card that the run wrote"
+                f"the card says {said!r} as {name}, and its own promise makes it {due!r}: "
+                f"{_ORIGINAL}"
             )
     if told != meant and {run["streamveil"] for run in card["runs"]} == {__version__}:
-        yield (
-            "the card's deployment is not in the words of its own promise: bring back the card "
-            "that the run wrote"
-        )
+        yield f"the card's deployment is not in the words of its own promise: {_ORIGINAL}"
     yield from _kind(card)
     for number, run in enumerate(card["runs"], 1):
         yield from (f"run {number} of the card {what}" for what in _whereabouts(card, run))
@@ -112,58 +133,58 @@ def faults_within(card: Record) -> Iterator[str]:
 
 def _whereabouts(card: Record, run: Record) -> Iterator[str]:
     """Whether what a run wrote is where such a run writes it."""
-    remedy = "bring back the card that the run wrote"
     streams = run.get("streams", {})
     for kind, where in streams.items():
         by_itself = kind != "ledger" or where == "bigquery"
         if where not in SINKS or kind in run["files"] or not by_itself:
-            yield f"says that {kind} went to {where}, where no run sends them alone: {remedy}"
+            yield f"says that {kind} went to {where}, where no run sends them alone: {_ORIGINAL}"
     for kind, file in run["files"].items():
         if ("sha256" in file) == bool(run.get("open")):
             has = "has a digest" if "sha256" in file else "has no digest"
             when = "launched" if run.get("open") else "over"
-            yield f"was written when the run was {when}, and {has} of {kind}: {remedy}"
+            yield f"was written when the run was {when}, and {has} of {kind}: {_ORIGINAL}"
     if run.get("open") and "passes" in run:
-        yield f"was only launched, and tells of passes: {remedy}"
+        yield f"was only launched, and tells of passes: {_ORIGINAL}"
     if is_endless(card) and (run["files"] or not streams):
-        yield f"had an input without an end, and could write no files: {remedy}"
+        yield f"had an input without an end, and could write no files: {_ORIGINAL}"
 
 
 def _runs(card: Record) -> Iterator[str]:
     """Whether runs follow each other, at the times of their slots."""
     slots, before = slots_of(card["data"]), None
+    named = {query.name for query in queries_of(card["data"])}
     for number, run in enumerate(card["runs"], 1):
+        strange = sorted(set(run.get("answered", ())) - named)
+        if strange:
+            yield f"run {number} of the card answers a query {strange[0]!r}, which it has not"
         if "first_slot" not in run:
             continue
         first, last = run["first_slot"], run.get("last_slot")
-        end = None if last is None else format_time(slots.end(last))
-        times = format_time(slots.start(first)), end
-        if times != (run["start"], run.get("end")) or (last is not None and last < first):
+        meant = facts_of_span(slots, first, last)
+        if any(run.get(name) != meant.get(name) for name in ("start", "end")) or (
+            last is not None and last < first
+        ):
             yield (
                 f"run {number} of the card is of {run['start']} to {run.get('end')}, and its slots "
-                f"{first} to {last} are of {times[0]} to {times[1]}: bring back the card that the "
-                "run wrote"
+                f"{first} to {last} are of {meant['start']} to {meant.get('end')}: {_ORIGINAL}"
             )
         if "passes" not in run:
             continue
-        if before is not None and first != before["last_slot"] + 1:
-            yield (
-                f"run {number} of the card begins with slot {first}, and the one before it ended "
-                f"with {before['last_slot']}: bring back the card that the run wrote"
-            )
-        if before is not None and run["passes"][0] != before["passes"][1] + 1:
-            yield (
-                f"run {number} of the card begins with pass {run['passes'][0]}, and the one "
-                f"before it ended with {before['passes'][1]}: bring back the card"
-            )
+        for what, begins, ended in (
+            ("slot", first, before and before["last_slot"]),
+            ("pass", run["passes"][0], before and before["passes"][1]),
+        ):
+            if ended is not None and begins != ended + 1:
+                yield (
+                    f"run {number} of the card begins with {what} {begins}, and the one before it "
+                    f"ended with {ended}: {_ORIGINAL}"
+                )
         before = run
 
 
 def _without_files(card: Record) -> Iterator[str]:
     """Which runs cannot be checked, since the card does not know what they wrote."""
-    wanted = ["releases"]
-    if "questions" in card["data"]:
-        wanted = [f"{ANSWERS}{one['name']}" for one in card["data"]["questions"]]
+    wanted = [query.kind for query in queries_of(card["data"])] or [RELEASES]
     by_record = card["promise"]["guarantee"] == PER_RECORD
     runs: Sequence[Record] = card["runs"]
     for number, run in enumerate(runs, 1):
@@ -171,12 +192,12 @@ def _without_files(card: Record) -> Iterator[str]:
             if kind not in run["files"]:
                 yield (
                     f"the card does not say where the {kind} of run {number} are, so they cannot "
-                    "be checked: bring back the card that the run wrote"
+                    "be checked: restore the card that the run wrote"
                 )
         if "ledger" not in kinds_of(run) and not by_record and not is_endless(card):
             yield (
                 f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
-                "so nobody can tell what they cost: give --ledger to the next run"
+                f"so nobody can tell what they cost: give {opt.ledger} to the next run"
             )
 
 
@@ -184,22 +205,17 @@ def _kind(card: Record) -> Iterator[str]:
     """Whether command, guarantee and classes are of one kind, as a run writes them."""
     promise, command = card["promise"], card["command"]
     guarantee = promise["guarantee"]
-    meant = {"collect": [LOCAL], "per-record": [PER_RECORD]}.get(command, CENTRAL)
+    meant = {"collect": [LOCAL_EVENTS], "per-record": [PER_RECORD]}.get(command, CENTRAL)
     if guarantee not in meant:
         yield f"the card promises {guarantee!r}, and streamveil {command} gives {', '.join(meant)}"
-    if (promise["adjacency"] == ANY) != (guarantee == LOCAL):
+    if (promise["adjacency"] == ANY) != (guarantee == LOCAL_EVENTS):
         yield f"the card says adjacency {promise['adjacency']!r}, which {guarantee!r} cannot have"
-    for name, words in (("unit", UNITS[guarantee]), ("setting", setting_of(guarantee))):
-        if promise[name] != words:
-            yield (
-                f"the card says {promise[name]!r} as {name}, and {guarantee!r} has {words!r}: "
-                "bring back the card that the run wrote"
-            )
     for one in promise.get("classes", ()):
         forever = guarantee in (INFINITE, USER)
-        in_life = (one.get("limit") or {}).get("in_life") is not None
-        if (one["window"] is None) != forever or in_life != (guarantee == USER):
+        limits = one.get("limits") or [{}]
+        in_life = {limit.get("in_life") is not None for limit in limits}
+        if (one["window"] is None) != forever or in_life != {guarantee == USER}:
             yield (
                 f"the card promises {guarantee!r}, and its class with epsilon {one['epsilon']:g} "
-                "is of another kind: bring back the card that the run wrote"
+                "is of another kind: restore the card that the run wrote"
             )

@@ -10,30 +10,29 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.mechanisms.core.budgets import to_units
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.pipelines.cards.card_writer import FIGURES
+from streamveil.pipelines.cards.check_input import numbers, units
 from streamveil.pipelines.cards.histories import Histories, Row
-from streamveil.pipelines.cards.read import floats, numbers, units
-from streamveil.pipelines.cards.recount import ClassLedger, wrong_local
-from streamveil.pipelines.cards.writing import FIGURES
+from streamveil.pipelines.cards.recount import Account
 
 Record = Mapping[str, Any]
 Tables = Sequence[tuple[str, pa.Table]]
 
 
 def changing_faults(
-    card: Record, ledgers: Sequence[ClassLedger], tables: Tables, notices: list[str]
+    card: Record, accounts: Sequence[Account], tables: Tables, notices: list[str]
 ) -> Iterator[str]:
     """Rows of users whose requirements change, after those of classes that did not yet."""
     rows = [row for path, table in tables for row in _rows(path, table)]
     yield from _in_force(card, tables)
-    before = [_row_of(ledger, at) for ledger in ledgers for at in range(len(ledger.slots))]
+    before = [_row_of(one, at) for one in accounts for at in range(len(one.spent))]
     every = sorted([*before, *rows], key=lambda row: row.slot)
     horizon = max(max(row.back, row.ahead) for row in every)
     changes = bool(card["promise"].get("requirements_change"))
     pasts = Histories(horizon, every[0].slot, changes=changes)
     for slot, some in groupby(every, key=lambda row: row.slot):
-        if ledgers and slot == rows[0].slot:
-            longest = max(ledger.requirement.window for ledger in ledgers)
+        if accounts and slot == rows[0].slot:
+            longest = max(one.requirement.window for one in accounts)
             pasts.forget_before(slot - longest)
         yield from pasts.take(list(some))
         if pasts.too_many:
@@ -53,7 +52,7 @@ def _in_force(card: Record, tables: Tables) -> Iterator[str]:
     for figures in sorted(found - told):
         yield (
             f"the ledger has {dict(zip(FIGURES, figures, strict=True))} in force, of which the "
-            "card says nothing: bring back the card that belongs to it"
+            "card says nothing of it: restore the card that belongs to it"
         )
     for figures in sorted(told - found):
         yield (
@@ -78,12 +77,11 @@ def _figures(card: Record) -> list[Record]:
     return [one for one in card["promise"].get("in_force", ()) if FIGURES[0] in one]
 
 
-def _row_of(ledger: ClassLedger, at: int) -> Row:
+def _row_of(account: Account, at: int) -> Row:
     """A row of a class whose requirement has not changed so far."""
-    one, cap = ledger.requirement, ledger.cap
-    spent, told = int(ledger.spent[at]), int(ledger.in_window[at])
-    slot = int(ledger.slots[at])
-    return Row(slot, one.window, cap, one.window, cap, spent, told, False)
+    one, cap = account.requirement, account.cap
+    spent, told = int(account.spent[at]), int(account.in_window[at])
+    return Row(int(account.first[at]), one.window, cap, one.window, cap, spent, told, False)
 
 
 _CHANGED = (
@@ -104,33 +102,3 @@ def _rows(path: str, table: pa.Table) -> Iterator[Row]:
         slot, back, back_cap, ahead, ahead_cap, spent, told = figures
         broken = str(flag).lower() == "true"
         yield Row(slot, back, back_cap, ahead, ahead_cap, spent, told, broken)
-
-
-def device_faults(card: Record, tables: Tables) -> Iterator[str]:
-    """Users of the local setting whose requirements change: their classes come and go."""
-    stated = [*card["promise"]["classes"], *card["promise"].get("in_force", ())]
-    known = {(one["window"], one["epsilon"]) for one in stated}
-    columns = [
-        np.concatenate([read(path, table, name) for path, table in tables])
-        for name, read in (
-            ("slot", numbers),
-            ("window", numbers),
-            ("epsilon", floats),
-            ("spent", units),
-            ("spent_in_window", units),
-        )
-    ]
-    for slot, window, epsilon, spent, told in zip(*(c.tolist() for c in columns), strict=True):
-        if (window, epsilon) not in known:
-            yield (
-                f"slot {slot} of the ledger has users with epsilon {epsilon:g} over {window} "
-                "slots, and the card promises that to nobody"
-            )
-            return
-        one = ClassLedger(
-            Requirement(window, epsilon), np.array([slot]), np.array([spent]), np.array([told])
-        )
-        faults = list(wrong_local(one, changes=True, at_once=True))
-        if faults:
-            yield faults[0]
-            return

@@ -3,108 +3,132 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io.formats import CSV, format_of
+from streamveil.engine.guarantees import PER_RECORD
+from streamveil.io.formats import CSV, EXTENSIONS, format_of
 from streamveil.io.releases import BINS_METADATA, json_values
 from streamveil.io.tidy import quoted_label
-from streamveil.mechanisms.core.records import (
-    Slots,
-    format_duration,
-    format_time,
-    parse_duration,
-    parse_time,
+from streamveil.mechanisms.core.records import Slots, format_time, parse_time
+from streamveil.pipelines.cards.check_input import Read, column, numbers
+from streamveil.pipelines.cards.claims import (
+    StatedQuery,
+    domain_of,
+    queries_of,
+    released_slots,
+    slots_of,
 )
-from streamveil.pipelines.cards.promises import PER_RECORD
-from streamveil.pipelines.cards.read import Fault, Read, column, domain_of, numbers, slots_of
-from streamveil.pipelines.cards.writing import ANSWERS
 
 Record = Mapping[str, Any]
+Tables = Sequence[tuple[str, pa.Table]]
 
-_MOST_NAMED = 5
+_OF_ROWS = ("key", "statistic")
+"""Columns that tell rows of one slot apart, in tables that have such."""
+_OF_ANSWERS = ("length", "level", *_OF_ROWS)
 
 
 def released_faults(card: Record, read: Read) -> Iterator[str]:
     """What is wrong with releases, revisions or answers."""
     if card["promise"]["guarantee"] == PER_RECORD:
         for path, table in read.of("releases"):
-            yield from _wrong_rows(card, path, table)
-        return
-    slots = slots_of(card["data"])
-    if "questions" in card["data"]:
-        yield from _answers(card, read, slots)
-        return
-    wanted = _slots_of_runs(card, "releases")
-    yield from _wrong_slots("releases", read.of("releases"), wanted, slots)
-    labels = domain_of(card["data"]["domain"]).labels
-    for kind in ("releases", "revisions"):
-        for path, table in read.of(kind):
-            yield from _bins(path, table, labels)
-    for path, table in read.of("releases"):
+            yield from _wrong_records(card, path, table)
+    for query in queries_of(card["data"]):
+        yield from _wrong_results(card, read, query)
+
+
+def _wrong_results(card: Record, read: Read, query: StatedQuery) -> Iterator[str]:
+    """What is wrong with the results of a query, and with their revisions."""
+    base, slots = slots_of(card["data"]), slots_of(card["data"], query)
+    released = [
+        (path, query.of_own_length(base, _with_columns(path, table, query, *_OF_ANSWERS)))
+        for path, table in read.of(query.kind)
+    ]
+    revised = [(path, _of_query(path, table, query)) for path, table in read.of("revisions")]
+    wanted = set(released_slots(card, query, query.kind))
+    yield from _compared(_where(released), query.slots_named, _rows_of(released), wanted)
+    yield from _revisions(_where(revised), query, _rows_of(revised), wanted)
+    labels = domain_of(query.domain).labels
+    for path, table in released:
+        yield from _times(path, table, slots)
         yield from _mechanism(card, path, table)
-    revised = [(p, t) for p, t in read.of("revisions")]
-    yield from _doubled("revisions", revised)
-    strange = sorted(slot for slot in _every(revised) if slot not in wanted)
-    if strange:
-        yield f"revisions are of slots that were never released: {_named(strange)}: take them out"
+    for path, table in (*released, *(() if query.name else revised)):
+        yield from _bins(path, table, labels, query)
 
 
-def _slots_of_runs(card: Record, kind: str) -> set[int]:
-    """Slots that runs with such a file released."""
-    runs = [run for run in card["runs"] if kind in run["files"]]
-    return {slot for run in runs for slot in range(run["first_slot"], run["last_slot"] + 1)}
+def _with_columns(path: str, table: pa.Table, query: StatedQuery, *names: str) -> pa.Table:
+    """The table, if it has what one of its kind has. Raises Fault."""
+    numbers(path, table, "slot")
+    for name in names if query.name else ():
+        column(path, table, name)
+    return table
 
 
-def _every(tables: Sequence[tuple[str, pa.Table]]) -> set[int]:
-    return {slot for path, table in tables for slot in numbers(path, table, "slot").tolist()}
+def _of_query(path: str, table: pa.Table, query: StatedQuery) -> pa.Table:
+    """The rows of revisions that are of a query. Raises Fault."""
+    if query.name is None:
+        return table
+    names = column(path, _with_columns(path, table, query, *_OF_ROWS), "query")
+    return table.filter(pa.array([name == query.name for name in names], pa.bool_()))
 
 
-def _wrong_slots(
-    what: str, tables: Sequence[tuple[str, pa.Table]], wanted: Iterable[int], slots: Slots
+def _rows_of(tables: Tables) -> Counter[tuple[Any, ...]]:
+    """How many rows there are of each slot, and of what else tells rows apart."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for path, table in tables:
+        more = [column(path, table, name) for name in _OF_ROWS if name in table.column_names]
+        found.update(zip(numbers(path, table, "slot").tolist(), *more, strict=True))
+    return found
+
+
+def _compared(
+    where: str,
+    named: Callable[[Collection[Any]], str],
+    found: Counter[tuple[Any, ...]],
+    wanted: set[Any],
 ) -> Iterator[str]:
-    """Slots that are missing, too many, doubled or at another time."""
-    yield from _doubled(what, tables)
-    found, asked = _every(tables), set(wanted)
+    """What is missing, too much or there twice; found rows begin with what is wanted.
+
+    `named` has words for some of that, with the verb.
+    """
+    units = {key[0] for key in found}
     for some, how in (
-        (asked - found, "are missing, and the card says that they were released: bring them back"),
-        (found - asked, "are of no run of the card: take them out, or bring back its card"),
+        (wanted - units, "missing, and the card says otherwise: bring back what the run wrote"),
+        (units - wanted, "of no run of the card: take out what none wrote, or bring back its card"),
+        (_doubled(found), _TWICE),
     ):
         if some:
-            yield f"{_where(tables)}: {what} of slots {_named(sorted(some))} {how}"
-    for path, table in tables:
-        yield from _times(path, table, slots)
+            yield f"{where}: {named(some)} {how}"
 
 
-def _where(tables: Sequence[tuple[str, pa.Table]]) -> str:
+_TWICE = (
+    "there twice: a slot is released once, and what is told of it again costs its budget again; "
+    "take the one out that the run did not write"
+)
+
+
+def _doubled(found: Counter[tuple[Any, ...]]) -> set[Any]:
+    return {key[0] for key, times in found.items() if times > 1}
+
+
+def _revisions(
+    where: str, query: StatedQuery, found: Counter[tuple[Any, ...]], released: set[Any]
+) -> Iterator[str]:
+    """Revisions of slots that were never released, or that are there twice."""
+    strange, twice = {key[0] for key in found} - released, _doubled(found)
+    if strange:
+        words = query.slots_named(strange, "revisions", "were")
+        verb = "answered" if query.name else "released"
+        yield f"{where}: {words} never {verb}: take them out"
+    if twice:
+        yield f"{where}: {query.slots_named(twice, 'revisions')} there twice: take one of them out"
+
+
+def _where(tables: Tables) -> str:
     paths = [path for path, _ in tables] or ["no file"]
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-
-
-def _named(slots: Sequence[int]) -> str:
-    more = len(slots) - _MOST_NAMED
-    listed = ", ".join(map(str, slots[:_MOST_NAMED]))
-    return f"{listed} and {more:,} more" if more > 0 else listed
-
-
-def _doubled(what: str, tables: Sequence[tuple[str, pa.Table]]) -> Iterator[str]:
-    """Slots, or bins of slots, of which there are two rows."""
-    seen: Counter[Any] = Counter()
-    for path, table in tables:
-        keys: list[Any] = numbers(path, table, "slot").tolist()
-        if "bin" in table.column_names:
-            keys = list(zip(keys, column(path, table, "bin"), strict=True))
-        seen.update(keys)
-    twice = sorted({key if isinstance(key, int) else key[0] for key, n in seen.items() if n > 1})
-    if twice:
-        yield (
-            f"{_where(tables)}: {what} of slots {_named(twice)} are there twice: a slot is "
-            "released once, and what is told of it again costs its budget again; take the one out "
-            "that the run did not write"
-        )
 
 
 def _times(path: str, table: pa.Table, slots: Slots) -> Iterator[str]:
@@ -118,40 +142,6 @@ def _times(path: str, table: pa.Table, slots: Slots) -> Iterator[str]:
             return
 
 
-def _bins(path: str, table: pa.Table, labels: Sequence[str]) -> Iterator[str]:
-    """Whether a table is of the bins of the card."""
-    if "bin" in table.column_names:
-        yield from _tidy_bins(path, table, labels)
-        return
-    lengths = {len(json_values(counts)) for counts in column(path, table, "counts")}
-    if lengths != {len(labels)}:
-        other = next(iter(lengths - {len(labels)}))
-        yield f"{path}: a slot has {other} counts, and the domain of the card {len(labels)} bins"
-    if "bins" in table.column_names:  # of BigQuery's rows each names them
-        named = {tuple(json_values(one)) for one in table.column("bins").to_pylist()}
-        if named != {tuple(labels)}:
-            yield f"{path}: its bins are {sorted(named)[0]}, and those of the card are others"
-    told = (table.schema.metadata or {}).get(BINS_METADATA.encode())
-    if told is not None and tuple(json_values(told.decode())) != tuple(labels):
-        yield f"{path}: its bins are {told.decode()}, and those of the card are others"
-
-
-def _tidy_bins(path: str, table: pa.Table, labels: Sequence[str]) -> Iterator[str]:
-    named = table.column("bin")
-    rows = table.num_rows / max(len(_every([(path, table)])), 1)
-    if rows != len(labels):
-        yield f"{path}: slots have {rows:g} bins, and the domain of the card {len(labels)}"
-    if not pa.types.is_string(
-        named.type
-    ):  # a CSV file of numbers does not say how they are written
-        return
-    quoted = format_of(path) == CSV
-    known = {quoted_label(label) if quoted else label for label in labels}
-    strange = sorted(set(named.to_pylist()) - known)
-    if strange:
-        yield f"{path}: there is no bin {strange[0]!r} in the domain of the card"
-
-
 def _mechanism(card: Record, path: str, table: pa.Table) -> Iterator[str]:
     if "mechanism" not in table.column_names:
         return
@@ -161,76 +151,70 @@ def _mechanism(card: Record, path: str, table: pa.Table) -> Iterator[str]:
         yield f"{path}: releases are by {', '.join(sorted(names))}, and the card says {meant}"
 
 
-def _answers(card: Record, read: Read, slots: Slots) -> Iterator[str]:
-    for question in card["data"]["questions"]:
-        kind = f"{ANSWERS}{question['name']}"
-        spans = [run["answered"].get(question["name"]) for run in card["runs"]]
-        wanted = {s for span in spans if span for s in range(span[0], span[1] + 1)}
-        length = format_duration(_length(card) * question["slots"])
-        tables = [(path, _of_length(path, table, length)) for path, table in read.of(kind)]
-        yield from _wrong_answers(question, tables, wanted)
-        own = replace(slots, length=_length(card) * question["slots"])
-        for path, table in tables:
-            yield from _times(path, table, own)
+def _bins(path: str, table: pa.Table, labels: Sequence[str], query: StatedQuery) -> Iterator[str]:
+    """Whether a table is of the bins of the card."""
+    if not table.num_rows:
+        return
+    if "key" in table.column_names:
+        yield from _bins_in_rows(path, table, labels, query)
+        return
+    lengths = {len(json_values(counts)) for counts in column(path, table, "counts")}
+    if lengths != {len(labels)}:
+        other = next(iter(lengths - {len(labels)}))
+        yield f"{path}: a slot has {other} counts, and the domain of the card {len(labels)} bins"
+    named: list[Sequence[str]] = []
+    if "bins" in table.column_names:  # of BigQuery's rows each names them
+        named += [json_values(one) for one in table.column("bins").to_pylist()]
+    told = (table.schema.metadata or {}).get(BINS_METADATA.encode())
+    if told is not None:
+        named.append(json_values(told.decode()))
+    other_bins = [one for one in named if tuple(one) != tuple(labels)]
+    if other_bins:
+        yield f"{path}: its bins are {list(other_bins[0])}, and those of the card are others"
 
 
-def _length(card: Record) -> int:
-    length = parse_duration(card["data"]["slot"])
-    if length is None:
-        raise Fault(f"the card says {card['data']['slot']!r} as slot, which is no length of time")
-    return length
-
-
-def _of_length(path: str, table: pa.Table, length: str) -> pa.Table:
-    """The answers about slots of the question, without those about longer times."""
-    numbers(path, table, "slot")
-    return table.filter(
-        pa.array([one == length for one in column(path, table, "length")], pa.bool_())
-    )
-
-
-def _wrong_answers(
-    question: Record, tables: Sequence[tuple[str, pa.Table]], wanted: set[int]
+def _bins_in_rows(
+    path: str, table: pa.Table, labels: Sequence[str], query: StatedQuery
 ) -> Iterator[str]:
-    name, found = question["name"], _every(tables)
-    labels = set(domain_of(question["domain"]).labels)
-    keys: Counter[Any] = Counter()
-    for path, table in tables:
-        columns = (column(path, table, one) for one in ("slot", "bin", "statistic"))
-        keys.update(zip(*columns, strict=True))
-        named, level = column(path, table, "bin"), column(path, table, "level")
-        bins = {label for label, at in zip(named, level, strict=True) if at == 0}
-        if table.num_rows and bins != labels:
-            other = sorted(bins ^ labels)[0]
-            yield f"{path}: the bin {other!r} is not both in the answers and in the card"
-    for some, how in (
-        (wanted - found, "are missing, and the card says that they were answered: bring them back"),
-        (found - wanted, "are of no run of the card: take them out, or bring back its card"),
-        ({key[0] for key, n in keys.items() if n > 1}, "are there twice: take one of them out"),
-    ):
-        if some:
-            yield f"{_where(tables)}: slots {_named(sorted(some))} of question {name} {how}"
+    """The same of rows of one bin each, or of one statistic of a bin."""
+    keys = table.column("key")
+    rows = table.num_rows / len(set(numbers(path, table, "slot").tolist()))
+    if query.name is None and rows != len(labels):
+        yield f"{path}: slots have {rows:g} bins, and the domain of the card {len(labels)}"
+    if not pa.types.is_string(keys.type):  # a CSV file of numbers does not say how they are written
+        return
+    levels = column(path, table, "level") if query.name else [0] * table.num_rows
+    quoted = path.lower().endswith(tuple(EXTENSIONS)) and format_of(path) == CSV
+    known = {quoted_label(label) if quoted else label for label in labels}
+    named = {key for key, level in zip(keys.to_pylist(), levels, strict=True) if level == 0}
+    if named != known:
+        other = sorted(named ^ known)[0]
+        yield f"{path}: the bin {other!r} is not both among what was released and in the card"
 
 
-def _wrong_rows(card: Record, path: str, table: pa.Table) -> Iterator[str]:
+# ---- records ---------------------------------------------------------------------------------
+
+
+def _wrong_records(card: Record, path: str, table: pa.Table) -> Iterator[str]:
     """Of statistics of records: windows and keys that there should be, each once."""
-    wanted = _windows_and_keys(card)
-    columns = [column(path, table, name) for name in ("key", "start", "end", "statistic")]
-    found: Counter[Any] = Counter()
-    for key, start, end, statistic in zip(*columns, strict=True):
-        found[_text(key), _time(start), _time(end)] += 1
-        if statistic != card["data"]["statistic"]:
-            yield f"{path}: a row is a {statistic}, and the card says {card['data']['statistic']}"
-            return
-    for some, how in (
-        (wanted - set(found), "is missing, and the card says that it was released"),
-        (set(found) - wanted, "is of no window and key of the card"),
-        ({one for one, n in found.items() if n > 1}, "is there twice"),
-    ):
-        if some:
-            key, start, _ = min(some, key=str)
-            window = "all times" if start is None else format_time(start)
-            yield f"{path}: the row of key {key or 'none'} and the window of {window} {how}"
+    stated = card["data"]["statistic"]
+    others = [one for one in column(path, table, "statistic") if one != stated]
+    if others:
+        yield f"{path}: a row is a {others[0]}, and the card says {stated}"
+        return
+    keys, starts, ends = (column(path, table, name) for name in ("key", "start", "end"))
+    found = Counter(
+        ((_text(key), _time(start), _time(end)),)
+        for key, start, end in zip(keys, starts, ends, strict=True)
+    )
+    yield from _compared(path, _window_named, found, _windows_and_keys(card))
+
+
+def _window_named(some: Collection[Any]) -> str:
+    """Words for the first of some windows and keys."""
+    key, start, _ = min(some, key=str)
+    window = "all times" if start is None else format_time(start)
+    return f"the row of key {key or 'none'} and the window of {window} is"
 
 
 def _text(key: Any) -> str | None:

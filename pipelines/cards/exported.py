@@ -14,18 +14,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.engine.guarantees import PER_RECORD
 from streamveil.io import filesystems, read_table
 from streamveil.io.files import list_files
 from streamveil.io.formats import EXTENSIONS
 from streamveil.io.tables import read_json_files
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.pipelines.cards.promises import PER_RECORD
-from streamveil.pipelines.cards.read import Fault, Places, Read
-from streamveil.pipelines.cards.writing import ANSWERS
+from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.cards.check_input import Fault, Places, Read, refuse_tested
+from streamveil.pipelines.cards.claims import ANSWERS
 
 Record = Mapping[str, Any]
 
+_FILE = "file"
+"""The kind of place of a ledger that a pipeline wrote by itself, whole and in order."""
 _TIMES = ("start", "end")
+_GROUPED = "rows"
+"""Column of messages that have several rows."""
 _UTC = " UTC$"
 """How BigQuery ends a time in an export as text."""
 
@@ -44,16 +49,20 @@ def read_streams(card: Record, places: Places, read: Read, notices: list[str]) -
         ConfigurationError: for a file that cannot be read.
     """
     tables = {kind: list(found) for kind, found in read.tables.items()}
-    for kind, where in _streams(card).items():
-        place = places.revisions if kind == "revisions" else places.releases
+    exported = _streams(card)
+    if places.ledger is not None and not any("ledger" in run["files"] for run in card["runs"]):
+        exported.setdefault("ledger", _FILE)
+    own = {"revisions": places.revisions, "ledger": places.ledger}
+    for kind, where in exported.items():
+        place = own.get(kind, places.releases)
         if place is None:
             _tell_unnamed(kind, where, notices)
             continue
-        table = _once(place, _table(card, kind, place), notices)
+        table = _table(card, kind, place)
+        if where != _FILE:
+            table = _once(place, table, notices)
+        refuse_tested(place, table)
         tables[kind] = [(place, table)] if table.num_rows else []
-    named = any("ledger" in run["files"] for run in card["runs"])
-    if places.ledger is not None and not named:
-        tables["ledger"] = [(places.ledger, read_table(places.ledger))]
     return Read(tables)
 
 
@@ -69,22 +78,30 @@ def _tell_unnamed(kind: str, where: str, notices: list[str]) -> None:
     if kind == "revisions":
         notices.append(
             f"revisions went to {where}, and were not compared: export them, and name the file or "
-            "folder (--revisions)"
+            f"folder ({opt.revisions})"
         )
         return
+    if kind == "ledger":
+        raise Fault(
+            f"the ledger went to {where}, so nothing was recounted: export it, and name the file "
+            f"({opt.ledger})"
+        )
     raise Fault(
         f"releases went to {where}, so the card names no file of them and nothing was compared: "
-        "export them, and name the file, or the folder of --output=folder: (--releases)"
+        f"export them, and name the file, or the folder of {opt.output}=folder: ({opt.releases})"
     )
 
 
 def _table(card: Record, kind: str, place: str) -> pa.Table:
-    if place.lower().endswith(tuple(EXTENSIONS)):
+    if kind == "ledger" or place.lower().endswith(tuple(EXTENSIONS)):
         table = read_table(place)
     else:
         table = read_json_files(_results(card, kind, place))
+    if _GROUPED in table.column_names:
+        table = pa.Table.from_pylist(list(_rows(table)))
     if kind.startswith(ANSWERS):
-        table = pa.Table.from_pylist(list(_answers(table, kind.removeprefix(ANSWERS))))
+        query = kind.removeprefix(ANSWERS)
+        table = table.filter(pc.equal(table.column("query"), query))
     return _with_times(table)
 
 
@@ -99,19 +116,18 @@ def _results(card: Record, kind: str, folder: str) -> list[str]:
     found = sorted(file.path for file in list_files(pattern))
     if not found:
         raise Fault(
-            f"there is no file {pattern}: name the folder that --output=folder: of the run named, "
-            "or a file of exported rows, of which the name ends in "
+            f"there is no file {pattern}: name the folder that {opt.output}=folder: of the run "
+            f"named, or a file of exported rows, of which the name ends in "
             f"{', '.join(EXTENSIONS)}"
         )
     return found
 
 
-def _answers(table: pa.Table, question: str) -> Iterator[dict[str, Any]]:
-    """The rows of the answers to a question, each of one bin and figure."""
-    for row in table.to_pylist():
-        if row.get("question") == question:
-            figures = row.pop("figures")
-            yield from ({**row, **one} for one in figures)
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of messages, each of one bin and statistic."""
+    for message in table.to_pylist():
+        rows = message.pop(_GROUPED)
+        yield from ({**message, **row} for row in rows)
 
 
 def _with_times(table: pa.Table) -> pa.Table:

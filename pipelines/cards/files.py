@@ -19,7 +19,9 @@ from streamveil.io import filesystems
 from streamveil.io.files import open_file, reading
 from streamveil.io.tables import write_text
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.keys import CARD_ENVIRONMENT, card_key
+from streamveil.pipelines.options.noise_keys import CARD_ENVIRONMENT, card_key
+
+Record = dict[str, Any]
 
 SUFFIX = ".card.json"
 IN_FOLDER = "card.json"
@@ -119,7 +121,7 @@ def signature_faults(path: str) -> Iterator[str]:
     elif not hmac.compare_digest(str(found).encode(), signature_of(card, key).encode()):
         yield (
             f"{path} was changed since it was signed, or signed with another key than that of "
-            f"{CARD_ENVIRONMENT}: bring back the card that the run wrote"
+            f"{CARD_ENVIRONMENT}: restore the card that the run wrote"
         )
 
 
@@ -140,12 +142,12 @@ def _read(path: str) -> dict[str, Any]:
         card = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"{path} is no card, for it is no JSON ({error}): name the file that a release wrote "
-            f"beside its output, such as releases.csv{SUFFIX}"
+            f"{path} is not a card, for it is no JSON ({error}): name the file that a release "
+            f"wrote next to its output, such as releases.csv{SUFFIX}"
         ) from None
     if not isinstance(card, dict) or "format" not in card:
         raise ConfigurationError(
-            f"{path} is no card: name the file that a release wrote beside its output, such as "
+            f"{path} is not a card: name the file that a release wrote next to its output, such as "
             f"releases.csv{SUFFIX}"
         )
     return card

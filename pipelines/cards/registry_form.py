@@ -10,43 +10,115 @@ Deployment Registry", arXiv 2509.13509, and the registry's schema of deployments
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from streamveil.engine.guarantees import INFINITE, LOCAL_EVENTS, PER_RECORD, USER, WINDOWS
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.pipelines.guarantees import INFINITE, USER
 
 Record = dict[str, Any]
 _MOST_CLASSES = 8
 
-_ADDED = "all of that user's events {there} are in one of them and none in the other"
-_REPLACED = "any of that user's events {there} are replaced by others, added or removed"
-_OTHERS = "what that user did {there} is anything else, or nothing"
+
+@dataclass(frozen=True)
+class Words:
+    """A guarantee in words; `{slot}` is the length of a slot, `{how}` what neighbours do."""
+
+    unit: str
+    neighbours: str
+    over_time: str
+    composition: str = (
+        "Sequential, per requirement: a filter adds up in whole units of 2^-40 what the slots of "
+        "every window cost, and refuses a release that would exceed a requirement."
+    )
+    variant: str = "Pure DP"
+
+
+_STREAMS = "Streams of events that differ in one user: {how}"
+_IN_WINDOWS = Words(
+    "User-window: a user's events in any window of slots of {slot}",
+    f"{_STREAMS}; w is the window of that user's requirement.",
+    "Budgets hold over any window, and are available again once it has passed: over longer times "
+    "losses add up. Runs over the same slots that do not share a state add up as well.",
+)
+_FOREVER = Words(
+    "User: all of a user's events, for ever",
+    f"{_STREAMS}.",
+    "One budget for all slots there will ever be.",
+)
+WORDS = {
+    WINDOWS: _IN_WINDOWS,
+    LOCAL_EVENTS: _IN_WINDOWS,
+    INFINITE: _FOREVER,
+    USER: _FOREVER,
+    PER_RECORD: Words(
+        "Record",
+        "Inputs that differ in one record, which one has and the other lacks.",
+        "A record pays once, whatever is released of it in one run; runs add up.",
+        "Sequential, per record: all that is released of a record costs it its budget.",
+        "Custom",
+    ),
+}
+_WHERE = {
+    WINDOWS: "within w consecutive slots",
+    LOCAL_EVENTS: "within w consecutive slots",
+    INFINITE: "in any or all slots of the stream",
+    USER: "in the whole stream",
+    PER_RECORD: "",
+}
+_HOW = {
+    "add_remove": "all of that user's events {where} are in one of them and none in the other",
+    "replace": "any of that user's events {where} are replaced by others, added or removed",
+    "any": "what that user did {where} is anything else, or nothing",
+}
+_MODEL = {
+    "central": {
+        "model_name": "Central",
+        "model_name_details": "Whoever runs the pipeline sees the events; a reader sees what was "
+        "released.",
+        "actors": "Users; whoever runs the pipeline, whom they trust with their events; readers of "
+        "what is released, whom nobody need trust.",
+    },
+    "local": {
+        "model_name": "Local",
+        "model_name_details": "Each user's device perturbs what it reports, and keeps a filter of "
+        "its own. Where `streamveil collect` plays the devices, whoever runs it sees the events.",
+        "actors": "Users, whose devices trust nobody; whoever runs the pipeline, who gets what "
+        "devices report; readers of what is released.",
+    },
+}
+_RANGE = {
+    "events": "The first and the last slot are those of the first and the last event.",
+    "stream": "The first slot was given, or is that of the first event; the times of events, or "
+    "the clock of what they come from, say which are over.",
+    "clock": "The first slot was given, and the clock says which are over.",
+    "options": "The range of slots was given as well.",
+}
 
 
 def deployment_of(card: Mapping[str, Any]) -> Record:
     """What the registry asks for of a card, in words."""
     promise, data = card["promise"], card["data"]
-    local = promise["setting"] == "local"
-    by_record = "classes" not in promise
+    guarantee = promise["guarantee"]
+    words, slot = WORDS[guarantee], data.get("slot")
+    how = _HOW[promise["adjacency"]].format(where=_WHERE[guarantee])
     return {
         "dp_variant": {
-            "variant_name": "Custom" if by_record else "Pure DP",
-            "data_domain": _domain(data, by_record),
-            "unprotected_quantities": _unprotected(data, promise),
+            "variant_name": words.variant,
+            "data_domain": _domain(data, guarantee == PER_RECORD),
+            "unprotected_quantities": _unprotected(data, guarantee == PER_RECORD),
         },
         "privacy_loss": {
-            "privacy_unit": _unit(promise, data),
-            "privacy_unit_details": _neighbours(promise),
+            "privacy_unit": words.unit.format(slot=slot),
+            "privacy_unit_details": words.neighbours.format(how=how),
             "privacy_parameters": {"epsilon": largest_epsilon(promise), "delta": 0},
             "privacy_parameters_details": "; ".join(promised(promise)),
         },
         "deployment_model": {
-            "model_name": "Local" if local else "Central",
-            "model_name_details": _model(local),
-            "actors": _actors(local),
-            "release_type": "Many releases" if data.get("slot") else "One release",
-            "release_type_details": _over_time(promise),
-            "data_source_type": "Dynamic" if data.get("slot") else "Static",
+            **_MODEL[promise["setting"]],
+            "release_type": "Many releases" if slot else "One release",
+            "release_type_details": words.over_time,
+            "data_source_type": "Dynamic" if slot else "Static",
             "data_source_type_details": _source(data),
             "access_type": "Non-interactive",
             "access_type_details": "What is released follows from options that were given before "
@@ -55,7 +127,7 @@ def deployment_of(card: Mapping[str, Any]) -> Record:
         "accounting": {
             "post_processing": "All that is computed from noisy figures: forecasts, shrinkage, "
             "rounding, sums over groups and longer times, standard errors, revisions.",
-            "composition": _composition(promise),
+            "composition": words.composition,
         },
         "implementation": {
             "preprocessing_and_hyperparameter_tuning": _preprocessing(data),
@@ -103,23 +175,33 @@ def promised(promise: Mapping[str, Any]) -> list[str]:
 
 def _class(one: Mapping[str, Any]) -> str:
     over = "for ever" if one["window"] is None else f"over any {_slots(one['window'])}"
-    users = number_of(one["users"], "user") if one["users"] else "everybody"
-    return f"epsilon {one['epsilon']:g} {over}: {users}{_limit(one.get('limit'))}"
+    users = number_of(one["users"], "user") if one["users"] else "users, how many is not known"
+    return f"epsilon {one['epsilon']:g} {over}: {users}{_limited(one.get('limits', ()))}"
 
 
-def _limit(limit: Mapping[str, Any] | None) -> str:
-    if limit is None:
+def _limited(limits: Sequence[Mapping[str, Any]]) -> str:
+    """In how many slots users count, of each query."""
+    if not limits:
         return ""
-    if limit["in_life"] is not None:
-        return f", who count in the first {_slots(limit['in_life'])} of their lives"
-    most = limit["max_slots"]
-    if most is None:
-        return ", who count in every slot"
+    if (life := limits[0]["in_life"]) is not None:
+        whose = "their lives" if limits[0]["query"] is None else "each query"
+        return f", who count in the first {_slots(life)} of {whose}"
+    listed = "; ".join(
+        f"{_of_query(one)}in {_slots_of_part(one['max_slots'])} of each of {one['blocks']} parts"
+        for one in limits
+        if one["max_slots"] not in (None, [None])
+    )
+    return f", who count {listed} of a window" if listed else ", who count in every slot"
+
+
+def _of_query(limit: Mapping[str, Any]) -> str:
+    return "" if limit["query"] is None else f"for {limit['query']} "
+
+
+def _slots_of_part(most: int | list[int | None]) -> str:
+    """In how many slots of a part of a window users count, of a choice in any of some."""
     listed = [most] if isinstance(most, int) else most
-    text = " or ".join("every slot" if one is None else _slots(one) for one in listed)
-    if listed == [None]:
-        return ", who count in every slot"
-    return f", who count in {text} of each of {limit['blocks']} parts of a window"
+    return " or ".join("every slot" if one is None else _slots(one) for one in listed)
 
 
 def _slots(number: int) -> str:
@@ -141,27 +223,6 @@ def _promised_to_records(promise: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _unit(promise: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    guarantee = promise["guarantee"]
-    if guarantee in (INFINITE, USER):
-        return "User: all of a user's events, for ever"
-    if "classes" not in promise:
-        return "Record"
-    return f"User-window: a user's events in any window of slots of {data['slot']}"
-
-
-def _neighbours(promise: Mapping[str, Any]) -> str:
-    if "classes" not in promise:
-        return "Inputs that differ in one record, which one has and the other lacks."
-    forever = promise["guarantee"] in (INFINITE, USER)
-    where = "in the whole stream" if forever else "within w consecutive slots"
-    if promise["guarantee"] == INFINITE:
-        where = "in any or all slots of the stream"
-    kind = {"add_remove": _ADDED, "replace": _REPLACED}.get(promise["adjacency"], _OTHERS)
-    told = f"Streams of events that differ in one user: {kind.format(there=where)}"
-    return f"{told}." if forever else f"{told}; w is the window of that user's requirement."
-
-
 def _domain(data: Mapping[str, Any], by_record: bool) -> str:
     if by_record:
         return f"Tables of records with the columns {', '.join(data['columns'].values())}."
@@ -172,43 +233,13 @@ def _domain(data: Mapping[str, Any], by_record: bool) -> str:
     )
 
 
-def _unprotected(data: Mapping[str, Any], promise: Mapping[str, Any]) -> str:
-    if "classes" not in promise:
+def _unprotected(data: Mapping[str, Any], by_record: bool) -> str:
+    if by_record:
         return "Options, names and types of columns, keys, and the range of time: all given."
-    known = (
-        "Who is in the table of requirements and asks for what, the number of users of each "
-        "requirement, bins, slots, columns and options, and the ledger: none depends on events"
-    )
-    if data["range"] == "events":
-        return f"{known}. The first and the last slot are those of the first and the last event."
-    if data["range"] == "stream":
-        return (
-            f"{known}. The first slot was given, or is that of the first event; the times of "
-            "events, or the clock of what they come from, say which are over."
-        )
-    if data["range"] == "clock":
-        return f"{known}. The first slot was given, and the clock says which are over."
-    return f"{known}. The range of slots was given as well."
-
-
-def _model(local: bool) -> str:
-    if local:
-        return (
-            "Each user's device perturbs what it reports, and keeps a filter of its own. Where "
-            "`streamveil collect` plays the devices, whoever runs it sees the events."
-        )
-    return "Whoever runs the pipeline sees the events; a reader sees what was released."
-
-
-def _actors(local: bool) -> str:
-    if local:
-        return (
-            "Users, whose devices trust nobody; whoever runs the pipeline, who gets what devices "
-            "report; readers of what is released."
-        )
     return (
-        "Users; whoever runs the pipeline, whom they trust with their events; readers of what is "
-        "released, whom nobody need trust."
+        "Who is in the table of requirements and asks for what, the number of users of each "
+        "requirement, bins, slots, columns and options, and the ledger: none depends on events. "
+        f"{_RANGE[data['range']]}"
     )
 
 
@@ -220,32 +251,11 @@ def _source(data: Mapping[str, Any]) -> str:
     return f"Events in files, in slots of {data['slot']}."
 
 
-def _over_time(promise: Mapping[str, Any]) -> str:
-    guarantee = promise["guarantee"]
-    if guarantee in (INFINITE, USER):
-        return "One budget for all slots there will ever be."
-    if "classes" not in promise:
-        return "A record pays once, whatever is released of it in one run; runs add up."
-    return (
-        "Budgets hold over any window, and are available again once it has passed: over longer "
-        "times losses add up. Runs over the same slots that do not share a state add up as well."
-    )
-
-
-def _composition(promise: Mapping[str, Any]) -> str:
-    if "classes" not in promise:
-        return "Sequential, per record: all that is released of a record costs it its budget."
-    return (
-        "Sequential, per requirement: a filter adds up in whole units of 2^-40 what the slots of "
-        "every window cost, and refuses a release that would exceed a requirement."
-    )
-
-
 def _preprocessing(data: Mapping[str, Any]) -> str:
     if "statistic" in data:
         return "A record that cannot be read, or is outside the stated bounds, counts nowhere."
-    if "questions" in data:
-        return "A user counts in a slot of a question at most as often as that question says."
+    if "queries" in data:
+        return "A user counts in a slot of a query at most as often as that query says."
     return (
         f"A user counts at most {data['max_contributions']} times in a slot ({data['keep']} of "
         "more events). What a run chose by its events, it paid for."
@@ -253,8 +263,8 @@ def _preprocessing(data: Mapping[str, Any]) -> str:
 
 
 def _mechanisms(card: Mapping[str, Any]) -> str:
-    questions = card["data"].get("questions", ())
-    names = card["mechanism"] or ", ".join(f"{q['name']}: {q['mechanism']}" for q in questions)
+    queries = card["data"].get("queries", ())
+    names = card["mechanism"] or ", ".join(f"{q['name']}: {q['mechanism']}" for q in queries)
     versions = ", ".join(dict.fromkeys(run["streamveil"] or "unknown" for run in card["runs"]))
     return (
         f"{names}, of streamveil {versions}. Noise is sampled exactly, in integers, from a keyed "

@@ -6,19 +6,24 @@ nobody can tell which slot was the last before a stream was launched again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow.compute as pc
-
-from streamveil.mechanisms.core.records import Slots, format_duration, format_time, parse_time
-from streamveil.pipelines.cards.facts import STREAM
-from streamveil.pipelines.cards.promises import PER_RECORD
-from streamveil.pipelines.cards.read import Fault, Read, kinds_of, numbers, slots_of
-from streamveil.pipelines.cards.writing import ANSWERS, FIGURES
+from streamveil.mechanisms.core.records import Slots, parse_time
+from streamveil.pipelines.cards.card_writer import FIGURES
+from streamveil.pipelines.cards.check_input import Fault, Read, numbers
+from streamveil.pipelines.cards.claims import (
+    Span,
+    answered,
+    base_span,
+    facts_of_span,
+    kinds_of,
+    queries_of,
+    slots_of,
+    spans_of,
+)
 
 Record = Mapping[str, Any]
-Span = tuple[int, int]
 
 
 def as_released(card: Record, read: Read) -> Record:
@@ -63,58 +68,37 @@ def _is_unsure(run: Record) -> bool:
 
 
 def _slots(card: Record, read: Read, whole: Record) -> dict[str, Any]:
-    """First and last slot, and their times; of questions also what was answered."""
-    slots, more = slots_of(card["data"]), {}
-    if "questions" in card["data"]:
-        more["answered"] = whole.get("answered") or _answered(card, read)
-        spans = list(_base_spans(card, more["answered"]))
-    elif card["promise"]["guarantee"] == PER_RECORD:
-        spans = list(_times(read, slots))
+    """First and last slot, and their times; of queries also what was answered."""
+    data = card["data"]
+    slots, queries = slots_of(data), queries_of(data)
+    if "answered" in whole:
+        spans = {
+            one.kind: whole["answered"][one.name]
+            for one in queries
+            if one.name in whole["answered"]
+        }
     else:
-        spans = [_ends(path, table) for path, table in read.of("releases")]
-    if not spans:
+        results = {one.kind: read.of(one.kind) for one in queries}
+        for path, table in (each for some in results.values() for each in some):
+            numbers(path, table, "slot")  # or it is no file of the run
+        spans = spans_of(
+            data, {kind: [table for _, table in some] for kind, some in results.items()}
+        )
+    found = base_span(data, spans) if queries else _times(read, slots)
+    if found is None:
         raise Fault("no slot of the card is among what was released: name what belongs to it")
     begun, planned = card["runs"][0].get("first_slot"), card["runs"][-1].get("last_slot")
-    first = min(a for a, _ in spans) if begun is None else begun
-    last = max(b for _, b in spans)
+    first, last = found[0] if begun is None else begun, found[1]
     if planned is not None:
         last = min(last, planned) if whole.get("open") else planned
-    times = {"start": format_time(slots.start(first)), "end": format_time(slots.end(last))}
-    return {"first_slot": first, "last_slot": last, **times, **more}
+    return {**facts_of_span(slots, first, last), **answered(data, spans)}
 
 
-def _ends(path: str, table: Any) -> Span:
-    found = numbers(path, table, "slot")
-    return int(found.min()), int(found.max())
-
-
-def _times(read: Read, slots: Slots) -> Iterator[Span]:
+def _times(read: Read, slots: Slots) -> Span | None:
     """Of statistics of records, which have times and no slots."""
-    for _, table in read.of("releases"):
-        starts, ends = (table.column(name).to_pylist() for name in ("start", "end"))
-        first, last = min(map(parse_time, starts)), max(map(parse_time, ends))
-        yield slots.index(first), slots.index(last - 1)
-
-
-def _answered(card: Record, read: Read) -> dict[str, list[int]]:
-    """The first and the last slot of each question that has an answer."""
-    base = slots_of(card["data"])
-    found = {}
-    for one in card["data"]["questions"]:
-        length = format_duration(one["slots"] * base.length)
-        for path, table in read.of(f"{ANSWERS}{one['name']}"):
-            own = table.filter(pc.equal(table["length"], length))
-            if own.num_rows:
-                found[one["name"]] = list(_ends(path, own))
-    return found
-
-
-def _base_spans(card: Record, answered: Mapping[str, Any]) -> Iterator[Span]:
-    sizes = {one["name"]: one["slots"] for one in card["data"]["questions"]}
-    for name, (first, last) in answered.items():
-        yield first * sizes[name], (last + 1) * sizes[name] - 1
-
-
-def is_endless(card: Record) -> bool:
-    """Whether the input of its runs had no end, so that they could not write a ledger."""
-    return bool(card["data"].get("range") == STREAM)
+    tables = [table for _, table in read.of("releases")]
+    starts, ends = (
+        [parse_time(one) for table in tables for one in table.column(name).to_pylist()]
+        for name in ("start", "end")
+    )
+    return (slots.index(min(starts)), slots.index(max(ends) - 1)) if starts else None

@@ -35,19 +35,21 @@ def in_words(card: Record) -> str:
 
 def _about(card: Record) -> Iterator[str]:
     data = card["data"]
-    if "questions" in data:
-        for one in data["questions"]:
-            slots = number_of(one["slots"], "base slot")
+    zone = f" by the calendar of {data['slot_zone']}" if data.get("slot_zone") else ""
+    if "queries" in data:
+        for one in data["queries"]:
+            slots = f"{one['slots']}, in base slots"
+            if isinstance(one["slots"], int):
+                slots = number_of(one["slots"], "base slot")
             yield (
-                f"question:   {one['name']}: {one['statistic']} of {_domain(one['domain'])}, by "
-                f"{slots} of {data['slot']}, by {one['mechanism']}"
+                f"query:   {one['name']}: {one['statistic']} of {_domain(one['domain'])}, by "
+                f"{slots} of {data['slot']}{zone}, by {one['mechanism']}"
             )
         return
     yield f"mechanism:  {card['mechanism']}"
     if "domain" in data:
         yield f"bins:       {_domain(data['domain'])}"
     if data.get("slot"):
-        zone = f" by the calendar of {data['slot_zone']}" if data["slot_zone"] else ""
         yield f"slots:      {data['slot']}{zone}, the first from {data['origin']} on"
 
 
@@ -97,7 +99,7 @@ def checked(card: Record) -> str:
     if "classes" not in promise:
         return "fine: every window and key was released once, in the files that the run wrote"
     slots = sum(run["last_slot"] - run["first_slot"] + 1 for run in runs)
-    base = "base " if "questions" in card["data"] else ""
+    base = "base " if "queries" in card["data"] else ""
     classes = len(promise["classes"])
     if not any("ledger" in run["files"] for run in runs):
         return (

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamveil.mechanisms.core.wording import opt
 from streamveil.pipelines.evaluation.choose import choices
-from streamveil.pipelines.evaluation.comparison import Comparison, number
+from streamveil.pipelines.evaluation.comparison_table import ComparisonTable, number
 from streamveil.pipelines.evaluation.drivers import is_local
 from streamveil.pipelines.evaluation.sources import Bound, Counted, Source
 
@@ -18,7 +19,7 @@ from streamveil.pipelines.evaluation.sources import Bound, Counted, Source
 _WORTH_IT = 0.9
 
 
-def bound_advice(sources: Iterable[Source], comparison: Comparison) -> list[str]:
+def bound_advice(sources: Iterable[Source], comparison: ComparisonTable) -> list[str]:
     """What the users' bound leaves out of each stream, and which one to choose: lines of text."""
     bounds = {
         source.name: source.bound
@@ -42,7 +43,7 @@ def _told(stream: str, bound: Bound) -> str:
     share = bound.beyond / bound.events
     return (
         f"{stream}: {bound.beyond:,} of {bound.events:,} events ({share:.0%}) "
-        f"are beyond the users' bound and do not count (--max_contributions={bound.most})"
+        f"are beyond the users' bound and do not count ({opt.max_contributions}={bound.most})"
     )
 
 
@@ -55,9 +56,8 @@ def _advised(bound: Bound, noise: float) -> str:
     split += f"{number(noise)} of noise"
     if best == bound.most or expected[best] > _WORTH_IT * here:
         return f"{split}; no other bound is likely to err much less"
-    return (
-        f"{split}; --max_contributions={best} is likely to err less, about {number(expected[best])}"
-    )
+    better = f"{opt.max_contributions}={best}"
+    return f"{split}; {better} is likely to err less, about {number(expected[best])}"
 
 
 def expected_errors(bound: Bound, noise: float) -> dict[int, float]:

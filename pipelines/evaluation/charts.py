@@ -1,4 +1,4 @@
-"""The charts of a comparison, drawn with matplotlib in the style of all pages."""
+"""The charts of a comparison, drawn with the page kit."""
 
 from __future__ import annotations
 
@@ -8,39 +8,50 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from streamveil.mechanisms.registry import is_comparator
-from streamveil.pipelines.charts import PALETTE, shorten
-from streamveil.pipelines.evaluation.comparison import Column, Floats, Row, number
-
-# Colours of the mechanisms in order, for light and dark pages; shapes tell them apart as well.
-SERIES = (
-    *(("#0072b2", "#56b4e9"), ("#c25100", "#f0964b"), ("#00805e", "#3ecfa4")),
-    *(("#a3448a", "#e08ac6"), ("#7a6a00", "#d9c54a"), ("#444c9c", "#9aa3f0")),
-    *(("#8b4a2b", "#d59a7b"), ("#2f7d8c", "#6fcbd9")),
+from streamveil.pipelines.evaluation.comparison_table import (
+    Case,
+    Column,
+    Floats,
+    Measure,
+    Row,
+    number,
 )
-SERIES_PALETTE = {f"series{i}": light for i, (light, _) in enumerate(SERIES)}
-# Matplotlib's names of the shapes and the characters that look like them.
-_SHAPES = (("o", "●", "○"), ("s", "■", "□"), ("^", "▲", "△"), ("D", "◆", "◇"), ("v", "▼", "▽"))
+from streamveil.pipelines.pages.axes import Axis, Box, Plot, linear_axis, log_axis
+from streamveil.pipelines.pages.palette import SERIES
+from streamveil.pipelines.pages.sheet import Label, Path, Sheet, shorten, text_width
 
-ROW_HEIGHT, LABEL_HEIGHT, LANE_HEIGHT, AXIS_HEIGHT = 14, 15, 8, 34
+# Names of the shapes and the characters that look like them.
+_SHAPES = (("o", "●", "○"), ("s", "■", "□"), ("^", "▲", "△"), ("D", "◆", "◇"), ("v", "▼", "▽"))
+ROW_HEIGHT, LABEL_HEIGHT, LANE_HEIGHT, AXIS_HEIGHT = 14, 15, 8, 62
 _NARROW = 450
+_MOST_LETTERS = 34
+# Letters of the names at the ends of lines, and the pixels for them.
+_NAME_LETTERS, _NAMES = 11, 80
 
 
 class Look(NamedTuple):
     """How a mechanism is drawn."""
 
     name: str
-    colour: int
-    """Place in `SERIES`."""
+    colour: str
+    """One of `SERIES`."""
     shape: str
     sign: str
     """A character like the shape, for the key."""
     filled: bool
     """Comparators are hollow."""
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The style of its line: dashed for comparators."""
+        return {"colour": self.colour, "width": 2, "dashes": None if self.filled else (4, 2)}
+
+    @property
+    def signs(self) -> dict[str, Any]:
+        """The style of its signs."""
+        return {"colour": self.colour, "shape": self.shape, "size": 7, "filled": self.filled}
 
 
 def looks(mechanisms: Sequence[str]) -> dict[str, Look]:
@@ -49,7 +60,8 @@ def looks(mechanisms: Sequence[str]) -> dict[str, Look]:
     for i, name in enumerate(mechanisms):
         shape, full, hollow = _SHAPES[(i + i // len(SERIES)) % len(_SHAPES)]
         filled = not is_comparator(name)
-        found[name] = Look(name, i % len(SERIES), shape, full if filled else hollow, filled)
+        colour = SERIES[i % len(SERIES)]
+        found[name] = Look(name, colour, shape, full if filled else hollow, filled)
     return found
 
 
@@ -58,174 +70,155 @@ class Dots:
     """One figure of every case and mechanism: a row for each case, a dot for each mechanism."""
 
     rows: Sequence[Row]
-    labels: Mapping[Any, str]
+    labels: Mapping[Case, str]
     """What each case is called, in order from above."""
     looks: Mapping[str, Look]
-    measure: str
-    """Its name."""
+    measure: Measure
+    cases: str
+    """What labels say."""
     log: bool = False
     limit: float | None = None
     """A value to mark: what the figure should be, or must not exceed."""
 
     def height(self, width: int) -> int:
-        """Points that the chart needs at a width."""
+        """Pixels that the chart needs at a width."""
         return AXIS_HEIGHT + len(self.labels) * self._row(width)
 
-    def _row(self, width: int) -> int:
+    def _row(self, width: float) -> int:
         label = LABEL_HEIGHT if width < _NARROW else 0
         return ROW_HEIGHT + LANE_HEIGHT * len(self.looks) + label
 
-    def draw(self, figure: Figure) -> None:
-        """Draw it over the whole figure."""
-        width, height = (float(size) for size in figure.get_size_inches() * 72)
-        narrow = width < _NARROW
-        longest = max(len(label) for label in self.labels.values())
-        left = 8 if narrow else min(16 + 6.3 * min(longest, 34), 0.4 * width)
-        axes = figure.add_axes(
-            (left / width, 26 / height, 1 - (left + 18) / width, 1 - AXIS_HEIGHT / height)
-        )
-        row = self._row(int(width))
+    def draw(self, sheet: Sheet) -> Plot:
+        """Draw it over the whole sheet."""
+        narrow, row = sheet.width < _NARROW, self._row(sheet.width)
+        names = {case: shorten(label, _MOST_LETTERS) for case, label in self.labels.items()}
+        longest = max(map(text_width, names.values()))
+        left = 8 if narrow else min(18 + longest, 0.4 * sheet.width)
+        box = Box(left, 22, sheet.width - 18, sheet.height - 40)
+        cases = Axis("", len(names) * row, 0, ())
+        plot = Plot(sheet, box, self._scale(narrow), cases, grid="x")
+        sheet.add(Label(0, box.top - 9, self.cases))
+        places = {case: i * row for i, case in enumerate(names)}
+        for case, y in places.items():
+            top = box.top + y
+            if y:
+                sheet.add(Path(np.array([(box.left, top), (box.right, top)]), "rule"))
+            if narrow:
+                sheet.add(Label(box.left, top + 13, names[case], colour="ink"))
+            else:
+                middle = top + row / 2 + 4
+                sheet.add(Label(box.left - 8, middle, names[case], "end", "ink"))
+        if self.limit is not None:
+            ends = np.array([cases.low, cases.high])
+            plot.line(np.array([self.limit] * 2), ends, "ink", dashes=(4, 3))
         lanes = list(self.looks)
-        places = {case: i * row for i, case in enumerate(self.labels)}
         for one in self.rows:
             middle = lanes.index(one.mechanism) - (len(lanes) - 1) / 2
             label = LABEL_HEIGHT if narrow else 0
-            y = places[one.case] + (row + label) / 2 + LANE_HEIGHT * middle
-            self._dot(axes, one, y)
-        axes.set_ylim(len(places) * row, 0)
-        self._scale(axes, narrow)
-        axes.set_yticks([])
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="x")
-        for case, y in places.items():
-            if y:
-                axes.axhline(y, color=PALETTE["rule"], linewidth=0.8)
-            self._label(axes, shorten(self.labels[case], 34), y, row, narrow)
+            self._dot(plot, one, places[one.case] + (row + label) / 2 + LANE_HEIGHT * middle)
+        return plot
 
-    def _dot(self, axes: Axes, row: Row, y: float) -> None:
-        mean, error = row.means[self.measure], row.errors[self.measure]
-        if not math.isfinite(mean) or (self.log and mean <= 0):
+    def _dot(self, plot: Plot, row: Row, y: float) -> None:
+        if not self._is_drawn(row):
             return
-        look = self.looks[row.mechanism]
-        colour = SERIES[look.colour][0]
-        if error > 0:
-            low, high = mean - 2 * error, mean + 2 * error
-            ends = (max(low, mean / 20) if self.log else max(low, 0.0), high)
-            axes.plot(ends, (y, y), color=colour, linewidth=1.6, solid_capstyle="butt")
-        style: Any = {"color": colour, "marker": look.shape, "markersize": 5.5, "linestyle": ""}
-        face: Any = {} if look.filled else {"markerfacecolor": "none"}
-        axes.plot([mean], [y], clip_on=False, zorder=3, **style, **face)
+        look, mean = self.looks[row.mechanism], row.means[self.measure.name]
+        ends = _bar(row, self.measure.name, log=self.log)
+        plot.line(np.array(ends), np.array([y, y]), look.colour, width=2)
+        plot.signs(np.array([mean]), np.array([y]), **look.signs)
 
-    def _label(self, axes: Axes, text: str, y: float, row: int, narrow: bool) -> None:
-        place: Any = {"textcoords": "offset points", "xycoords": axes.get_yaxis_transform()}
-        if narrow:
-            axes.annotate(text, (0, y), (0, -4), ha="left", va="top", fontsize=10, **place)
-        else:
-            middle = (0, y + row / 2)
-            axes.annotate(text, middle, (-8, 0), ha="right", va="center", **place)
+    def _is_drawn(self, row: Row) -> bool:
+        mean = row.means[self.measure.name]
+        return math.isfinite(mean) and (mean > 0 or not self.log)
 
-    def _scale(self, axes: Axes, narrow: bool) -> None:
+    def _scale(self, narrow: bool) -> Axis:
+        drawn = filter(self._is_drawn, self.rows)
+        ends = [end for row in drawn for end in _bar(row, self.measure.name, log=self.log)]
         if self.log:
-            axes.set_xscale("log")
-            low, high = axes.get_xlim()
-            axes.set_xlim(low / 1.15, high * 1.15)
-            several = 5 if narrow and high > 1e6 * low else None
-            _log_ticks(axes.xaxis, low, high, most=20 if narrow else 300, ticks=several)
-        else:
-            top = axes.get_xlim()[1]
-            if self.limit is not None:
-                top = max(top, 1.1 * self.limit)
-            axes.set_xlim(0, top)
-            axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8, steps=[1, 2, 5, 10]))
-            axes.xaxis.set_major_formatter(_tick)
-        if self.limit is not None:
-            axes.axvline(self.limit, color=PALETTE["ink"], linewidth=1, dashes=(4, 3))
+            low, high = (min(ends) / 1.15, max(ends) * 1.15) if ends else (1.0, 10.0)
+            return log_axis(self.measure.axis, low, high, number, 5 if narrow else 10)
+        high = max([*ends, 1.1 * (self.limit or 0)]) or 1.0
+        title, most = self.measure.axis, 4 if narrow else 8
+        return linear_axis(title, 0, 1.03 * high, most=most, tick=number)
+
+
+def _bar(row: Row, measure: str, *, log: bool) -> tuple[float, float]:
+    """Two standard errors to either side of a mean, as far as the scale goes."""
+    mean, error = row.means[measure], np.nan_to_num(row.errors[measure])
+    low = mean - 2 * error
+    return (max(low, mean / 20) if log else max(low, min(mean, 0.0))), mean + 2 * error
 
 
 def draw_trend(
-    figure: Figure, rows: Sequence[Row], looks: Mapping[str, Look], over: Column, measure: str
-) -> None:
+    sheet: Sheet, rows: Sequence[Row], looks: Mapping[str, Look], over: Column, measure: Measure
+) -> Plot | None:
     """One figure of each mechanism over a number of the setting, both scales logarithmic.
 
     Args:
-        figure: to draw on.
+        sheet: to draw on.
         rows: that differ in `over` and the mechanism only.
         looks: of the mechanisms.
         over: such as the budget.
-        measure: its name.
+        measure: which figure.
     """
-    axes = _line_axes(figure)
-    axes.set_xscale("log")
-    for name, look in looks.items():
-        mine = [row for row in rows if row.mechanism == name and row.means[measure] > 0]
-        mine.sort(key=lambda row: float(row.facts[over.name]))
-        xs = [row.facts[over.name] for row in mine]
-        axes.plot(xs, [row.means[measure] for row in mine], linewidth=1.6, **_line_style(look))
-        for x, row in zip(xs, mine, strict=True):
-            mean, error = row.means[measure], row.errors[measure]
-            if error > 0:
-                ends = (max(mean - 2 * error, mean / 20), mean + 2 * error)
-                axes.plot((x, x), ends, color=SERIES[look.colour][0], linewidth=1.6)
-    _log_ticks(axes.yaxis, *axes.get_ylim())
-    axes.xaxis.set_major_locator(
-        FixedLocator(sorted({float(row.facts[over.name]) for row in rows}))
+    drawn = sorted(
+        (row for row in rows if row.means[measure.name] > 0),
+        key=lambda row: float(row.facts[over.name]),
     )
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(_tick)
-    axes.set_xlabel(f"{over.title} in slots" if over.kind is int else over.title)
+    ends = [end for row in drawn for end in _bar(row, measure.name, log=True)]
+    xs = sorted({float(row.facts[over.name]) for row in rows})
+    x = Axis(
+        over.axis, xs[0] / 1.08, xs[-1] * 1.08, [(value, number(value)) for value in xs], log=True
+    )
+    plot, lines = _lines_plot(sheet, x, measure, ends), []
+    for name, look in looks.items():
+        mine = [row for row in drawn if row.mechanism == name]
+        at = np.array([float(row.facts[over.name]) for row in mine])
+        means = np.array([row.means[measure.name] for row in mine])
+        plot.line(at, means, **look.line)
+        for place, row in zip(at, mine, strict=True):
+            bar = np.array(_bar(row, measure.name, log=True))
+            plot.line(np.array([place, place]), bar, look.colour, width=2)
+        plot.signs(at, means, **look.signs)
+        lines.append((shorten(name, _NAME_LETTERS), means, look.colour))
+    plot.name_ends(lines)
+    return plot
 
 
 def draw_course(
-    figure: Figure, courses: Mapping[str, Floats], looks: Mapping[str, Look], stretch: int
-) -> None:
+    sheet: Sheet,
+    courses: Mapping[str, Floats],
+    looks: Mapping[str, Look],
+    stretch: int,
+    measure: Measure,
+) -> Plot:
     """One figure of each mechanism over the slots, on a logarithmic scale.
 
     Args:
-        figure: to draw on.
+        sheet: to draw on.
         courses: by mechanism, means of so many slots each, NaN where there is none.
         looks: of the mechanisms.
         stretch: slots that a mean is of.
+        measure: which figure.
     """
-    axes = _line_axes(figure)
+    drawn = {name: np.where(course > 0, course, np.nan) for name, course in courses.items()}
+    known = np.concatenate([course[np.isfinite(course)] for course in drawn.values()]).tolist()
+    slots = max(map(len, drawn.values())) * stretch
+    x = linear_axis("number of the slot", 0, slots, most=5, integer=True, tick=number)
+    plot = _lines_plot(sheet, x, measure, known)
     for i, (name, look) in enumerate(looks.items()):
-        course = np.where(courses[name] > 0, courses[name], np.nan)
-        middles = (np.arange(len(course)) + 0.5) * stretch
+        middles = (np.arange(len(drawn[name])) + 0.5) * stretch
+        plot.line(middles, drawn[name], **look.line)
         # Lines that lie on each other have their signs at different places.
-        every = (2 * i, 2 * len(looks))
-        axes.plot(middles, course, linewidth=1.4, markevery=every, **_line_style(look))
-    _log_ticks(axes.yaxis, *axes.get_ylim())
-    axes.set_xlim(0, None)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(_tick)
-    axes.set_xlabel("slot")
+        some = slice(2 * i, None, 2 * len(looks))
+        plot.signs(middles[some], drawn[name][some], **look.signs)
+    plot.name_ends(
+        [(shorten(name, _NAME_LETTERS), drawn[name], look.colour) for name, look in looks.items()]
+    )
+    return plot
 
 
-def _line_axes(figure: Figure) -> Axes:
-    width, height = figure.get_size_inches() * 72
-    axes = figure.add_axes((58 / width, 40 / height, 1 - 74 / width, 1 - 50 / height))
-    axes.set_yscale("log")
-    return axes
-
-
-def _line_style(look: Look) -> Any:
-    """A dashed line with hollow signs for comparators."""
-    style = {"color": SERIES[look.colour][0], "marker": look.shape, "markersize": 5.5}
-    return style if look.filled else style | {"markerfacecolor": "none", "dashes": (4, 2)}
-
-
-def _log_ticks(
-    axis: Any, low: float, high: float, most: float = 300, ticks: int | None = None
-) -> None:
-    """Ticks at 1, 2 and 5 on a scale that spans less than a factor `most`, else at powers of 10.
-
-    Of these, as many as `ticks`, or as fit if None.
-    """
-    subs = (1, 2, 5) if high < most * low else (1,)
-    axis.set_major_locator(LogLocator(10, subs=subs, numticks=ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(_tick)
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _tick(value: float, _: object) -> str:
-    return number(value)
+def _lines_plot(sheet: Sheet, x: Axis, measure: Measure, values: Sequence[float]) -> Plot:
+    """Axes whose y is logarithmic."""
+    low, high = (min(values), max(values)) if values else (1.0, 10.0)
+    y = log_axis(measure.axis, low / 1.15, high * 1.15, number)
+    return Plot(sheet, Box(58, 22, sheet.width - _NAMES, sheet.height - 40), x, y)

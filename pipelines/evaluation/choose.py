@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.registry import is_comparator
-from streamveil.pipelines.evaluation.comparison import Case, Family, Run
+from streamveil.pipelines.evaluation.comparison_table import Case, Family, Run
 
 Values = npt.NDArray[np.float64]
 
@@ -268,7 +269,9 @@ def caveats(runs: Sequence[Run]) -> list[str]:
     seeds = len({run.seed for run in runs})
     if seeds > 1 or len({run.mechanism for run in runs}) < 2:
         return []
-    return ["One seed cannot tell a difference from noise, so all are tied: give --seeds=5 or more"]
+    return [
+        f"One seed cannot tell a difference from noise, so all are tied: give {opt.seeds}=5 or more"
+    ]
 
 
 def _is_less(one: Values, other: Values) -> bool:

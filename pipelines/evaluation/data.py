@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,22 @@ from streamveil.mechanisms.core.records import (
     parse_time,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import DEFAULT
-from streamveil.pipelines.evaluation.sources import Bound, Counted
-from streamveil.pipelines.evaluation.streams import REAL, population
+from streamveil.pipelines.console.progress import progress
+from streamveil.pipelines.evaluation.sources import Bound, Counted, Original
 from streamveil.pipelines.evaluation.visitors import Visitors
-from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, write_demo_input
-from streamveil.pipelines.inputs import Inputs
-from streamveil.pipelines.progress import progress
+from streamveil.pipelines.plans.inputs import Inputs
+from streamveil.pipelines.sample_data.flights import (
+    DESTINATIONS,
+    TIME,
+    USER,
+    VALUE,
+    YEAR,
+    write_demo_input,
+)
+from streamveil.pipelines.sample_data.streams import REAL, population
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9
@@ -58,14 +67,39 @@ class Letters:
         if self.keep:
             self.batches.append(letters)
 
+    @property
+    def listed(self) -> str:
+        """How many there are of each reason."""
+        return ", ".join(f"{reason} {n:,}" for reason, n in sorted(self.reasons.items()))
+
+    def counted(
+        self,
+        files: str,
+        names: Sequence[str],
+        dialect: CsvDialect | None,
+        dataset: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of events of files that can be read: see :func:`streamveil.io.read_events`."""
+        for batch, rejected in read_events(files, names, dataset, dialect):
+            if rejected is not None:
+                self.add(rejected)
+            if batch.num_rows:
+                yield batch
+
+    def none_left(self, files: str, what: str, range_: str) -> ConfigurationError:
+        """Says that no event of files is left to count."""
+        return ConfigurationError(
+            f"{files}: {what}; rejected: {self.listed or 'none'}. Correct the events or the "
+            f"options, or give {range_} ({opt.start} and {opt.end})"
+        )
+
 
 def told_of(letters: Letters, given: Any) -> list[str]:
     """What is to be told of events that could not be counted, which are kept if that is asked."""
     notes = []
     if letters.reasons:
-        listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
-        where = "" if given.rejected else " (give --rejected=FILE to keep them)"
-        notes.append(f"rejected: {listed}{where}")
+        where = "" if given.rejected else f" (give {opt.rejected}=FILE to keep them)"
+        notes.append(f"rejected: {letters.listed}{where}")
     if given.rejected:
         write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
     return notes
@@ -87,7 +121,7 @@ class Data:
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
     by_user: bool = False
-    """Whether it is kept who is where, to compare limits on presence."""
+    """Whether it is kept who is where, for an audit of devices."""
     command: str = "evaluate"
     """Which command counts: progress says so."""
 
@@ -140,7 +174,12 @@ class Data:
             visits_path=str(visits_path) if self.by_user else None,
             adjacency=self.inputs.adjacency,
             guessed=registry.guessed,
+            original=Original(transform, partial(self._batches, Letters(keep=False))),
         )
+
+    def _batches(self, letters: Letters) -> Iterator[pa.RecordBatch]:
+        names = self.inputs.columns.names
+        return letters.counted(self.files, names, self.dialect, self.dataset)
 
     def _users(self) -> pa.Array:
         """Every user that the events name, as text, each once."""
@@ -151,17 +190,9 @@ class Data:
         users = list(dict.fromkeys(str(user) for user in found if user not in (None, "")))
         if not users:
             raise ConfigurationError(
-                f"{self.files}: no event names a user in column {column!r}: check --user_column"
+                f"{self.files}: no event names a user in column {column!r}: check {opt.user_column}"
             )
         return pa.array(users, pa.string())
-
-    def _batches(self, letters: Letters) -> Iterator[pa.RecordBatch]:
-        names = self.inputs.columns.names
-        for batch, rejected in read_events(self.files, names, self.dataset, self.dialect):
-            if rejected is not None:
-                letters.add(rejected)
-            if batch.num_rows:
-                yield batch
 
     def _write(
         self,
@@ -190,11 +221,7 @@ class Data:
         first, last = transform.first_slot, transform.last_slot
         busy = [slot for slot, (counts, _) in found.items() if counts.any()]
         if not busy and None in (first, last):
-            listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
-            raise ConfigurationError(
-                f"{self.files}: no event was accepted; rejected: {listed or 'none'}. Mend the "
-                "events or the options, or give the range to count (--start and --end)"
-            )
+            raise letters.none_left(self.files, "no event was accepted", "the range to count")
         first = min(busy) if first is None else first
         last = max(busy) if last is None else last
         found = {slot: tables for slot, tables in found.items() if first <= slot <= last}
@@ -205,8 +232,8 @@ class Data:
             if size > _MOST_BYTES:
                 raise ConfigurationError(
                     f"{self.files}: counts of {shape[0]:,} slots, {shape[1]} classes and "
-                    f"{shape[2]:,} bins need {size / 1e9:,.0f} GB: shorten the range (--start and "
-                    "--end), or use longer slots or fewer bins"
+                    f"{shape[2]:,} bins need {size / 1e9:,.0f} GB: shorten the range ({opt.start} "
+                    f"and {opt.end}), or use longer slots or fewer bins"
                 )
             written = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=form)
             for slot, tables in found.items():
@@ -241,13 +268,12 @@ def spread(users: pa.Array) -> Registry:
     )
 
 
-def real_stream(name: str, folder: Path, by_user: bool = False) -> Counted:
+def real_stream(name: str, folder: Path) -> Counted:
     """Count a year of flights from New York: 105 airports, 4,043 aircraft, each a user.
 
     Args:
         name: a key of `REAL`.
         folder: where the counts go; it must outlive what is returned.
-        by_user: as of :class:`Data`.
 
     Raises:
         ConfigurationError: when the flights are not installed.
@@ -267,5 +293,5 @@ def real_stream(name: str, folder: Path, by_user: bool = False) -> Counted:
         last_slot=slots.index(parse_time(YEAR[1])),
     )
     registry = read_requirements(str(requirements))
-    data = Data(name, str(events), None, inputs, registry, by_user=by_user)
+    data = Data(name, str(events), None, inputs, registry)
     return data.count(folder, Letters(keep=False))

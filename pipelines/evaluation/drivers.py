@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError, Revised
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users, rest_of
@@ -131,8 +132,8 @@ def local_users(public: Population) -> Users:
     """
     if public.sensitivity != 1:
         raise ConfigurationError(
-            "a device reports one value a slot: for local mechanisms leave --max_contributions "
-            "and --adjacency at their defaults"
+            f"a device reports one value a slot: for local mechanisms leave "
+            f"{opt.max_contributions} and {opt.adjacency} at their defaults"
         )
     class_of = np.repeat(np.arange(len(public.sizes), dtype=np.int32), public.sizes)
     return Users(public.requirements, class_of, public.bins + 1)

@@ -18,10 +18,10 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.registry import INFINITE_MECHANISMS, infinite_mechanism, parse
-from streamveil.pipelines.evaluation.comparison import (
+from streamveil.pipelines.evaluation.comparison_table import (
     Case,
     Column,
-    Comparison,
+    ComparisonTable,
     Family,
     Measure,
     Row,
@@ -45,24 +45,32 @@ class Infinite(Family):
 
     columns = (
         Column("stream", str, "stream"),
-        Column("epsilon", float, "epsilon", "epsilon {:g}"),
+        Column(
+            "epsilon", float, "epsilon", "epsilon {:g}", axis="budget of the whole stream, epsilon"
+        ),
         Column("mechanism", str, "mechanism"),
         Column("infinite", bool, unless="not infinite"),
         *(Column("slots", int), Column("bins", int), Column("seeds", int)),
     )
     measures = (
         Measure(
-            "mse_millionths", "MSE x 1e6", "mean squared error of a bin's share, in millionths"
+            "mse_millionths",
+            "MSE x 1e6",
+            "mean squared error of a bin's share, in millionths",
+            "millionths",
         ),
-        Measure("kl", "KL divergence", "of the true distribution from the released one, in nats"),
-        Measure("age", "age", "mean slots since the one that a release is measured on"),
-        Measure("spent", "budget spent", "share of the budget that is gone in the end: at most 1"),
-        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
+        Measure(
+            "kl", "KL divergence", "of the true distribution from the released one, in nats", "nats"
+        ),
+        Measure("age", "age", "mean slots since the one that a release is measured on", "slots"),
+        Measure("spent", "budget spent", "share of the budget spent at the end: at most 1"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took", "CPU"),
     )
     log = ("mse_millionths", "kl")
     wide = ("mse_millionths",)
     undrawn = ("seconds",)
     limits = {"spent": 1.0}
+    title = "Lifetime budgets compared"
     template = "infinite.html.jinja"
     over_slots = True
 
@@ -103,7 +111,7 @@ class Infinite(Family):
             for name, lane, meter in zip(task.mechanisms, lanes, meters, strict=True)
         ]
 
-    def advice(self, comparison: Comparison) -> list[str]:
+    def advice(self, comparison: ComparisonTable) -> list[str]:
         """What errs no less than what knows no data: a line for each case where something does."""
         return [
             f"{self.told(case)}: no better than {NO_DATA}, which knows no data: {', '.join(names)}"
@@ -111,7 +119,7 @@ class Infinite(Family):
             if names
         ]
 
-    def findings(self, comparison: Comparison) -> Mapping[str, Any]:
+    def findings(self, comparison: ComparisonTable) -> Mapping[str, Any]:
         """What is worth nothing, and what ends."""
         rows, labels = comparison.rows, comparison.labels
         return {

@@ -12,57 +12,43 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.pipelines.charts import PALETTE, STYLE, chart
-from streamveil.pipelines.evaluation.charts import (
-    SERIES,
-    SERIES_PALETTE,
-    Dots,
-    Look,
-    draw_course,
-    draw_trend,
-    looks,
-)
-from streamveil.pipelines.evaluation.comparison import Comparison, Floats, Measure, Row
-from streamveil.pipelines.html import template
+from streamveil.pipelines.evaluation.charts import Dots, Look, draw_course, draw_trend, looks
+from streamveil.pipelines.evaluation.comparison_table import ComparisonTable, Floats, Measure, Row
+from streamveil.pipelines.pages.document import document, stylesheet
+from streamveil.pipelines.pages.sheet import Sheet, chart
+from streamveil.pipelines.pages.templates import template
 
 # More charts of the same kind than this are not read: the table has the rest.
 MOST_LINES = 12
 # Points of a line over the slots.
 _POINTS = 40
-_COLOURS = PALETTE | SERIES_PALETTE
+_HERE = Path(__file__).parent
 _SIZES = ("users", "slots", "bins", "records")
 
 _Drawn = tuple[str, str, Markup]
 """Headline of a chart, what it is about, and the chart."""
 
 
-def page_of(comparison: Comparison) -> str:
+def page_of(comparison: ComparisonTable) -> str:
     """The page as HTML."""
     rows, labels, family = comparison.rows, comparison.labels, comparison.family
     styles = looks(list(dict.fromkeys(row.mechanism for row in rows)))
     shown = [measure for measure in family.measures if measure.name not in family.undrawn]
-    with matplotlib.rc_context(STYLE):
-        drawn = {one.name: _dots(comparison, styles, one) for one in shown}
-        trends = list(_trends(comparison, styles))
-        courses = list(_courses(comparison, styles)) if family.over_slots else []
-    return template(Path(__file__).parent / family.template).render(
-        palette=_COLOURS,
-        dark={f"series{i}": dark for i, (_, dark) in enumerate(SERIES)},
+    drawn = {one.name: _dots(comparison, styles, one) for one in shown}
+    body = template(_HERE / family.template).render(
         looks=styles,
         marks={row.mechanism: comparison.mark_of(row) for row in rows},
         seeds=rows[0].facts["seeds"],
         wide=[drawn[name] for name in family.wide],
         narrow=[svg for name, svg in drawn.items() if name not in family.wide],
-        trends=trends,
-        over=" or ".join(_word(c.word) for c in family.case if c.kind is not str),
-        courses=courses,
+        trends=list(_trends(comparison, styles)),
+        courses=list(_courses(comparison, styles)) if family.over_slots else [],
         measures=family.measures,
+        measured=list(labels.values()),
         rows=[(row.mechanism, labels[row.case], comparison.figures_of(row)) for row in rows],
         notes=comparison.notes,
         facts={row.case[0]: _fact(comparison, row) for row in rows},
@@ -70,36 +56,36 @@ def page_of(comparison: Comparison) -> str:
         command=comparison.command,
         **family.findings(comparison),
     )
+    return document(family.title, stylesheet(_HERE / "comparison.css"), body)
 
 
-def _fact(comparison: Comparison, row: Row) -> str:
+def _fact(comparison: ComparisonTable, row: Row) -> str:
     """What a stream is, and its size."""
     sizes = [number_of(row.facts[one], one[:-1]) for one in _SIZES if one in row.facts]
     about = comparison.abouts.get(row.case[0])
     return "; ".join(part for part in (about, ", ".join(sizes)) if part)
 
 
-def _dots(comparison: Comparison, styles: dict[str, Look], measure: Measure) -> _Drawn:
+def _dots(comparison: ComparisonTable, styles: dict[str, Look], measure: Measure) -> _Drawn:
     name, family = measure.name, comparison.family
     log, limit = name in family.log, family.limits.get(name)
-    dots = Dots(comparison.rows, comparison.labels, styles, name, log, limit)
+    cases = ", ".join(column.title for column in family.case)
+    dots = Dots(comparison.rows, comparison.labels, styles, measure, cases, log, limit)
     width = 1100 if name in family.wide else 540
     svg = chart(
-        name,
         f"{measure.title} of each mechanism, by stream",
         dots.draw,
         wide=(width, dots.height(width)),
         narrow=(350, dots.height(350)),
-        palette=_COLOURS,
     )
     return measure.title[:1].upper() + measure.title[1:], measure.meaning, svg
 
 
-def _lines(name: str, title: str, draw: Callable[[Figure], None]) -> Markup:
-    return chart(name, title, draw, wide=(540, 230), narrow=(350, 210), palette=_COLOURS)
+def _lines(title: str, draw: Callable[[Sheet], object]) -> Markup:
+    return chart(title, draw, wide=(540, 250), narrow=(350, 230))
 
 
-def _trends(comparison: Comparison, styles: dict[str, Look]) -> Iterator[_Drawn]:
+def _trends(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_Drawn]:
     """The error over each number of the setting of which several were run, the rest as it is."""
     error, columns = comparison.family.measures[0], comparison.family.case
     groups: dict[tuple[int, str], list[Row]] = {}
@@ -114,11 +100,11 @@ def _trends(comparison: Comparison, styles: dict[str, Look]) -> Iterator[_Drawn]
     several = [
         (key, rows) for key, rows in groups.items() if len({r.case[key[0]] for r in rows}) > 1
     ]
-    for number, ((i, title), rows) in enumerate(several[:MOST_LINES]):
+    for (i, title), rows in several[:MOST_LINES]:
         column = columns[i]
-        draw = partial(draw_trend, rows=rows, looks=styles, over=column, measure=error.name)
+        draw = partial(draw_trend, rows=rows, looks=styles, over=column, measure=error)
         about = f"{error.title} over {_word(column.word)} on {title}"
-        yield title, error.title, _lines(f"trend{number}", about, draw)
+        yield title, error.title, _lines(about, draw)
 
 
 def _equals(word: str, value: Any) -> str:
@@ -130,19 +116,18 @@ def _word(word: str) -> str:
     return word.split(" ")[0]
 
 
-def _courses(comparison: Comparison, styles: dict[str, Look]) -> Iterator[_Drawn]:
+def _courses(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_Drawn]:
     """The error over the slots in each case."""
     error = comparison.family.measures[0]
-    for i, (case, label) in enumerate(list(comparison.labels.items())[:MOST_LINES]):
+    for case, label in list(comparison.labels.items())[:MOST_LINES]:
         found: dict[str, list[Floats]] = {name: [] for name in styles}
         for run in comparison.runs:
             if comparison.family.case_of(run) == case and run.course is not None:
                 found[run.mechanism].append(run.course)
         stretch = -(-len(next(iter(found.values()))[0]) // _POINTS)
         courses = {name: course_of(one, stretch) for name, one in found.items()}
-        draw = partial(draw_course, courses=courses, looks=styles, stretch=stretch)
-        svg = _lines(f"course{i}", f"{error.title} over the slots, {label}", draw)
-        yield label, error.title, svg
+        draw = partial(draw_course, courses=courses, looks=styles, stretch=stretch, measure=error)
+        yield label, error.title, _lines(f"{error.title} over the slots, {label}", draw)
 
 
 def course_of(courses: Sequence[Floats], stretch: int) -> Floats:

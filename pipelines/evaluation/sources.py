@@ -5,10 +5,10 @@ Both are small enough to be sent to another process, and give the counts slot by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,18 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
 from streamveil.mechanisms.protocol import Population, population_of
-from streamveil.pipelines.evaluation.streams import (
+from streamveil.pipelines.sample_data.streams import (
     BINS,
     INFINITE_STREAMS,
     infinite_stream,
     make_stream,
     population,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
 
 Counts = npt.NDArray[np.int64]
 
@@ -106,6 +111,15 @@ class Bound:
 
 
 @dataclass(frozen=True, eq=False)
+class Original:
+    """Events that were counted."""
+
+    plan: HistogramPlan
+    """What counted them."""
+    read: Callable[[], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, eq=False)
 class Counted:
     """Counts of real events, the same for each seed; only the noise differs."""
 
@@ -132,6 +146,12 @@ class Counted:
     """What neighbouring inputs differ in."""
     guessed: int | None = None
     """The class whose size is only a guess: see :class:`Population`."""
+    original: Original | None = None
+    """The events; None in other processes, which need the counts alone."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send it to another process without the events."""
+        return {**self.__dict__, "original": None}
 
     @cached_property
     def epsilon(self) -> float:

@@ -1,4 +1,4 @@
-"""Who is where, kept while events are counted: to compare limits on presence, never to publish."""
+"""Where each user is, kept to compare participation limits and never published."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ from streamveil.mechanisms.registry import (
     parse,
 )
 from streamveil.pipelines.evaluation import choose
-from streamveil.pipelines.evaluation.comparison import (
+from streamveil.pipelines.evaluation.comparison_table import (
     Case,
     Column,
-    Comparison,
+    ComparisonTable,
     Family,
     Measure,
     Run,
@@ -67,28 +67,33 @@ class WEvent(Family):
     """How many slots later a slot is revised; 0 for never."""
     columns = (
         Column("stream", str, "stream"),
-        Column("epsilon", float, "E", "E {:g}"),
-        Column("window", int, "w", "w {:,}"),
+        Column("epsilon", float, "E", "E {:g}", axis="E, the budget of the strictest, epsilon"),
+        Column("window", int, "w", "w {:,}", axis="w, the longest window, slots"),
         Column("mechanism", str, "mechanism"),
         *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
         Column("advice", str, "advice"),
     )
     measures: tuple[Measure, ...] = (
-        Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
-        Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
-        Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
-        Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared"),
+        Measure("amre", "AMRE", "mean squared error of a count, per bin and slot", "events²"),
+        Measure(
+            "bounding", "of bounding", "the part of AMRE from contribution bounding", "events²"
+        ),
+        Measure("noise", "of noise", "the part of AMRE from the mechanism", "events²"),
+        Measure("amse", "AMSE", "AMRE of shares of all users: AMRE / users squared", "share²"),
         Measure("relative_error", "relative error", "sum of absolute errors / sum of true counts"),
         Measure(
-            "ajsd", "AJSD", "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2"
+            "ajsd",
+            "AJSD",
+            "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2",
+            "nats",
         ),
         Measure("published", "published", "share of the slots with a fresh publication"),
         Measure(
             "window_use", "window use", "largest share of a budget spent in a window: at most 1"
         ),
         Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
-        Measure("coverage_above_0", "coverage above 0", "the same of the true counts above 0"),
-        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
+        Measure("coverage_above_0", "coverage above 0", "the same for true counts above 0"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took", "CPU"),
     )
     log: tuple[str, ...] = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
@@ -98,6 +103,7 @@ class WEvent(Family):
         "window_use": 1.0,
         **dict.fromkeys((*coverages, *coverages_of_parts), choose.NOMINAL_COVERAGE),
     }
+    title = "Mechanisms compared"
     template = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
@@ -162,11 +168,11 @@ class WEvent(Family):
                     found[case, name] += LOW
         return found
 
-    def advice(self, comparison: Comparison) -> list[str]:
+    def advice(self, comparison: ComparisonTable) -> list[str]:
         """Which mechanism to choose in each case and overall."""
         return choose.advice(self, comparison.runs)
 
-    def findings(self, comparison: Comparison) -> Mapping[str, Any]:
+    def findings(self, comparison: ComparisonTable) -> Mapping[str, Any]:
         """What to choose, and whether every budget was kept."""
         runs, labels = comparison.runs, comparison.labels
         cases = choose.choices(self, runs)
@@ -191,8 +197,10 @@ class RevisedWEvent(WEvent):
 
     measures = (
         *WEvent.measures,
-        Measure("revised", "revised AMRE", "AMRE of the counts as they were revised later"),
-        Measure("revised_coverage", "revised coverage", "coverage of those"),
+        Measure(
+            "revised", "revised AMRE", "AMRE of the counts as they were revised later", "events²"
+        ),
+        Measure("revised_coverage", "revised coverage", "coverage of revised counts"),
     )
     log = (*WEvent.log, "revised")
     coverages = (*WEvent.coverages, "revised_coverage")

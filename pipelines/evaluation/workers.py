@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from typing import TypeVar
 
-from streamveil.pipelines.threads import one_thread_each
+from streamveil.pipelines.evaluation.threads import one_thread_each
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -1,16 +1,18 @@
-"""The commands as functions: data in memory or in files in, results in memory out."""
+"""The commands as functions of Python, whose data and results may be in memory."""
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import glob
 import logging
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,287 +30,334 @@ from streamveil.io import (
     table_of,
 )
 from streamveil.io.events import file_outputs
+from streamveil.io.ledgers import ledger_table
 from streamveil.io.memory import rows_of_events, table_outputs
-from streamveil.io.releases import ledger_table
-from streamveil.mechanisms.core.arguments import domain_of
-from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
+from streamveil.mechanisms.core.arguments import domain_of, refuse, user_column
+from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
     CHANGE_COLUMNS,
-    UNIFORM,
     ConfigurationError,
 )
-from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
-from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
-from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
-from streamveil.pipelines.local_run import Source, count_letters, run_plan
-from streamveil.pipelines.options import KEY_PLACES
-from streamveil.pipelines.plan_texts import about_least_total, about_limits, about_records
-from streamveil.pipelines.plans import histogram_plan_of, local_plan_of
-from streamveil.pipelines.result_forms import has_dynamic_ledger
-from streamveil.pipelines.values import dialect_of
+from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.cards.card_writer import Cards
+from streamveil.pipelines.cards.claims import ANSWERS
+from streamveil.pipelines.in_memory.keyword_arguments import options_of, words_of
+from streamveil.pipelines.in_memory.results import Counts, Estimates, Results, Statistics
+from streamveil.pipelines.in_memory.run_options import USUAL_RUN, RunOptions, options_of_run
+from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.declarations import KEY_PLACES, reasons, saying
+from streamveil.pipelines.options.option import COLLECT, QUERIES, RELEASE
+from streamveil.pipelines.options.option import refuse as refuse_options
+from streamveil.pipelines.options.parsers import dialect_of
+from streamveil.pipelines.outputs.of_plan import outputs_of
+from streamveil.pipelines.plans.user_plans import histogram_plan_of, local_plan_of, query_plan_of
+from streamveil.pipelines.reports.plan_texts import about_plan, about_records
+from streamveil.pipelines.runners.local_run import Source, count_letters, run_plan
 
 if TYPE_CHECKING:
+    from streamveil.engine.encode.event_mapper import Columns
     from streamveil.engine.plans import Plan
     from streamveil.engine.stream.local_plan import LocalPlan
-    from streamveil.mechanisms.portfolio.questions import Portfolio
-    from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+    from streamveil.mechanisms.core.domains import Domain
+    from streamveil.mechanisms.core.records import Slots
+    from streamveil.mechanisms.core.user_table import Registry
+    from streamveil.mechanisms.queries.definitions import QueryDefinition
+    from streamveil.mechanisms.queries.queries import QuerySet
+    from streamveil.mechanisms.queries.slot_answers import SlotAnswer
     from streamveil.pipelines.evaluation.comparison import Comparison
-    from streamveil.pipelines.summary import Summary
+    from streamveil.pipelines.reports.summary import Summary
+
+Path = str | os.PathLike[str]
+"""A path, a glob, or a location such as `bigquery:PROJECT.DATASET.TABLE`."""
+Table: TypeAlias = Any
+"""A pandas, Polars, Arrow or DuckDB table. These packages are not imported for their types."""
+Time = str | dt.date | None
+"""Text in ISO 8601, a date or a datetime."""
+Queries: TypeAlias = (
+    "QueryDefinition | Sequence[QueryDefinition] | QuerySet | Mapping[str, Any] | Path"
+)
+"""Queries, a query set, a mapping as in a YAML file of queries, or the path of such a file."""
 
 _LOGGER = logging.getLogger("streamveil")
 
 _DATA = "a path, a glob, a table of pandas, Polars, Arrow or DuckDB, or a list of record batches"
+_SHORT_FORM = "count"
+"""Name of the query that `value` and `domain` describe."""
+_OF_QUERIES = ("mechanism", "max_contributions", "keep", "other", "null")
+"""Arguments of the short form that each query has for itself."""
 # Arguments that need not be text.
-_KEPT = ("questions", "domain", "requirements", "requirement_changes", "noise_key")
+_KEPT = ("domain", "requirements", "requirement_changes", "noise_key")
 
 
 def release(
-    data: Any,
-    *,
+    data: Table | Path,
+    *queries: Queries,
     user: str,
-    value: str | tuple[str, str],
     time: str,
-    slot: Any,
-    domain: Any,
-    requirements: Any = None,
+    slot: str | dt.timedelta | Slots | None = None,
+    requirements: Table | Path | Mapping[str, tuple[int, float]] | Registry | None = None,
+    budget: str | None = None,
+    value: str | tuple[str, str] | None = None,
+    domain: Domain | Sequence[str] | Table | str | None = None,
+    start: Time = None,
+    end: Time = None,
     mechanism: str | None = None,
-    start: Any = None,
-    end: Any = None,
-    noise_key: str | bytes | None = None,
     max_contributions: int = 1,
-    keep: str = UNIFORM,
+    max_slots: int | tuple[int, int] | str | None = None,
     adjacency: str = ADD_REMOVE,
-    max_slots: Any = None,
-    requirement_columns: Any = None,
-    default_requirement: Any = None,
-    requirement_changes: Any = None,
-    longest_window: int | None = None,
     guarantee: str | None = None,
     epsilon: float | None = None,
-    other: str | None = None,
-    null: str | None = None,
-    slot_zone: str | None = None,
-    origin: Any = None,
-    time_zone: str | None = None,
-    time_unit: str | None = None,
-    time_format: str | None = None,
-    delimiter: str | None = None,
-    columns: Any = None,
-    max_rejected: float = MAX_REJECTED,
-    revise: int | None = None,
-) -> Releases:
-    """Release a private histogram for each slot of time, keeping every user's own requirement.
-
-    It is what `streamveil release` does, in this process: with the same events, arguments and
-    noise key the releases and the ledger are identical. Each call spends the budgets of
-    the users, as each run of the command does. The guarantee and its bounds are those of
-    :class:`streamveil.transforms.PrivateHistograms`.
-
-    Args:
-        data: events: a path or glob; `bigquery:PROJECT.DATASET.TABLE` or a query there;
-            a pandas, Polars or Arrow table or a DuckDB relation;
-            or a list of Arrow record batches.
-        user: column of the user id.
-        value: column of the value, or of longitude and latitude for a grid.
-        time: column of the event time.
-        slot: length of a slot: `1d`, `1h`, `5m`, or a timedelta.
-        domain: the public bins: a list of values, `Categories`, `Edges` or `Grid`; or text, as for
-            `--domain`.
-        requirements: the public table of users, windows and epsilons: a path, a table, a mapping
-            user -> (window, epsilon), or a `Registry`.
-        mechanism: its name; None is the default of the command.
-        start: release from the slot that holds this time: ISO 8601, or a datetime; None takes the
-            first slot with an event.
-        end: release up to the slot before this time; None takes the last slot with an event.
-        noise_key: a place as for `--noise_key`, or 32 or more secret bytes; None takes the variable
-            STREAMVEIL_NOISE_KEY, or else fresh randomness.
-        max_contributions: events of a user that count in a slot.
-        keep: which of more: `uniform` or `distinct`.
-        adjacency: `add_remove`, or `replace`.
-        max_slots: the slots of each half of the window in which a user counts, or those of each
-            part and the number of parts; `auto` to choose them; None for all. A column `max_slots`
-            of the requirements says the former user by user.
-        requirement_columns: names of the columns of users, windows and epsilons, if they
-            differ, and perhaps of that of limits.
-        default_requirement: window and epsilon of users outside the table, and perhaps a public
-            guess of how many they are, which bounds no count.
-        requirement_changes: changes of requirements: a path or a table.
-        longest_window: the longest window, in slots, that a change may ask for.
-        guarantee: `w-event`; for one budget forever `infinite`, which all slots share, or `user`,
-            where each user counts in the first `max_slots` slots of their life.
-        epsilon: that budget.
-        other: name of a last bin for values outside the domain.
-        null: name of a last bin for null values, which are missing or empty text.
-        slot_zone: zone whose calendar days and weeks are slots.
-        origin: start of slot 0.
-        time_zone: zone of times without an offset; None is UTC.
-        time_unit: unit of times given as numbers: `s`, `ms`, `us` or `ns`.
-        time_format: how times are written as text, if not as ISO 8601: codes of strptime.
-        delimiter: what parts the fields of CSV files.
-        columns: names of all columns of CSV files without a header.
-        max_rejected: share of the events that may be rejected, from 0 to 1.
-        revise: revise every slot once, so many slots later and at the end with what there is, by
-            what was learnt since: `.revisions` of the result. It costs no budget.
-
-    Returns:
-        The releases, the revisions, the ledger, the dead letters and what became of the events.
-
-    Raises:
-        ConfigurationError: a ValueError, for what cannot be done; nothing is spent.
-        InputLost: if most of the events cannot be counted; nothing is spent.
-        BudgetExceeded: rather than spend more than anybody's budget.
-        MachineFault: a RuntimeError, where data or a table breaks off while it is read, or the
-            machine or a service fails; run it again.
-        TypeError: for data that is none of these.
-    """
-    given = _without(locals(), ["data"])
-    with words_of(release):
-        options = _options("release", given)
-        plan = histogram_plan_of(options, HistogramPlan)
-        told = about_least_total(plan)
-        if told is not None:
-            _LOGGER.log(told[1], in_words_of(release, told[0]))
-        limits = about_limits(plan)
-        if limits is not None:
-            _LOGGER.info(limits)
-        sources = [_events(data, "data", plan.columns.names, dialect_of(options))]
-        if requirement_changes is not None:
-            sources.append(_changes(requirement_changes))
-        changes = requirement_changes is not None
-        dynamic = has_dynamic_ledger(plan, changes=changes)
-        return _releases(release, plan, sources, dynamic=dynamic, changes=changes)
-
-
-def answers(
-    data: Any,
-    *,
-    questions: Any,
-    user: str,
-    time: str,
-    requirements: Any = None,
-    start: Any = None,
-    end: Any = None,
+    requirement_changes: Table | Path | None = None,
     noise_key: str | bytes | None = None,
-    adjacency: str = ADD_REMOVE,
-    requirement_columns: Any = None,
-    default_requirement: Any = None,
-    origin: Any = None,
-    time_zone: str | None = None,
-    time_unit: str | None = None,
-    time_format: str | None = None,
-    delimiter: str | None = None,
-    columns: Any = None,
-    max_rejected: float = MAX_REJECTED,
-) -> Answers:
-    """Answer many questions about the same events from one budget.
+    run: RunOptions = USUAL_RUN,
+) -> Results:
+    """Release private statistics of every slot, within each user's privacy budget.
 
-    It is what `streamveil release --questions` does, in this process: with the same events,
-    questions and noise key the answers are identical. The guarantee and its bounds are those of
-    :class:`streamveil.transforms.PrivateAnswers`.
+    This function runs `streamveil release` in this process. If the function and the command get the
+    same events, options and noise key, their results are identical. Each call spends the users'
+    budgets again, so release all statistics in one call.
+    :class:`streamveil.transforms.PrivateQueries` states the guarantee and its limits.
+
+        >>> import streamveil as sv
+        >>> rows = {"user": ["ann", "bob"], "place": ["cafe", "park"], "day": ["2024-05-01"] * 2}
+        >>> result = sv.release(
+        ...     pa.table(rows),
+        ...     sv.count("visits", by="place", keys=["cafe", "park"]),
+        ...     user="user", time="day", slot="1d", budget="1/7d",
+        ... )
+        >>> result["visits"].to_arrow().num_rows
+        2
 
     Args:
-        data: events, as of :func:`release`.
-        questions: what is asked: the path of a YAML file, a mapping as such a file has it, or a
-            `Portfolio`.
-        user: column of the user id.
-        time: column of the event time.
-        requirements: as of :func:`release`; windows are in base slots.
-        start: from the base slot that holds this time on; None takes the first one with an event.
-        end: up to the base slot before this time; None takes the last one with an event.
-        origin: start of base slot 0; None is 1970-01-01, or where a slot is of weeks the Monday
-            after it.
-        noise_key: as of :func:`release`, like all that follows.
-        adjacency: `add_remove`, or `replace`.
-        requirement_columns: names of the columns of users, windows and epsilons.
-        default_requirement: window and epsilon of users outside the table, and perhaps a public
-            guess of how many they are, which bounds no count.
-        time_zone: zone of times without an offset; None is UTC.
-        time_unit: unit of times given as numbers.
-        time_format: how times are written as text, if not as ISO 8601.
-        delimiter: what parts the fields of CSV files.
-        columns: names of all columns of CSV files without a header.
-        max_rejected: share of the events that may count in no question, from 0 to 1.
+        data: the events. Give a path or glob, a BigQuery table as `bigquery:PROJECT.DATASET.TABLE`,
+            a BigQuery query as `bigquery:SELECT ...`, a pandas, Polars, Arrow or DuckDB table, or a
+            list of Arrow record batches.
+        *queries: the statistics to release, such as `sv.count(...)` and `sv.mean(...)`, or the path
+            of a YAML file with queries. If you leave out the queries, `value` and `domain` describe
+            a single count. This is called the short form below.
+        user: name of the column that contains the user ids.
+        time: name of the column that contains the event times.
+        slot: length of a slot, such as `1mo`, `1d`, `1h`, `5m` or a timedelta. If you give queries,
+            you may also give `Slots`. Slots are counted from 1970-01-01, and weeks begin on
+            Mondays. In the short form, slots begin at `start`, unless they are calendar months. If
+            you give a file of queries, leave this out, because the file sets the slot.
+        requirements: the public requirements table, with each user's window (in slots) and epsilon.
+            Give a path, a table, a mapping user -> (window, epsilon), or a `Registry`.
+        budget: one privacy budget for every user, instead of a requirements table. For example,
+            `1/7d` is epsilon 1 over any 7 consecutive days. The period, here 7 days, must be a
+            whole number of slots.
+        value: in the short form, the name of the column to count by. To count by map cells, give
+            the names of two columns, with longitude and latitude. The short form releases
+            `sv.count("count", by=value, keys=domain)`.
+        domain: in the short form, the public keys. Give a list, `Categories`, `Edges`, `Grid`, or
+            text as for the option `--domain`.
+        start: a time in the first slot to release, in ISO 8601 or as a datetime. If None, the
+            release begins with the first slot that has an event. The time of this slot then becomes
+            public.
+        end: only slots that end at or before this time are released. If None, the release ends with
+            the last slot that has an event.
+        mechanism: in the short form, the name of the mechanism. If None, the default mechanism is
+            used. If you give queries, each query names its own mechanism.
+        max_contributions: in the short form, the largest number of events that are kept per user
+            and slot.
+        max_slots: participation limit M. In each half of a window, a user contributes only to the
+            first M slots in which this user has events. A pair (M, n) divides the window into n
+            parts instead of halves. If None, there is no limit. For a query with longer slots, the
+            limit counts the slots of that query. `auto` chooses M by a private estimate.
+            `auto:0.05` chooses M on the public assumption that users are present in 5 % of the
+            slots. If the requirements table has a column `max_slots`, this column sets the limit of
+            each user.
+        adjacency: `add_remove` (the default), or `replace` for replace-one adjacency.
+        guarantee: `w-event` (the default) limits the privacy loss in any window. `user` is
+            user-level privacy with a lifetime budget. Each user then contributes to a query only in
+            the first `max_slots` slots in which the user has events. `infinite` is user-level
+            privacy for a single count. Users then contribute to all slots, and the slots share the
+            lifetime budget.
+        epsilon: the lifetime budget of each user, if `guarantee` is `user` or `infinite`.
+        requirement_changes: a path or a table with changes of requirements, which
+            docs/reference/requirement-changes.md describes.
+        noise_key: the place of the noise key, in the form that the option `--noise_key` accepts, or
+            the key itself, a secret of at least 32 bytes. If None, the key is read from the
+            environment variable STREAMVEIL_NOISE_KEY. If this variable is not set either, fresh
+            randomness is used.
+        run: less common options, for example how event times are parsed. :class:`RunOptions` lists
+            them.
 
     Returns:
-        The answers by the name of the question, the ledger, the dead letters and what became of the
-        events.
+        A mapping from the name of each query to its results. In the short form, the name is
+        `count`. The mapping also has attributes for the ledger, the dead letters and the event
+        accounting.
 
     Raises:
-        ConfigurationError, InputLost, BudgetExceeded, MachineFault, TypeError: as :func:`release`.
+        ConfigurationError: if an argument is not valid. No budget is spent.
+        InputLost: if too many events are rejected or late. No budget is spent.
+        BudgetExceeded: if a release would exceed a user's budget. That release is not made.
+        MachineFault: if the input cannot be read to its end, or if the machine or a service fails.
+            You may call the function again.
+        TypeError: if `data` has an unsupported type.
     """
-    given = _without(locals(), ["data"])
-    from streamveil.engine.stream.query_plan import QueryPlan
-    from streamveil.io.answers import portfolio_ledger_table
-    from streamveil.pipelines.query_plans import query_plan_of
-    from streamveil.pipelines.questions_summary import QuestionsSummary
-
-    with words_of(answers):
-        options = _options("release", given)
-        plan = query_plan_of(options, QueryPlan)
-        source = _events(data, "data", plan.columns.names, dialect_of(options))
-        kept, counted = _kept(plan, [source])
-        summary = QuestionsSummary(counted, plan.portfolio)
-        for line in (*summary.warnings(), counted.users_text()):
-            if line:
-                _LOGGER.warning("%s", in_words_of(answers, line))
-        ledger = portfolio_ledger_table(kept[LEDGER])
-        tables = {"ledger": ledger, **_slots_of(plan.portfolio, kept[None])}
-        return Answers(
-            plan.portfolio,
-            tuple(kept[None]),
-            ledger,
-            pa.Table.from_batches(kept[REJECTED], REJECTED_SCHEMA),
-            summary.figures(),
-            in_words_of(answers, summary.text(dead_letters=".rejected")),
-            card_in_memory("release", plan, tables, counted.counters),
+    given = {**_without(locals(), ["data", "queries", "run"]), **options_of_run(run)}
+    with words_of(release):
+        if isinstance(max_slots, Mapping):
+            refuse(
+                "max_slots",
+                max_slots,
+                "give a number of slots, such as 3, or 'auto'; limits of some users are a column "
+                "max_slots of the requirements",
+            )
+        if not queries:
+            if value is None and domain is None:
+                raise ConfigurationError(
+                    "queries are missing: give them, such as sv.count('visits'), or value and "
+                    "domain"
+                )
+            return _counts(data, _SHORT_FORM, given)
+        from streamveil.pipelines.in_memory.queries import (
+            arguments_of,
+            arguments_of_slots,
+            queries_of_call,
         )
+
+        query_set, count = queries_of_call(queries, given)
+        if count is None:
+            return _estimates(data, query_set, given)
+        own = reasons(QUERIES, _OF_QUERIES)
+        _refuse(_options(RELEASE, {**given, "slot": None}), QUERIES, own)
+        arguments = {**given, **arguments_of(count), **arguments_of_slots(query_set.base, given)}
+        return _counts(data, count.name, arguments, count.title)
+
+
+def _counts(data: Any, name: str, given: Mapping[str, Any], title: str = "") -> Results:
+    """Release one count."""
+    options = _options("release", given)
+    plan = histogram_plan_of(options, HistogramPlan)
+    for text, level in about_plan(plan):
+        _LOGGER.log(level, text)
+    sources, changes = _sources(data, plan.columns, options, given)
+    return _results(release, plan, sources, name, title, changes=changes)
+
+
+def _sources(
+    data: Any, columns: Columns, options: Any, given: Mapping[str, Any]
+) -> tuple[list[Source], bool]:
+    """What reads the events, and the changes of requirements if any are given: whether they are."""
+    sources = [_events(data, "data", columns.names, dialect_of(options))]
+    changes = given["requirement_changes"] is not None
+    if changes:
+        sources.append(_changes(given["requirement_changes"]))
+    return sources, changes
+
+
+def _estimates(data: Any, query_set: QuerySet, given: Mapping[str, Any]) -> Results:
+    """Release a query set."""
+    from streamveil.engine.stream.query_plan import QueryPlan
+
+    options = _options(RELEASE, {**given, "slot": None})
+    _refuse(options, QUERIES, reasons(QUERIES))
+    options.queries = query_set
+    plan = query_plan_of(options, QueryPlan)
+    sources, changes = _sources(data, plan.columns, options, given)
+    kept, summary = _kept(plan, sources)
+    _warn_of(summary)
+    ledger = ledger_table(kept[LEDGER])
+    tables = {"ledger": ledger, **_slots_of(plan.query_set, kept[None])}
+    answers, revisions = _by_query(plan.query_set, kept[None], kept[REVISIONS])
+    zone = zone_of(plan.slots)
+    return Results(
+        {
+            query.name: Estimates(query, answers[query.name], zone, revisions[query.name])
+            for query in plan.query_set
+        },
+        ledger,
+        pa.Table.from_batches(kept[REJECTED], REJECTED_SCHEMA),
+        summary.figures(),
+        summary.text(dead_letters=".rejected"),
+        Cards("release", plan, changes).of_memory(tables, summary.counters),
+    )
+
+
+def _by_query(
+    query_set: QuerySet, *several: Iterable[Any]
+) -> Iterator[Mapping[str, tuple[Any, ...]]]:
+    """Of each of several sequences of answers those to each query, by its name."""
+    for answers in several:
+        found: dict[str, list[Any]] = {query.name: [] for query in query_set}
+        for answer in answers:
+            found[answer.query].append(answer)
+        yield {name: tuple(some) for name, some in found.items()}
 
 
 def collect(
-    data: Any,
+    data: Table | Path,
     *,
     user: str,
     value: str | tuple[str, str],
     time: str,
-    slot: Any,
-    domain: Any,
-    requirements: Any,
+    slot: str | dt.timedelta,
+    domain: Domain | Sequence[str] | Table | str,
+    requirements: Table | Path | Mapping[str, tuple[int, float]] | Registry,
     mechanism: str | None = None,
-    start: Any = None,
-    end: Any = None,
+    start: Time = None,
+    end: Time = None,
     noise_key: str | bytes | None = None,
-    keep: str = UNIFORM,
-    requirement_columns: Any = None,
-    other: str | None = None,
-    null: str | None = None,
-    slot_zone: str | None = None,
-    origin: Any = None,
-    time_zone: str | None = None,
-    time_unit: str | None = None,
-    time_format: str | None = None,
-    delimiter: str | None = None,
-    columns: Any = None,
-    max_rejected: float = MAX_REJECTED,
-    revise: int | None = None,
-) -> Releases:
-    """The same in the local setting, played through: what `streamveil collect` does.
+    run: RunOptions = USUAL_RUN,
+) -> Results:
+    """Simulate a release of one count in the local model of differential privacy.
 
-    Users' devices perturb what they report, and the releases are made of their reports alone.
-    Arguments, result and errors are as those of :func:`release`.
+    This function runs `streamveil collect` in this process. Simulated devices add noise to their
+    reports, and the releases are computed only from these reports.
+
+    Args:
+        data: the events, in any form that :func:`release` accepts.
+        user: name of the column that contains the user ids.
+        value: name of the column to count by. To count by map cells, give the names of two columns,
+            with longitude and latitude.
+        time: name of the column that contains the event times.
+        slot: length of a slot, such as `1mo`, `1d`, `1h`, `5m` or a timedelta.
+        domain: the public keys to report, in any form that :func:`release` accepts.
+        requirements: the public requirements table, in any form that :func:`release` accepts. It
+            must list every user.
+        mechanism: name of a local mechanism. You may add options, written NAME:OPTION=VALUE. If
+            None, the default local mechanism is used.
+        start: a time in the first slot to release, in ISO 8601 or as a datetime. If None, the
+            release begins with the first slot that has an event.
+        end: only slots that end at or before this time are released.
+        noise_key: the noise key, in any form that :func:`release` accepts.
+        run: less common options, such as `time_zone`. :class:`RunOptions` lists them.
+
+    Returns:
+        The results, in the form that :func:`release` returns. The count has the name `count`.
+
+    Raises:
+        ConfigurationError: if :func:`release` would raise this error.
+        InputLost: if :func:`release` would raise this error.
+        TypeError: if :func:`release` would raise this error.
+
+    Example:
+        >>> import streamveil as sv
+        >>> rows = {"user": ["ann", "bob"], "place": ["cafe", "park"], "day": ["2024-05-01"] * 2}
+        >>> result = sv.collect(
+        ...     pa.table(rows), user="user", value="place", time="day", slot="1d",
+        ...     domain=["cafe", "park"], requirements={"ann": (7, 1.0), "bob": (7, 1.0)},
+        ... )
+        >>> result["count"].keys
+        ('cafe', 'park')
     """
-    given = _without(locals(), ["data"])
+    given = {**_without(locals(), ["data", "run"]), **options_of_run(run)}
     from streamveil.engine.stream.local_plan import LocalPlan
 
     with words_of(collect):
-        options = _options("collect", given)
+        options = _options(COLLECT, given)
+        same = {"longest_window": "requirements stay as they are during a call"}
+        _refuse(options, COLLECT, reasons(COLLECT) | same)
         plan = local_plan_of(options, LocalPlan)
         source = _events(data, "data", plan.columns.names, dialect_of(options))
-        return _releases(collect, plan, [source])
+        return _results(collect, plan, [source], _SHORT_FORM)
 
 
 def per_record(
-    data: Any,
+    data: Table | Path,
     *,
     statistic: str,
     budget: str,
@@ -318,32 +367,89 @@ def per_record(
     epsilon_min: float | None = None,
     budget_column: str | None = None,
     key: str | None = None,
-    keys: Any = None,
+    keys: Sequence[str] | str | None = None,
     time: str | None = None,
-    slot: Any = None,
-    start: Any = None,
-    end: Any = None,
+    slot: str | dt.timedelta | None = None,
+    start: Time = None,
+    end: Time = None,
     window: int = 1,
     mechanism: str | None = None,
     beta: float | None = None,
     max_records_per_user: int = 1,
     noise_key: str | bytes | None = None,
     slot_zone: str | None = None,
-    origin: Any = None,
+    origin: Time = None,
     time_zone: str | None = None,
     time_unit: str | None = None,
     time_format: str | None = None,
     delimiter: str | None = None,
-    columns: Any = None,
+    columns: Sequence[str] | str | None = None,
 ) -> Statistics:
-    """Statistics that protect each record by a budget of its own: `streamveil per-record`.
+    """Release statistics that protect each record with the record's own privacy budget.
 
-    A record that cannot be read or used counts nowhere and is told of nowhere. Arguments are the
-    options of the command, `value`, `key` and `time` without `_column`; `data` and errors are as of
-    :func:`release`.
+    This function runs `streamveil per-record` in this process. A public function gives the budget
+    of each record. The budgets themselves stay secret, because they depend on the records. A record
+    that cannot be read or used is dropped silently, because a report about the record would reveal
+    something about it.
+
+    Args:
+        data: the records, in any form in which :func:`release` accepts events.
+        statistic: the statistic to release, which is `count`, `sum`, `max`, `distinct`,
+            `running-count` or `running-sum`.
+        budget: the public function that gives the budget of each record. For example,
+            `inverse:1000` gives a record with the number v the epsilon 1000 / v.
+        value: name of the column that contains the numbers. A record is dropped if its number is
+            not from 0 to `value_max`.
+        value_max: the largest number that a record may have, which is public.
+        epsilon_max: the largest budget that a record may have, which is public. Larger budgets are
+            clamped to `epsilon_max`.
+        epsilon_min: if `budget` is a table, the smallest budget that a record may have, which is
+            public. Records with a smaller budget are dropped.
+        budget_column: name of the column from which the budget is computed. The default is the
+            column `value`.
+        key: name of the column to group by.
+        keys: list of all public keys. Records with other keys are dropped.
+        time: name of the column that contains the times of the records.
+        slot: length of a slot, such as `1d`. If None, there is a single result for all times.
+        start: time in the first slot to release, in ISO 8601 or as a datetime.
+        end: only slots that end at or before this time are released.
+        window: length of the sliding window that each result covers, in slots.
+        mechanism: name of the mechanism. If None, the default mechanism of the statistic is used.
+        beta: largest probability with which a reported `dropped_bound` may be wrong. If None, the
+            default of the mechanism is used.
+        max_records_per_user: the largest number of records that one person has. You must make sure
+            that no person has more records. The budget of each record is divided by this number.
+        noise_key: the noise key, in any form that :func:`release` accepts.
+        slot_zone: time zone whose calendar days, weeks, months or years are the slots.
+        origin: start of slot 0, in ISO 8601 or as a datetime.
+        time_zone: time zone of record times that have no UTC offset. If None, these times are in
+            UTC.
+        time_unit: unit of record times that are numbers: `s`, `ms`, `us`, `ns`, or `excel` for
+            serial dates.
+        time_format: format of record times that are not in ISO 8601, written as strptime codes.
+        delimiter: the character that separates the fields of CSV files.
+        columns: names of all columns of CSV files that have no header.
+
+    Returns:
+        An estimate for each window and key, with the standard error of the estimate.
+
+    Raises:
+        ConfigurationError: if :func:`release` would raise this error.
+        MachineFault: if :func:`release` would raise this error.
+        TypeError: if :func:`release` would raise this error.
+
+    Example:
+        >>> import streamveil as sv
+        >>> payments = pa.table({"amount": [120.0, 80.0]})
+        >>> total = sv.per_record(
+        ...     payments, statistic="sum", value="amount", value_max=1000,
+        ...     budget="inverse:1000", epsilon_max=5,
+        ... )
+        >>> total.to_arrow().num_rows
+        1
     """
     given = _without(locals(), ["data"])
-    from streamveil.pipelines.record_plans import RECORD_PLANS, columns_of, records_plan_of
+    from streamveil.pipelines.plans.record_plans import RECORD_PLANS, columns_of, records_plan_of
 
     with words_of(per_record):
         options = _options("per-record", given)
@@ -353,31 +459,47 @@ def per_record(
         source = _events(data, "data", names, dialect_of(options), silent=True)
 
         kept, _ = _kept(plan, [source])
-        card = card_in_memory("per-record", plan, {}, {})
+        card = Cards("per-record", plan).of_memory({}, {})
         return Statistics(tuple(kept[None]), about_records(plan), card)
 
 
-def evaluate(data: Any = None, **options: Any) -> Comparison:
-    """Run mechanisms over the same streams and say which to choose: `streamveil evaluate`.
+def evaluate(data: Table | Path | None = None, **options: Any) -> Comparison:
+    """Compare mechanisms on the same streams, and recommend a mechanism.
 
-    What comes out is computed from true counts: it is for data that you may see, and not protected.
+    This function runs `streamveil evaluate` in this process. The results are computed from true
+    counts and are not private, so use this function on synthetic data or on data that you are
+    allowed to see.
 
     Args:
-        data: events of your own, as of :func:`release`; None for synthetic streams alone.
-        **options: those of the command, by name (`stream`, `mechanisms`, `epsilons`, `windows`,
-            `users`, `slots`, `seeds`, ...), and `user`, `value` and `time` without `_column`; lists
-            are taken. `processes` is 1 unless it is given.
+        data: your own events, in any form that :func:`release` accepts. If None, only synthetic
+            streams are used.
+        **options: options of the command `streamveil evaluate` by name, such as `streams`,
+            `mechanisms`, `epsilons`, `windows`, `users`, `slots` and `seeds`. The options
+            `--user_column`, `--value_column` and `--time_column` are called `user`, `value` and
+            `time` here. Give several values as a list. The default of `processes` is 1.
+
+    Returns:
+        A table with the error of each mechanism for each stream and requirement, and a
+        recommendation.
 
     Raises:
-        ConfigurationError: a ValueError, for what cannot be done or is no option.
+        ConfigurationError: if an option is unknown, or if the value of an option is not valid.
+
+    Example:
+        >>> import streamveil as sv
+        >>> table = sv.evaluate(streams=["sin"], mechanisms=["uniform"], users=60, slots=9, seeds=1)
+        >>> table.to_arrow()["mechanism"].to_pylist()
+        ['uniform']
     """
-    from streamveil.pipelines.evaluate import compared  # half of the modules of all functions
+    from streamveil.pipelines.evaluation.from_options import (
+        compared,  # half of the modules of all functions
+    )
 
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of(evaluate):
         given = options_of("evaluate", options)
         for name, instead in {"output": "write", "page": "write_page"}.items():
             if getattr(given, name) is not None:
-                raise ConfigurationError(f"--{name}: leave it out, {instead}(path) writes it")
+                raise ConfigurationError(f"{opt[name]}: leave it out, {instead}(path) writes it")
         if given.processes is None and not given.per_record:
             given.processes = 1
         if data is not None:
@@ -386,6 +508,12 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
             given.input = _file_of(data, folder)
             given.name = given.name or "data"
         return compared(given, "")
+
+
+def _refuse(options: argparse.Namespace, case: str, why: Mapping[str, str]) -> None:
+    """Refuse arguments that have no meaning here. Raises ConfigurationError."""
+    command = COLLECT if case == COLLECT else RELEASE
+    refuse_options(options, COMMANDS[command].defaults, why, saying(case))
 
 
 def _without(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -403,53 +531,62 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
             kept[name] = domain_of(value, name, column)
         elif name == "requirements" and is_table(value):
             kept[name] = table_of(value, name)
+    if "user" in given:
+        user_column(given["user"])
     if not isinstance(kept["noise_key"], (str, bytes, NoneType)):  # which is not shown
         kind = type(kept["noise_key"]).__name__
         raise TypeError(f"noise_key is of type {kind}: give {KEY_PLACES}, or its bytes")
     return options_of(command, _without(given, _KEPT), **kept)
 
 
-def _releases(
-    function: Callable[..., Releases],
+def _results(
+    function: Callable[..., Results],
     plan: HistogramPlan | LocalPlan,
     sources: list[Source],
+    query: str,
+    title: str = "",
     *,
-    dynamic: bool = False,
     changes: bool = False,
-) -> Releases:
-    """Take events, and perhaps changes, through a plan."""
+) -> Results:
+    """Take events, and perhaps changes, through a plan of one count."""
     kept, summary = _kept(plan, sources)
-    text = in_words_of(function, summary.text(dead_letters=".rejected"))
-    told = (summary.warning(), summary.users_text())
-    _warn_of(summary, [in_words_of(function, one) for one in told if one])
-    ledger = ledger_table(kept[LEDGER], dynamic=dynamic)
+    text = summary.text(dead_letters=".rejected")
+    _warn_of(summary)
+    dynamic = outputs_of(plan, changes=changes).dynamic_ledger
+    entries = kept[LEDGER] if dynamic else [replace(one, query=query) for one in kept[LEDGER]]
+    ledger = ledger_table(entries, dynamic=dynamic)
     released = {"slot": [release.slot for release in kept[None]]}
     tables = {"releases": pa.table(released), "ledger": ledger}
-    name = function.__name__
-    card = card_in_memory(name, plan, tables, summary.counters, changes=changes)
-    return Releases(
-        tuple(kept[None]),
+    card = Cards(function.__name__, plan, changes).of_memory(tables, summary.counters)
+    counts = Counts(
+        query,
         plan.domain.labels,
+        tuple(kept[None]),
+        tuple(kept[REVISIONS]),
+        zone_of(plan.slots),
+        title,
+    )
+    return Results(
+        {query: counts},
         ledger,
         pa.Table.from_batches(kept[REJECTED], REJECTED_SCHEMA),
         summary.figures(),
         text,
-        tuple(kept[REVISIONS]),
         card,
     )
 
 
-def _slots_of(portfolio: Portfolio, answers: Iterable[SlotAnswer]) -> dict[str, pa.Table]:
-    """Which slots of each question were answered, as files of answers have it."""
+def _slots_of(query_set: QuerySet, answers: Iterable[SlotAnswer]) -> dict[str, pa.Table]:
+    """Which slots of each query were answered, as files of answers have it."""
     told = list(answers)
     return {
-        f"{ANSWERS}{question.name}": pa.table(
+        f"{ANSWERS}{query.name}": pa.table(
             {
-                name: [getattr(one, name) for one in told if one.question == question.name]
+                name: [getattr(one, name) for one in told if one.query == query.name]
                 for name in ("slot", "length")
             }
         )
-        for question in portfolio
+        for query in query_set
     }
 
 
@@ -457,15 +594,16 @@ def _kept(plan: Plan, sources: Sequence[Source]) -> tuple[dict[str | None, list[
     """All outputs by tag, and what was counted."""
     kept: dict[str | None, list[Any]] = defaultdict(list)
     summary = run_plan(plan, sources, lambda output: kept[output.tag].append(output.value))
-    return kept, summary
+    return kept, summary.for_plan(plan)
 
 
-def _warn_of(summary: Summary, warnings: Iterable[str]) -> None:
-    """Tell of events that are not in the counts, and the rest."""
+def _warn_of(summary: Summary) -> None:
+    """Say which events are in no count, and what else may need a remedy."""
     if summary.rejected:
         _LOGGER.warning("%s: .rejected says why", summary.events_text())
-    for warning in warnings:
-        _LOGGER.warning("%s", warning)
+    for warning in (*summary.warnings(), summary.users_text()):
+        if warning:
+            _LOGGER.warning("%s", warning)
 
 
 def _events(
@@ -481,8 +619,8 @@ def _events(
     if is_table(data):
         if dialect is not None and dialect.any_name:
             raise ConfigurationError(
-                f"--delimiter and --columns are about CSV files, and {name} is a table: leave them "
-                "out"
+                f"{opt.delimiter} and {opt.columns} are about CSV files, and {name} is a table: "
+                f"leave them out"
             )
         table, faults = event_table(data, name, names)
         rows = rows_of_events(table, name, names, faults)
@@ -512,7 +650,7 @@ def _path(data: Any, name: str) -> str:
     path = os.fspath(data)
     if is_endless(path):
         raise ConfigurationError(
-            f"{name}={path} does not end: give {_DATA}, or run streamveil release, which streams"
+            f"{name}={path} is unbounded: give {_DATA}, or run streamveil release, which streams"
         )
     return path
 

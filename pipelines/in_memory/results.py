@@ -4,67 +4,116 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streamveil.io.answers import ANSWERS_SCHEMA, answer_schema, answers_batch
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
 from streamveil.io.releases import release_schema, releases_to_batch
 from streamveil.io.revisions import revision_schema, revisions_to_batch
 from streamveil.io.tidy import (
     LAYOUTS,
+    RESULT_SCHEMA,
     TIDY,
-    TIDY_REVISION_SCHEMA,
-    TIDY_SCHEMA,
+    answer_schema,
+    answers_batch,
+    revised_answers_schema,
+    revised_schema,
     tidy_batch,
     tidy_revision_batch,
 )
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
+    NO_NOISE,
+    TEST,
     ConfigurationError,
     PerRecordRow,
     Release,
     Revision,
     format_time,
 )
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
-from streamveil.pipelines.result import Result
+from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer
+from streamveil.pipelines.reports.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+    from streamveil.mechanisms.queries.queries import Query
 
 _MOST_LINES = 8
-"""Bins or keys of a plot that names none."""
+"""Keys of a plot that names none."""
+
+
+class QueryResult(Result, Sequence[Any]):
+    """The results of one query, in the order of slots."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a line for each key, with its 90 % interval. Needs matplotlib.
+
+        The first statistic is drawn, without rollups.
+
+        Args:
+            keys: the keys to draw. If None, up to 8 keys with the largest total values are drawn.
+            ax: the matplotlib axes to draw on. If None, a new figure is made.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ConfigurationError: if a key is unknown.
+            ImportError: if matplotlib is not installed.
+        """
+        from streamveil.pipelines.in_memory.plots import draw
+
+        for key in keys or ():
+            if key not in self.keys:
+                raise ConfigurationError(
+                    f"there is no key {key!r}: choose of {', '.join(self.keys)}"
+                )
+        rows = self._rows_of_slots()
+        return draw(rows, self._largest(rows) if keys is None else keys, ax)
+
+    def _rows_of_slots(self) -> pa.Table:
+        """The rows of the first statistic, without those of rollups."""
+        table = self.to_arrow()
+        if not table.num_rows:
+            return table
+        first = table.slice(0, 1).to_pylist()[0]
+        for name in ("statistic", "length"):
+            if name in table.column_names:
+                table = table.filter(pc.equal(table[name], first[name]))
+        return table
+
+    def _largest(self, table: pa.Table) -> list[str]:
+        """The keys whose values add up to most, in the order of all."""
+        values = np.nan_to_num(table["value"].to_numpy())
+        rows = table["key"].to_numpy()
+        totals = {key: values[rows == key].sum() for key in self.keys}
+        largest = sorted(self.keys, key=lambda key: -totals[key])[:_MOST_LINES]
+        return [key for key in self.keys if key in largest]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Releases(Result, Sequence[Release]):
-    """Releases of all slots, in order: a sequence of :class:`Release`. All of them are public.
+class Counts(QueryResult, Sequence[Release]):
+    """The counts of one query, as a sequence of :class:`Release`, in the order of slots."""
 
-    `ledger` is public too; `rejected` and `summary` are raw.
-    """
-
+    name: str
+    keys: tuple[str, ...]
+    """The keys, in the order of the counts."""
     releases: tuple[Release, ...]
-    labels: tuple[str, ...]
-    """Names of the bins."""
-    ledger: pa.Table
-    """What every slot cost every class of users, with the columns of `--ledger`."""
-    rejected: pa.Table
-    """Dead letters: what could not be counted, why, and where it stood. Raw: never publish it."""
-    summary: Mapping[str, Any]
-    """What became of the events: read, rejected by reason, beyond_bound, beyond_limit, late,
-    counted, slots, statuses and largest_window_use, as `--summary` has it. Raw: never publish
-    it."""
-    text: str
-    """The same in lines."""
     revisions: tuple[Revision, ...] = ()
-    """With `revise` a :class:`Revision` of every slot, in order. Public as well."""
-    card: Mapping[str, Any] = field(default_factory=dict)
-    """What was promised, as the card beside a file of releases has it. Public as well."""
+    """If `revise` was given, a smoothed estimate of every slot, in the order of slots. These
+    estimates are public."""
+    zone: str | None = None
+    """Time zone of calendar slots, or None if slots are not calendar slots."""
+    title: str = ""
+    """Text to show instead of the name."""
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -76,85 +125,72 @@ class Releases(Result, Sequence[Release]):
         return iter(self.releases)
 
     def to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """The releases as a table.
+        """Return the counts as an Arrow table.
 
         Args:
-            layout: `tidy`, a row for each slot and bin, with slot, start, bin, count, low and high
-                (where the count is likely to be, 90 %) and status; or `rows`, one for each slot, as
-                WriteReleases has it.
+            layout: `tidy` for a row per slot and key, or `rows` for a row per slot. The table has
+                the columns that :class:`streamveil.io.WriteReleases` writes.
+
+        Raises:
+            ConfigurationError: if the layout is unknown.
         """
-        if layout not in LAYOUTS:
-            raise ConfigurationError(f"layout {layout!r} is unknown: choose {' or '.join(LAYOUTS)}")
-        if layout == TIDY:
-            batch = tidy_batch(self.releases, self.labels)
-            return pa.Table.from_batches([batch], TIDY_SCHEMA)
-        schema = release_schema(self.labels, shares=self.releases[0].shares is not None)
+        if _checked(layout) == TIDY:
+            batch = tidy_batch(self.releases, self.keys, query=self.name, zone=self.zone)
+            return pa.Table.from_batches([batch])
+        schema = release_schema(self.keys, shares=self.releases[0].shares is not None)
         return pa.Table.from_batches([releases_to_batch(self.releases, schema)], schema)
 
     def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """The revisions as a table.
+        """Return the revisions as an Arrow table with the columns that WriteRevisions writes.
 
         Args:
-            layout: as of :meth:`to_arrow`, with the columns of WriteRevisions.
+            layout: `tidy` for a row per slot and key, or `rows` for a row per slot.
         """
-        if layout not in LAYOUTS:
-            raise ConfigurationError(f"layout {layout!r} is unknown: choose {' or '.join(LAYOUTS)}")
-        if layout == TIDY:
-            schema = TIDY_REVISION_SCHEMA
-            batch = tidy_revision_batch(self.revisions, self.labels) if self.revisions else None
+        if _checked(layout) == TIDY:
+            schema = revised_schema(self.zone)
+            convert = partial(
+                tidy_revision_batch, labels=self.keys, query=self.name, zone=self.zone
+            )
         else:
-            schema = revision_schema(self.labels)
-            batch = revisions_to_batch(self.revisions, schema)
-        return pa.Table.from_batches([batch] if batch else [], schema)
-
-    def plot(self, bins: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a line for each bin, with the interval of 90 % around it; needs matplotlib.
-
-        Args:
-            bins: which; the largest, at most 8, when None.
-            ax: where; a new figure when None.
-
-        Returns:
-            The axes.
-
-        Raises:
-            ConfigurationError: for a bin that there is not.
-            ImportError: without matplotlib.
-        """
-        from streamveil.pipelines.in_memory.plots import draw
-
-        return draw(self.to_arrow(), self._largest() if bins is None else self._known(bins), ax)
-
-    def _largest(self) -> list[str]:
-        totals = np.sum([release.values for release in self.releases], axis=0)
-        largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_LINES]
-        return [self.labels[i] for i in sorted(largest)]
-
-    def _known(self, bins: Sequence[str]) -> list[str]:
-        for label in bins:
-            if label not in self.labels:
-                raise ConfigurationError(
-                    f"there is no bin {label!r}: choose of {', '.join(self.labels)}"
-                )
-        return list(bins)
+            schema = revision_schema(self.keys)
+            convert = partial(revisions_to_batch, schema=schema)
+        return pa.Table.from_batches([convert(self.revisions)] if self.revisions else [], schema)
 
     def __str__(self) -> str:
         first, last = self.releases[0], self.releases[-1]
+        title = f" ({self.title})" if self.title else ""
         return (
-            f"{number_of(len(self), 'release')} of {number_of(len(self.labels), 'bin')} by "
-            f"{first.mechanism}, {format_time(first.start)} to {format_time(last.end)}\n{self.text}"
+            f"{self.name}{title}: count of {number_of(len(self.keys), 'key')} in "
+            f"{number_of(len(self), 'slot')} by {first.mechanism}, {format_time(first.start)} to "
+            f"{format_time(last.end)}"
         )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class QuestionAnswers(Result, Sequence[SlotAnswer]):
-    """The answers to one question, in order of slots: a sequence of :class:`SlotAnswer`.
+class Estimates(QueryResult, Sequence[SlotAnswer]):
+    """The estimates of one query, as a sequence of :class:`SlotAnswer`, in the order of slots.
 
-    A longer time (`times`) comes after its last slot; `length` of an answer says which it is.
+    A rollup comes after the last slot that it covers. The field `length` shows whether an estimate
+    is for a slot or for a rollup.
     """
 
-    question: Question
+    query: Query
     answers: tuple[SlotAnswer, ...]
+    zone: str | None = None
+    """Time zone of calendar slots, or None if slots are not calendar slots."""
+    revisions: tuple[RevisedAnswer, ...] = ()
+    """If `revise` was given, a smoothed estimate of every slot, in the order of slots. These
+    estimates are public. Rollups are not revised."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the query."""
+        return self.query.name
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The keys, and the groups of `levels`."""
+        return self.answers[0].labels if self.answers else ()
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -162,78 +198,111 @@ class QuestionAnswers(Result, Sequence[SlotAnswer]):
     def __getitem__(self, index: Any) -> Any:
         return self.answers[index]
 
-    def to_arrow(self) -> pa.Table:
-        """A row for each slot, bin and figure: the columns of WriteAnswers."""
-        batch = answers_batch(self.answers, answer_schema(self.question))
-        return pa.Table.from_batches([batch])
+    def to_arrow(self, layout: str = TIDY) -> pa.Table:
+        """Return an Arrow table with a row for each slot, key and statistic.
+
+        The table has the columns of :meth:`Results.to_arrow`, followed by the diagnostic columns
+        that :class:`streamveil.io.WriteAnswers` lists.
+        """
+        return self._table(self.answers, answer_schema(self.query, self.zone), layout)
+
+    def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
+        """Return the revisions as an Arrow table, with the columns of WriteRevisedAnswers."""
+        return self._table(self.revisions, revised_answers_schema(self.zone), layout)
+
+    def _table(self, answers: Sequence[SlotAnswer], schema: pa.Schema, layout: str) -> pa.Table:
+        if _checked(layout) != TIDY:
+            raise ConfigurationError(
+                f"layout {layout!r} is for a single count by key: leave it out, the diagnostics of "
+                "a query are in columns of their own"
+            )
+        return pa.Table.from_batches([answers_batch(answers, schema)])
 
     def __str__(self) -> str:
-        told = self.answers
-        length = told[0].length if told else ""
-        slots = [one for one in told if one.length == length]
-        more = len(told) - len(slots)
-        when = f", {format_time(told[0].start)} to {format_time(slots[-1].end)}" if told else ""
-        longer = f" and {number_of(more, 'longer time')}" if more else ""
+        length = self.answers[0].length if self.answers else ""
+        slots = [one for one in self.answers if one.length == length]
+        more = len(self.answers) - len(slots)
+        when = f", {format_time(slots[0].start)} to {format_time(slots[-1].end)}" if slots else ""
+        longer = f" and {number_of(more, 'rollup')}" if more else ""
+        tested = f" by {NO_NOISE}" if any(one.status == TEST for one in slots) else ""
         return (
-            f"{self.question.name}: {self.question.statistic.name} of "
-            f"{number_of(self.question.domain.bins, 'bin')} in {number_of(len(slots), 'slot')}"
-            f"{longer}{when}"
+            f"{self.name}: {self.query.statistic.name} of "
+            f"{number_of(self.query.domain.bins, 'key')} in {number_of(len(slots), 'slot')}"
+            f"{longer}{tested}{when}"
         )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Answers(Result, Mapping[str, QuestionAnswers]):
-    """Answers to all questions of a portfolio, by the name of the question. They are public.
+class Results(Result, Mapping[str, Any]):
+    """The results of a release, by the name of the query, with the ledger and the dead letters.
 
-    `ledger` is public too; `rejected` and `summary` are raw.
+    The results, `ledger` and `card` are public. The attributes `rejected`, `summary` and `text` are
+    not private, so do not publish them.
+
+        >>> result["visits"].to_pandas()  # doctest: +SKIP
     """
 
-    portfolio: Portfolio
-    """What was asked."""
-    answers: tuple[SlotAnswer, ...]
-    """Of all questions, in the order in which they were given."""
+    queries: Mapping[str, QueryResult]
+    """The results of each query, by its name."""
     ledger: pa.Table
-    """What every answer cost every class of users, with the columns of WritePortfolioLedger."""
+    """The privacy budget spent by each slot and class of requirements, as `--ledger` writes it."""
     rejected: pa.Table
-    """Dead letters: what some question could not count, and why. Raw: never publish it."""
+    """Dead letters, with the reason and the place in the input. Not private."""
     summary: Mapping[str, Any]
-    """What became of the events, as `--summary` has it. Raw: never publish it."""
+    """The event accounting, as `--summary` writes it. Not private."""
     text: str
-    """The same in lines."""
+    """The event accounting as text. Not private."""
     card: Mapping[str, Any] = field(default_factory=dict)
-    """What was promised, as the card beside a folder of answers has it. Public as well."""
+    """The card of the run, which states its guarantee. It is public, and empty in test mode."""
 
     def __len__(self) -> int:
-        return len(self.portfolio.questions)
+        return len(self.queries)
 
     def __iter__(self) -> Iterator[str]:
-        return (question.name for question in self.portfolio)
+        return iter(self.queries)
 
-    def __getitem__(self, name: str) -> QuestionAnswers:
-        for question in self.portfolio:
-            if question.name == name:
-                told = tuple(one for one in self.answers if one.question == name)
-                return QuestionAnswers(question, told)
-        raise KeyError(f"there is no question {name!r}: choose of {', '.join(self)}")
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.queries:
+            raise KeyError(f"there is no query {name!r}: choose of {', '.join(self)}")
+        return self.queries[name]
 
     def to_arrow(self) -> pa.Table:
-        """All answers in one table: as of each question, with its name in `question`."""
-        told = [answer for name in self for answer in self[name]]
-        return pa.Table.from_batches([answers_batch(told, ANSWERS_SCHEMA)])
+        """Return an Arrow table with a row for each slot, key and statistic, for all queries.
+
+        The columns are `query`, `slot`, `start`, `end`, `key`, `statistic`, `value`, `low` and
+        `high` (a 90 % confidence interval), `stderr` and `status`.
+        """
+        return pa.concat_tables(
+            [one.to_arrow().select(RESULT_SCHEMA.names) for one in self.queries.values()]
+        )
+
+    def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw the first query. See :meth:`QueryResult.plot`."""
+        axes: Axes = next(iter(self.queries.values())).plot(keys, ax)
+        return axes
 
     def __str__(self) -> str:
-        return "\n".join([*(str(self[name]) for name in self), self.text])
+        queries = list(map(str, self.queries.values()))
+        if self.summary.get("test_mode"):  # of which the first line of the text warns
+            return "\n".join([self.text, *queries])
+        return "\n".join([*queries, self.text])
+
+
+def _checked(layout: str) -> str:
+    if layout not in LAYOUTS:
+        raise ConfigurationError(f"layout {layout!r} is unknown: choose {' or '.join(LAYOUTS)}")
+    return layout
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Statistics(Result, Sequence[PerRecordRow]):
-    """Statistics that protect each record: one for each window and key, a :class:`PerRecordRow`."""
+    """Per-record results, as a sequence with a :class:`PerRecordRow` for each window and key."""
 
     rows: tuple[PerRecordRow, ...]
     summary: str
-    """What was released, in lines: public, whatever the records were."""
+    """A description of the release as text. It is public."""
     card: Mapping[str, Any] = field(default_factory=dict)
-    """What was promised, as the card beside a file of statistics has it. Public as well."""
+    """The card of the run, which states its guarantee. It is public."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -242,24 +311,25 @@ class Statistics(Result, Sequence[PerRecordRow]):
         return self.rows[index]
 
     def to_arrow(self) -> pa.Table:
-        """A row for each, in order of window and key: see WritePerRecord."""
+        """Return an Arrow table with the columns of WritePerRecord, sorted by window and key."""
         batch = per_record_batch(self.rows)
         table = pa.Table.from_batches([batch], PER_RECORD_SCHEMA)
         return table.sort_by([(name, "ascending") for name in ("start", "end", "key")])
 
     def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a line for each key over the windows, a point where there is one; needs matplotlib.
+        """Draw a line for each key over the windows. This needs matplotlib.
 
         Args:
-            keys: which; those of the largest estimates, at most 8, when None.
-            ax: where; a new figure when None.
+            keys: the keys to draw. If None, up to 8 keys with the largest estimates are
+                drawn.
+            ax: the matplotlib axes to draw on. If None, a new figure is made.
 
         Returns:
-            The axes; bars are 1.645 standard errors long.
+            The axes.
 
         Raises:
-            ConfigurationError: for a key that there is not.
-            ImportError: without matplotlib.
+            ConfigurationError: if a key is unknown.
+            ImportError: if matplotlib is not installed.
         """
         from streamveil.pipelines.in_memory.plots import draw_statistics
 

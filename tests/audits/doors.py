@@ -289,16 +289,16 @@ DOORS = {
         record=1,
     ),
     "shares_of_more_than_all": door(
-        "portfolio.test_losses", "test_no_window_of_base_slots_overspends"
+        "queries.test_losses", "test_no_window_of_base_slots_overspends"
     ),
     "slots_in_part_as_whole": door(
-        "portfolio.test_losses", "test_no_user_loses_more_in_a_window_of_base_slots"
+        "queries.test_losses", "test_no_user_loses_more_in_a_window_of_base_slots"
     ),
-    "windows_of_questions_rounded_down": door(
-        "portfolio.test_losses", "test_no_window_of_base_slots_overspends"
+    "windows_of_queries_rounded_down": door(
+        "queries.test_losses", "test_no_window_of_base_slots_overspends"
     ),
     "releases_charged_to_their_last_slot": door(
-        "portfolio.test_portfolio_filter", "test_against_brute_force"
+        "queries.test_query_filter", "test_against_brute_force"
     ),
     **{
         name: Door(

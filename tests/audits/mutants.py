@@ -39,14 +39,15 @@ from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.per_record import hat, prdp, running
 from streamveil.mechanisms.per_record.node_noise import Nodes
-from streamveil.mechanisms.portfolio import portfolio_stream
-from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
-from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.presence import counters, limits
 from streamveil.mechanisms.presence.counters import Counters
 from streamveil.mechanisms.presence.kept_share import ShareQuery
 from streamveil.mechanisms.presence.life_share import LifeQuery
 from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.queries import query_stream
+from streamveil.mechanisms.queries.cuts import Even
+from streamveil.mechanisms.queries.query_filter import QueryFilter
+from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.randomness import noise
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
 from streamveil.mechanisms.wevent import pwsm, sampling
@@ -695,7 +696,7 @@ def changes_in_force_late(patch):
     patch.setattr(Interned, "move", late)
 
 
-# ---- limits on presence ---------------------------------------------------------------------
+# ---- participation limits ---------------------------------------------------------------------
 
 
 @mutant("limited")
@@ -944,48 +945,48 @@ def budgets_undivided_in_a_tree(patch):
     patch.setattr(running.RunningTotal, "tick", whole)
 
 
-# ---- many questions -------------------------------------------------------------------------
+# ---- many queries -------------------------------------------------------------------------
 
 
-@mutant("questions")
+@mutant("queries")
 def shares_of_more_than_all(patch):
-    """Shares of questions add up to 1.2 of the budget."""
-    stream = PortfolioStream._stream
+    """Shares of queries add up to 1.2 of the budget."""
+    stream = QueryStream._stream
     patch.setattr(
-        PortfolioStream,
+        QueryStream,
         "_stream",
-        lambda self, question, units, *given: stream(self, question, units * 6 // 5, *given),
+        lambda self, query, units, noise, **given: stream(
+            self, query, units * 6 // 5, noise, **given
+        ),
     )
 
 
-@mutant("questions")
+@mutant("queries")
 def slots_in_part_as_whole(patch):
     """A slot of which the window has a part is priced as one that it has whole."""
-    patch.setattr(portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity)
+    patch.setattr(query_stream, "sensitivity_of", lambda query, _, **more: query.sensitivity)
 
 
-@mutant("questions")
-def windows_of_questions_rounded_down(patch):
-    """A window is taken to meet one slot less of a question."""
-    patch.setattr(
-        portfolio_stream, "question_window", lambda window, slots: (window - 1) // slots + 1
-    )
+@mutant("queries")
+def windows_of_queries_rounded_down(patch):
+    """A window is taken to meet one slot less of a query."""
+    patch.setattr(Even, "most_in", lambda self, window: (window - 1) // self.slots + 1)
 
 
-@mutant("questions")
+@mutant("queries")
 def releases_charged_to_their_last_slot(patch):
-    """The filter over all questions takes a long release for one of its last base slot."""
-    charge = PortfolioFilter.charge
+    """The filter over all queries takes a long release for one of its last base slot."""
+    charge = QueryFilter.charge
 
     def late(self, last, charges):
-        charge(self, last, [(end, end, units) for _, end, units in charges])
+        charge(self, last, [one._replace(first=one.last) for one in charges])
 
-    patch.setattr(PortfolioFilter, "charge", late)
+    patch.setattr(QueryFilter, "charge", late)
 
 
 # ---- what leaves, whatever was made with noise ----------------------------------------------
 
-STREAMED = ("pba", "weights", "limited", "limited pba", "lives", "questions", "questions pba")
+STREAMED = ("pba", "weights", "limited", "limited pba", "lives", "queries", "queries pba")
 """Scenes in which a stream of one mechanism, or of several, releases counts by class."""
 
 
@@ -1030,16 +1031,16 @@ def a_diagnostic_tells_a_count(patch):
     )
 
 
-@mutant("questions", "questions pba")
-def true_histograms_of_questions(patch):
-    """A query set publishes the true histogram of every question."""
-    release = PortfolioStream.release
+@mutant("queries", "queries pba")
+def true_histograms_of_queries(patch):
+    """A query set publishes the true histogram of every query."""
+    release = QueryStream.release
 
     def told(self, state, base_slot, counts):
         state, made = release(self, state, base_slot, counts)
         return state, {q: replace(one, counts=counts[q].sum(axis=0)) for q, one in made.items()}
 
-    patch.setattr(PortfolioStream, "release", told)
+    patch.setattr(QueryStream, "release", told)
 
 
 @mutant("limited", "limited pba")
@@ -1109,7 +1110,7 @@ LEAVING = (
     true_counts_published,
     errors_tell_the_counts,
     a_diagnostic_tells_a_count,
-    true_histograms_of_questions,
+    true_histograms_of_queries,
     kept_counts_without_noise,
     kept_counts_of_lives_without_noise,
     no_noise_from_slot_302,

@@ -1,7 +1,7 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements over windows, also where they change, limits on presence and one
-budget forever, of one stream, many questions, devices and statistics of records. What is around
+The command audits requirements over windows, also where they change, participation limits and one
+budget forever, of one stream, many queries, devices and statistics of records. What is around
 these has a scene of its own: a release with a promise about one user, the target. In one of its
 worlds the target's events are there, in the other one they are not, or they are others. Who looks
 on sees what leaves, in so many runs, each with noise of its own.
@@ -25,18 +25,17 @@ from streamveil.mechanisms.core.records import REPLACE, DynamicRequirement, Life
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record import Inverse
-from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.pipelines.audit.auditing import audited
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.query_filter import QueryFilter
+from streamveil.pipelines.audit.auditing import audited, audited_queries
 from streamveil.pipelines.audit.changes import audited_changes
 from streamveil.pipelines.audit.devices.auditing import audited_devices
 from streamveil.pipelines.audit.findings import Findings
-from streamveil.pipelines.audit.for_ever import audited_for_ever
+from streamveil.pipelines.audit.lifetime import audited_for_ever
 from streamveil.pipelines.audit.presence import audited_presence
-from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.records.auditing import Records, audited_records
 from streamveil.pipelines.audit.records.canaries import Canary, of_values
 from streamveil.pipelines.audit.rounds import Extent
@@ -66,7 +65,7 @@ class Scene:
 def no_filters() -> Iterator[None]:
     """Nobody stands at the door: what mechanisms take for right leaves."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (WindowFilter, PresenceFilter, CountedFilter, PortfolioFilter):
+        for kind in (WindowFilter, PresenceFilter, CountedFilter, QueryFilter):
             patch.setattr(kind, "charge", lambda *_: None)
         patch.setattr(ChangingFilter, "_check", lambda *_: None)
         follow = UserFilters._follow
@@ -125,15 +124,15 @@ class Command:
 
 @dataclass(frozen=True)
 class Asking:
-    """The same of `streamveil audit --questions`."""
+    """The same of `streamveil audit --queries`."""
 
     what: str
-    portfolio: Portfolio
+    query_set: QuerySet
     asked: Sequence[Requirement]
 
     def findings(self, seed: int, runs: int = RUNS) -> Findings:
         """An audit."""
-        return audited_questions(self.portfolio, self.asked, bins=BINS, extent=_extent(seed, runs))
+        return audited_queries(self.query_set, self.asked, bins=BINS, extent=_extent(seed, runs))
 
 
 @dataclass(frozen=True)
@@ -260,22 +259,22 @@ COMMANDS = {
         "adaptive:gate=0:audit=0:reserve=0",
         [Requirement(3, 3.0)],
     ),
-    "questions": Asking(
-        "two questions, of base slots and of three of them",
-        Portfolio(
+    "queries": Asking(
+        "two queries, of base slots and of three of them",
+        QuerySet(
             Slots.of("1h"),
             (
-                Question("hour", mechanism="uniform"),
-                Question("shift", slots=3, mechanism="uniform"),
+                Query("hour", mechanism="uniform"),
+                Query("shift", slots=3, mechanism="uniform"),
             ),
         ),
         [Requirement(3, 3.0)],
     ),
-    "questions pba": Asking(
-        "two questions by PBA",
-        Portfolio(
+    "queries pba": Asking(
+        "two queries by PBA",
+        QuerySet(
             Slots.of("1h"),
-            (Question("hour", mechanism="pba"), Question("shift", slots=3, mechanism="pba")),
+            (Query("hour", mechanism="pba"), Query("shift", slots=3, mechanism="pba")),
         ),
         [Requirement(3, 3.0)],
     ),
@@ -373,7 +372,7 @@ class Events:
             end=f"2024-05-0{1 + self.slots}",
             noise_key=NoiseSource(KEY, f"{seed} {there}").sealing_key,
         ).to_pandas()
-        counts = released["count"].to_numpy().reshape(self.slots, -1)
+        counts = released["value"].to_numpy().reshape(self.slots, -1)
         counts = counts[:, :-1].reshape(self.slots, runs, 2)
         return (counts > 0).astype(np.int64).transpose(1, 0, 2).reshape(runs, -1)
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from streamveil.mechanisms import NoiseSource
-from streamveil.mechanisms.per_record import Bounds, statistic
+from streamveil.mechanisms.per_record import Bounds
 from streamveil.mechanisms.per_record.protocol import Noisy
+from streamveil.mechanisms.registry import statistic
 
 SOURCE = NoiseSource(bytes(range(32)), "choice of nodes")
 

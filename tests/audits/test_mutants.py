@@ -16,7 +16,7 @@ SLOW = {
     *("noise_of_points_a_fifth_less", "noise_of_points_halved", "noise_of_sums_a_third_less"),
     *("looks_with_half_the_noise", "looks_without_noise", "nobody_is_thinned"),
     *("kept_in_proportion", "all_weigh_alike", "a_reserve_counted_twice", "events_unbounded"),
-    *("slots_in_part_as_whole", "windows_of_questions_rounded_down", "no_filter"),
+    *("slots_in_part_as_whole", "windows_of_queries_rounded_down", "no_filter"),
     *("looks_for_free", "a_gate_without_noise", "compared_with_the_counts"),
     *("two_audits_in_a_window", "budgets_undivided_in_a_tree", "one_slot_more_counts"),
     *("a_filter_that_forgets_early", "zero_of_both_signs", "events_bounded_by_bin"),

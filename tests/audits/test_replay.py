@@ -10,7 +10,7 @@ import pytest
 from streamveil.mechanisms import NoiseSource, Requirement
 from streamveil.mechanisms.randomness.noise import discrete_laplace
 from streamveil.mechanisms.registry import MECHANISMS
-from streamveil.pipelines.audit import auditing, changes, for_ever, presence, questions
+from streamveil.pipelines.audit import rounds
 from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.replay import (
     Neighbour,
@@ -28,7 +28,6 @@ from tests.audits.mutants import LEAVING, MUTANTS
 from tests.audits.scenes import COMMANDS
 
 KEY = bytes(range(32))
-ROOMS = (auditing, changes, for_ever, presence, questions)
 
 
 def replay_of(scene) -> Replayed:
@@ -37,13 +36,11 @@ def replay_of(scene) -> Replayed:
     Whole runs have tests of their own, in `test_whole_runs.py`.
     """
 
-    def alone(*_, stages, **__):
-        return replayed(islice(stages, 1), until=0)
-
     with pytest.MonkeyPatch.context() as patched:
-        for room in ROOMS:
-            patched.setattr(room, "found_by", alone)
-        return COMMANDS[scene].findings(0) if isinstance(scene, str) else scene()
+        patched.setattr(rounds, "replayed", lambda some, _: replayed(islice(some, 1), until=0))
+        patched.setattr(rounds, "_in_rounds", lambda *_: (rounds.LEAST_RUNS, ()))
+        found = COMMANDS[scene].findings(0) if isinstance(scene, str) else scene()
+        return found.replayed
 
 
 @pytest.mark.parametrize("scene", ["uniform"])  # `doors.py` has those of mutants
@@ -68,6 +65,7 @@ def test_what_leaves_without_noise_is_convicted(name):
 
 
 # By guesses nobody would see so little.
+@pytest.mark.slow
 @pytest.mark.parametrize("tenths", [10, 11])
 def test_a_tenth_less_noise_is_seen_in_one_run(tenths, monkeypatch):
     from streamveil.mechanisms.wevent import sampling

@@ -78,8 +78,8 @@ def test_what_leaves_beside_honest_observations_is_convicted(
         "true_counts_published_of_weights",
         "true_counts_published_of_limited",
         "true_counts_published_of_lives",
-        "true_counts_published_of_questions",
-        "true_histograms_of_questions",
+        "true_counts_published_of_queries",
+        "true_histograms_of_queries",
         "errors_tell_the_counts",
     ],
 )

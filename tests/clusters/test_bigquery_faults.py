@@ -61,6 +61,7 @@ def proxy(bigquery, monkeypatch, tmp_path):
 
 def flags(output="table.parquet", **changed):
     given = {"input": INPUT, "output": output, "default_requirement": "3,1,40", **CAFES}
+    given["layout"] = "rows"
     return release_of({**given, **changed})
 
 
@@ -215,7 +216,7 @@ def test_rows_that_do_not_come_are_missed(bigquery, proxy, capsys, monkeypatch):
 
 def test_a_run_that_is_killed_leaves_nothing(proxy, truth):
     proxy.faults = [Fault("slow", path=PAGES, seconds=20.0)]
-    command = [sys.executable, "-m", "streamveil.pipelines.main", *flags()]
+    command = [sys.executable, "-m", "streamveil", *flags()]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + 60
         while not proxy.struck():

@@ -15,6 +15,7 @@ import streamveil as sv
 from streamveil.io import check_events, read_events, read_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.main import main
+from tests.calls import arguments
 from tests.clusters.conftest import BIGQUERY_EVENTS
 from tests.clusters.stores import CAFES, release_of
 
@@ -46,7 +47,7 @@ def trips(bigquery):
 
 def flags(place=INPUT, output="table.parquet", **changed):
     given = {"input": place, "output": output, "default_requirement": "3,1,40", **CAFES}
-    files = {"ledger": f"ledger-{output}", "rejected": f"rejected-{output}"}
+    files = {"ledger": f"ledger-{output}", "rejected": f"rejected-{output}", "layout": "rows"}
     return release_of({**given, **files, **changed})
 
 
@@ -85,10 +86,12 @@ def test_python_reads_it_too(trips, truth):
         value="place",
         time="time",
         domain=["cafe", "park"],
-        default_requirement=(3, 1, 40),
+        run=sv.RunOptions(default_requirement=(3, 1, 40)),
         **options,
     )
-    assert [release.counts.tolist() for release in made] == [row["counts"] for row in truth]
+    assert [release.counts.tolist() for release in made["count"]] == [
+        row["counts"] for row in truth
+    ]
 
 
 def test_every_command_that_takes_events_reads_it(trips, capsys):
@@ -157,7 +160,8 @@ def test_a_column_of_each_type_is_a_user_or_a_value_as_in_parquet(bigquery, colu
     outcomes = []
     for data in (INPUT, table):
         try:
-            outcomes.append([release.counts.tolist() for release in sv.release(data, **options)])
+            made = sv.release(data, **arguments(options))
+            outcomes.append([release.counts.tolist() for release in made["count"]])
         except ConfigurationError as error:
             outcomes.append(str(error).removeprefix(f"{INPUT}: ").removeprefix("data: "))
     assert outcomes[0] == outcomes[1]
@@ -216,8 +220,11 @@ def test_parts_are_whole(bigquery, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("bigquery:trips", "is no table of BigQuery and no query: write bigquery:PROJECT.DATASET"),
-        ("bigquery:p.d.t?since=1", "is no table of BigQuery and no query"),
+        (
+            "bigquery:trips",
+            ("is neither a BigQuery table nor a query: write bigquery:PROJECT.DATASET"),
+        ),
+        ("bigquery:p.d.t?since=1", "is neither a BigQuery table nor a query"),
         (f"{INPUT}?as_of=noon", "as_of: time 'noon' is not ISO 8601"),
         ("bigquery:a-project.stats.none", "Not found: Table a-project.stats.none: check the name"),
         (f"bigquery:SELECT usr FROM `{TABLE}`", "BigQuery says: "),
@@ -225,7 +232,7 @@ def test_parts_are_whole(bigquery, monkeypatch):
             f"bigquery:SELECT user, place FROM `{TABLE}`",
             "what the query gives has no column 'time'",
         ),
-        ("bigquery:DROP TABLE x", "is no table of BigQuery and no query"),
+        ("bigquery:DROP TABLE x", "is neither a BigQuery table nor a query"),
     ],
 )
 def test_a_place_that_is_wrong_is_one_line(trips, capsys, place, why):

@@ -1,4 +1,4 @@
-"""The nightly job of docs/services.md, as it is written there, against the fake of BigQuery."""
+"""The nightly job of docs/how-to/bigquery.md, against the fake of BigQuery."""
 
 import datetime as dt
 import json
@@ -21,7 +21,7 @@ from tests.clusters.stores import KEY, fake_account
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs/services.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/bigquery.md"
 TYPES = {"user": "STRING", "place": "STRING", "time": "TIMESTAMP"}
 TRIPS = "my-project.trips.events"
 RELEASES, LEDGER = "my-project.statistics.releases", "my-project.statistics.ledger"
@@ -102,7 +102,7 @@ def nights(tmp_path):
 def expect(nights, days):
     """Every slot of these days is in both tables once, and no window cost more than was asked."""
     releases, ledger = nights.tables()
-    starts = sorted((row["start"][:10], row["bin"]) for row in releases)
+    starts = sorted((row["start"][:10], row["key"]) for row in releases)
     assert starts == sorted((day, place) for day in days for place in ("cafe", "park"))
     assert len({row["slot"] for row in ledger}) == len(ledger) == len(days)
     assert all(row["spent_in_window"] <= 1 for row in ledger)

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.slow
 
 RELEASES, LEDGER = "a-project.stats.releases", "a-project.stats.ledger"
 STREAMED = "?method=STREAMING_INSERTS"
-PORTFOLIO = """
-base_slot: 1d
-questions:
-  - {name: visits, value: place, domain: [cafe, park], slot: 1d}
+QUERY_SET = """
+slot: 1d
+queries:
+  - {name: visits, by: place, keys: [cafe, park], every: 1d}
 """
 
 
@@ -27,6 +27,7 @@ def flags(**changed):
         "ledger": f"bigquery:{LEDGER}{STREAMED}",
         "card": "card.json",
         "default_requirement": "3,1,40",
+        "layout": "rows",
         **CAFES,
     }
     return release_of({name: value for name, value in {**given, **changed}.items() if value})
@@ -50,18 +51,18 @@ def test_a_ledger_goes_to_a_table(bigquery, capsys):
 
 
 def test_answers_go_to_a_table(bigquery):
-    with open("questions.yaml", "w") as file:
-        file.write(PORTFOLIO)
+    with open("queries.yaml", "w") as file:
+        file.write(QUERY_SET)
     given = {name: CAFES[name] for name in ("user_column", "time_column", "start", "end")}
-    shared = {"input": "events.csv", "questions": "questions.yaml", "default_requirement": "3,1,40"}
+    shared = {"input": "events.csv", "queries": "queries.yaml", "default_requirement": "3,1,40"}
     table = {"output": f"bigquery:{RELEASES}{STREAMED}", "ledger": f"bigquery:{LEDGER}{STREAMED}"}
     assert main(release_of({**shared, **given, **table, "card": "card.json"})) == 0
     files = {"output": "answers", "ledger": "ledger.parquet"}
     assert main(release_of({**shared, **given, **files})) == 0
     rows = read_table("answers/visits.parquet").to_pylist()
-    names = ("slot", "bin", "statistic", "value", "status")
+    names = ("slot", "key", "statistic", "value", "status")
     assert plain(bigquery.rows[RELEASES], names) == plain(rows, names)
-    assert {row["question"] for row in bigquery.rows[RELEASES]} == {"visits"}
+    assert {row["query"] for row in bigquery.rows[RELEASES]} == {"visits"}
     booked = read_table("ledger.parquet").to_pylist()
     assert plain(bigquery.rows[LEDGER], booked[0]) == plain(booked, booked[0])
 
@@ -120,7 +121,10 @@ def test_a_table_with_more_columns_takes_them(bigquery):
     ("changed", "why"),
     [
         ({"ledger": "pubsub:projects/p/topics/t"}, "--ledger=pubsub:projects/p/topics/t"),
-        ({"ledger": f"bigquery:{RELEASES}"}, "is to hold two kinds of rows: name a table for each"),
+        (
+            {"ledger": f"bigquery:{RELEASES}"},
+            ("is given for two kinds of rows: name a table for each"),
+        ),
         ({"ledger": "bigquery:ledger"}, "is not one of BigQuery: write PROJECT.DATASET.TABLE"),
         ({"rejected": f"bigquery:{LEDGER}"}, "bigquery:"),
         ({"summary": f"bigquery:{LEDGER}"}, "bigquery:"),

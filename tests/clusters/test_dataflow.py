@@ -32,7 +32,7 @@ EVENTS = "user,place,time,fare\n" + "".join(
     for i in range(200)
 )
 TABLE = "user,window,epsilon\n" + "".join(f"u{i},3,1\n" for i in range(40))
-QUESTIONS = "base_slot: 1d\nquestions: [{name: out, value: place, domain: [cafe, park]}]\n"
+QUERIES = "slot: 1d\nqueries: [{name: out, by: place, keys: [cafe, park]}]\n"
 SUBSCRIPTION, TOPIC = (
     "projects/project-1/subscriptions/events",
     "projects/project-1/topics/releases",
@@ -53,7 +53,7 @@ JOBS = {
     "infinite": ("release", {**CAFES, "guarantee": "infinite", "epsilon": "2"}),
     "collect": ("collect", {**CAFES, "requirements": "{}/users.csv"}),
     "per-record": ("per-record", RECORDS),
-    "questions": ("release", {**ASKED, "questions": "{}/questions.yaml", "output": "{}/answers"}),
+    "queries": ("release", {**ASKED, "queries": "{}/queries.yaml", "output": "{}/answers"}),
 }
 STREAMS = {
     "release": ("release", {**USERS, **STREAM}),
@@ -76,7 +76,7 @@ class Dataflow:
         self.bucket, self.server, self.folder = bucket, DataflowServer(), bucket.folder()
         bucket.put(f"{self.folder}/events.csv", EVENTS)
         bucket.put(f"{self.folder}/users.csv", TABLE)
-        bucket.put(f"{self.folder}/questions.yaml", QUESTIONS)
+        bucket.put(f"{self.folder}/queries.yaml", QUERIES)
         bucket.put(f"{self.folder}/key", KEY)
 
     def given(self, **options):
@@ -223,7 +223,7 @@ def test_a_stream_is_staged_with_its_state_timers_and_places(dataflow, name, cap
     assert beam_runner_api_pb2.PubSubWritePayload.FromString(write.spec.payload).topic == TOPIC
 
 
-@pytest.mark.parametrize("name", ["release-batch", "release-streaming", "questions", "per-record"])
+@pytest.mark.parametrize("name", ["release-batch", "release-streaming", "queries", "per-record"])
 def test_a_flex_template_launches_the_same_job(dataflow, monkeypatch, name, capfd):
     """As Dataflow's launcher does: it names a file for the job, which it submits itself."""
     monkeypatch.setenv(flex.NAME_VARIABLE, name)

@@ -11,8 +11,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
 from streamveil.mechanisms.core.records import format_time
-from streamveil.pipelines.beam_flags import FlinkOptions
 from streamveil.pipelines.main import main
+from streamveil.pipelines.options.beam_flags import FlinkOptions
 
 pytestmark = pytest.mark.flink
 
@@ -123,6 +123,7 @@ class Streams:
         if name == "per-record":
             return [*given, "--budget=inverse:20", "--epsilon_max=4"]
         given += ["--user_column=user", "--value_column=place", "--domain=cafe,park"]
+        given.append("--layout=rows")  # which tells more of a slot
         return [*given, f"--requirements={self.folder}/users.csv"]
 
 
@@ -135,7 +136,7 @@ def streamed(flink, tmp_path_factory):
         for job in STREAMS:
             out = f"folder:{streams.folder}/{job}"
             command = [
-                *(sys.executable, "-m", "streamveil.pipelines.main"),
+                *(sys.executable, "-m", "streamveil"),
                 *(*streams.arguments(job, "watch:", out), *flink.flags, *STREAMING),
             ]
             log = (streams.folder / f"{job}.log").open("wb")

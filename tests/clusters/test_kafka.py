@@ -38,21 +38,21 @@ BAD = {
 }
 EARLIEST = "auto.offset.reset=earliest"
 GIVEN_TIMES = "timestamp_policy=CreateTime"
-PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kafka.md"
 
 
 def flags(kafka, **changed):
     """Flags of the command in the page, some changed; those that are None are left out.
 
     Which event counts of a user who has several in a slot depends on how often each was delivered,
-    unless events in different bins come before repeats.
+    unless events in different bins come before repeats. Rows say what a slot cost.
     """
     (text,) = re.findall(r"^```sh kafka\nstreamveil release (.+?)^```", PAGE.read_text(), SHAPE)
     text = text.replace("broker:9092", kafka.broker).replace("localhost:8097", kafka.expansion)
     text = text.replace(EARLIEST, f"{EARLIEST}&{GIVEN_TIMES}")  # these events are long past
     words = shlex.split(text.replace("\\\n", " "))
     found = dict(word.removeprefix("--").split("=", 1) for word in words)
-    found |= {"keep": "distinct", **changed}
+    found |= {"keep": "distinct", "layout": "rows", **changed}
     return [f"--{name}={value}" for name, value in found.items() if value is not None]
 
 
@@ -316,11 +316,17 @@ def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
             input=kafka.location("visits", f"{EARLIEST}&{GIVEN_TIMES}"),
             requirement_changes=kafka.location("no-changes", "timestamp_policy=LogAppendTime"),
             output=kafka.location("statistics"),
+            layout=None,
         )
     )
     wait_until("all slots", lambda: len(kafka.read("statistics")) >= SLOTS)
     job.cancel()
-    assert len(dict(kafka.read("statistics"))) == SLOTS
+    compacted = dict(kafka.read("statistics"))
+    assert len(compacted) == SLOTS
+    for key, value in compacted.items():
+        message = json.loads(value)
+        assert (message["query"], message["slot"]) == ("count", int(key))
+        assert [row["key"] for row in message["rows"]] == list(PLACES)
 
 
 # Without a start all that was sent before the launch is late: 487 of 1,325 events in one such run.

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import WriteReleases, read_requirements
 from streamveil.pipelines.main import main
-from streamveil.transforms import PrivateHistograms
+from streamveil.transforms.release_plan import PrivateHistograms
 
 pytestmark = pytest.mark.slow  # whole runs, on each runner
 
@@ -31,6 +31,7 @@ DAYS, START, END = 8, "2024-01-01", "2024-01-09"
 FIRST, HALF = 19_723, "2024-01-05"
 COMMON = ("--time_column=time", "--slot=1d", f"--start={START}", f"--end={END}")
 BINS = (*COMMON, "--user_column=user", "--value_column=place", "--domain=cafe,park,pier")
+BINS = (*BINS, "--layout=rows")  # which have all that a release says; one job has the others
 USERS = (*BINS, "--requirements=users.csv")
 ASKED = (
     *("--user_column=user", "--time_column=time", f"--origin={START}"),
@@ -39,29 +40,29 @@ ASKED = (
 ASKED_BY_FEW = (*ASKED, "--default_requirement=3,300,45")
 ASKED = (*ASKED, "--requirements=users.csv")
 ANSWERED = ("--ledger=ledger.csv", "--output=answers")
-QUESTIONS = """
-base_slot: 1d
-questions:
-  - {name: visits, value: place, domain: [cafe, park], other: elsewhere, weight: 2}
-  - {name: spent, value: place, domain: [cafe, park], statistic: sum, column: amount,
-     lower: 0, upper: 100, slot: 2d, where: {place: [cafe, park]}}
-  - {name: usual, statistic: quantiles, column: amount, edges: [0, 25, 50, 75, 100],
-     quantiles: [0.5], slot: 2d, share: 0.4, mechanism: uniform}
-  - {name: people, statistic: distinct, slot: 4d, share: 0.2, max_contributions: 2}
+QUERIES = """
+slot: 1d
+queries:
+  - {name: visits, by: place, keys: [cafe, park], other: elsewhere, weight: 2}
+  - {name: spent, by: place, keys: [cafe, park], statistic: sum, of: amount,
+     bounds: [0, 100], every: 2d, where: {place: [cafe, park]}}
+  - {name: usual, statistic: quantiles, of: amount, edges: [0, 25, 50, 75, 100],
+     quantiles: [0.5], every: 2d, share: 0.4, mechanism: uniform}
+  - {name: people, statistic: distinct, every: 4d, share: 0.2, max_contributions: 2}
 """
 LEVELS = """
-base_slot: 1d
-questions:
-  - {name: visits, value: place, domain: [cafe, park, pier], times: [2d, 4d],
+slot: 1d
+queries:
+  - {name: visits, by: place, keys: [cafe, park, pier], rollups: [2d, 4d],
      levels: [{food: [cafe], out: [park, pier]}, all]}
-  - {name: usual, value: place, domain: [cafe, park, pier], statistic: mean, column: amount,
-     lower: 0, upper: 100, levels: [all]}
+  - {name: usual, by: place, keys: [cafe, park, pier], statistic: mean, of: amount,
+     bounds: [0, 100], levels: [all]}
 """
 BOUNDS = """
-base_slot: 1d
-questions:
-  - {name: spread, statistic: variance, column: amount, bounds: auto}
-  - {name: best, value: place, domain: [cafe, park, pier], statistic: top, k: 2}
+slot: 1d
+queries:
+  - {name: spread, statistic: variance, of: amount, bounds: auto}
+  - {name: best, by: place, keys: [cafe, park, pier], statistic: top, k: 2}
 """
 AMOUNTS = (
     *COMMON,
@@ -89,9 +90,9 @@ JOBS = {
     "count": ("per-record", *AMOUNTS, "--statistic=count", "--output=out.parquet"),
     "sum": ("per-record", *AMOUNTS, "--statistic=sum", "--window=3", "--output=out.csv"),
     "running": ("per-record", *AMOUNTS, "--statistic=running-sum", "--output=out.jsonl"),
-    "queries": ("release", *ASKED, "--questions=questions.yaml", *ANSWERED),
-    "levels": ("release", *ASKED, "--questions=levels.yaml", *ANSWERED),
-    "private bounds": ("release", *ASKED_BY_FEW, "--questions=bounds.yaml", *ANSWERED),
+    "queries": ("release", *ASKED, "--queries=queries.yaml", *ANSWERED),
+    "levels": ("release", *ASKED, "--queries=levels.yaml", *ANSWERED),
+    "private bounds": ("release", *ASKED_BY_FEW, "--queries=bounds.yaml", *ANSWERED),
     "limit": (
         "release",
         *BINS,
@@ -170,7 +171,7 @@ JOBS = {
     "queries in passes": (
         "release",
         *ASKED,
-        "--questions=questions.yaml",
+        "--queries=queries.yaml",
         "--state=state",
         *ANSWERED,
     ),
@@ -210,7 +211,7 @@ def inputs(tmp_path_factory):
         windows = [(u, shortest + u % 4) for u in range(0, 40, 3)]
         lines = [f"u{u},{FIRST + u % DAYS},{w},1.5,{w},1.5" for u, w in windows]
         (folder / name).write_text("\n".join([names, *lines]) + "\n")
-    files = {"questions.yaml": QUESTIONS, "levels.yaml": LEVELS, "bounds.yaml": BOUNDS}
+    files = {"queries.yaml": QUERIES, "levels.yaml": LEVELS, "bounds.yaml": BOUNDS}
     for name, text in files.items():
         (folder / name).write_text(text)
     for name, key in zip(KEYS, ("5e", "5f"), strict=True):
@@ -271,7 +272,7 @@ def write_rows(inputs, path, flags, key):
                 noise_key=bytes.fromhex((inputs / key).read_text()),
             )
         )
-        _ = outputs.releases | WriteReleases(str(path))
+        _ = outputs.results | WriteReleases(str(path), layout="rows")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Events of a real PostgreSQL server, by the recipes of docs/sql.md as they stand there."""
+"""Events of a real PostgreSQL server, by the recipes of docs/how-to/postgresql.md as they stand."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.postgres
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "sql.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "postgresql.md"
 URL = "postgresql://reader@db.example.com/rides"
 BLOCK = re.compile(r"^```(python|sh) postgres\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TRIPS = """
@@ -49,8 +49,7 @@ def test_recipes(postgres, language, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    if language == "python":  # a row for each slot and bin
-        assert (tmp_path / "trips-releases.csv").read_text().count("\n") == 1 + 2 * 3
-    else:
-        assert (tmp_path / "seconds-of-trips.csv").read_text().count("\n") == 1 + 2
+    name = "trips-releases.csv" if language == "python" else "seconds-of-trips.csv"
+    assert (tmp_path / name).read_text().count("\n") == 1 + 2 * 3
+    if language == "sh":
         assert "3 events read: 3 counted" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL and of the way to it, met by the recipes of docs/sql.md.
+"""Faults of PostgreSQL and of the way to it, met by the recipes of docs/how-to/postgresql.md.
 
 Connections go through a proxy, which fails, to a real server. Whatever happens, a recipe releases
 all rows of one moment or none, and a run with the same key once more gives the same releases.
@@ -422,7 +422,7 @@ def test_python_releases_nothing(server, proxy, truth, monkeypatch, name):
     assert re.search(fault.says, said)
     if name in DURING:
         assert said.startswith("data could not be read to its end: [libpq] ")
-        assert said.endswith(": mend that, open it anew, and run it again")
+        assert said.endswith(": fix that, open it anew, and run it again")
         assert "\n" not in said
         assert re.search(fault.says, str(caught.value.__cause__))
     assert "releases" not in given

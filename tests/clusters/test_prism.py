@@ -20,7 +20,7 @@ def test_two_bundles_of_one_key_lose_updates_of_its_state(script, request, split
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_one_partition_moves_the_watermark_past_another(script, flags_of, partitions):
-    """If the second case fails, Prism was mended, and docs/streaming.md may say so."""
+    """If the second case fails, Prism was mended, and docs/reference/kafka.md may say so."""
     prism_partitions = script("prism_partitions")
     found = prism_partitions.read_in_time(partitions, flags_of("prism"))
     assert (found == prism_partitions.RECORDS) is (partitions == 1)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -13,10 +12,11 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import Slots
-from streamveil.pipelines.exporting import Exports
-from streamveil.pipelines.figures import RAW, samples
-from streamveil.pipelines.status import Released, Status
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.monitoring.metrics import RAW, samples
+from streamveil.pipelines.monitoring.metrics_export import Exports
+from streamveil.pipelines.monitoring.status import Released, Status
+from streamveil.pipelines.reports.summary import Summary
+from tests.clusters.free_ports import free_ports
 
 pytestmark = pytest.mark.prometheus
 
@@ -39,12 +39,6 @@ def growing():
         return samples(RAW, Status(since=now, released=released, totals=totals, passes=done))
 
     return read
-
-
-def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
 
 
 class Prometheus:
@@ -85,7 +79,7 @@ def programs(request):
 def prometheus(programs, tmp_path_factory):
     """One that fetches a growing stream every 200 ms, and knows the alerts."""
     folder = tmp_path_factory.mktemp("prometheus")
-    port, figures = free_port(), free_port()
+    port, figures = free_ports(2)
     (folder / "prometheus.yml").write_text(
         "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
         f"rule_files: [{DASHBOARDS / 'alerts.yaml'}]\n"

@@ -113,7 +113,7 @@ class Stream:
 
     def launch(self, **flags):
         """Run it as a process of its own."""
-        command = [sys.executable, "-m", "streamveil.pipelines.main", *self.arguments(**flags)]
+        command = [sys.executable, "-m", "streamveil", *self.arguments(**flags)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def done(self, at=None, **flags):
@@ -160,11 +160,16 @@ def event(user, place="a", slot=0, hour=1.0):
     return {"user": user, "place": place, "time": when.isoformat()}
 
 
-def counts(rows):
+def counts_of(message):
+    return [round(row["value"]) for row in message["rows"]]
+
+
+def counts(messages):
     """Counts by slot from the first; a release that came twice must be alike."""
     found = {}
-    for row in rows:
-        assert found.setdefault(row["slot"] - FIRST, row["counts"]) == row["counts"]
+    for one in messages:
+        released = counts_of(one)
+        assert found.setdefault(one["slot"] - FIRST, released) == released
     return found
 
 
@@ -240,11 +245,12 @@ def test_results_are_those_of_files(stream, server, tmp_path):
     rows = [event(f"u{number % 7}", "ab"[number % 2], number % 3) for number in range(40)]
     server.send(*rows)
     flags = {"noise_key": stream.key(), "default_requirement": "3,1", "max_contributions": "1"}
-    stream.done(at=3, **flags)
+    stream.done(at=3, layout="rows", **flags)
     (tmp_path / "files").mkdir()
     other = Stream(tmp_path / "files", server)
     Path(other.path("in.jsonl")).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    other.done(at=3, input=other.path("in.jsonl"), output=other.path("out.jsonl"), **flags)
+    places = {"input": other.path("in.jsonl"), "output": other.path("out.jsonl")}
+    other.done(at=3, layout="rows", **places, **flags)
     lines = Path(other.path("out-00000001.jsonl")).read_text().splitlines()
     assert sorted(server.results(), key=lambda row: row["slot"]) == [
         json.loads(line) for line in lines
@@ -255,7 +261,7 @@ def test_files_and_revisions_beside_a_topic(stream, server):
     flags = {"revisions": RESULTS, "revise": "1", "output": stream.path("out.jsonl")}
     server.send(event("u1"))
     stream.done(at=3, default_requirement="3,1", mechanism="adaptive", **flags)
-    assert Path(stream.path("out-00000001.jsonl")).read_text().count("\n") == 3
+    assert Path(stream.path("out-00000001.jsonl")).read_text().count("\n") == 3 * 2
     assert {row["slot"] - FIRST for row in server.results()} == {0, 1}
 
 
@@ -294,16 +300,14 @@ def test_collect(tmp_path, server):
     assert sorted(row["slot"] - FIRST for row in server.results()) == [0, 1]
 
 
-def test_questions(stream, server, tmp_path):
-    questions = tmp_path / "questions.yaml"
-    questions.write_text(
-        "base_slot: 1d\nquestions:\n  - name: visits\n    value: place\n    domain: [a, b]\n"
-    )
+def test_queries(stream, server, tmp_path):
+    queries = tmp_path / "queries.yaml"
+    queries.write_text("slot: 1d\nqueries:\n  - name: visits\n    by: place\n    keys: [a, b]\n")
     server.send(event("u1"), event("u2", "b"), event("u3", slot=1))
     names = ("value_column", "slot", "domain", "max_contributions")
     code, said = stream.run(
         at=1,
-        questions=questions,
+        queries=queries,
         output=stream.path("answers"),
         **dict.fromkeys(names),
     )
@@ -663,7 +667,7 @@ def test_no_topic_for_results(stream, server):
     topic = f"{PROJECT}/topics/none"
     code, said = stream.run(at=1, output=f"pubsub:{topic}")
     assert (code, stream.passes()) == (2, 1)
-    for words in (topic, "NOT_FOUND", "create it", "waits in", "goes on with --resume"):
+    for words in (topic, "NOT_FOUND", "create it", "wait in", "resumes with --resume"):
         assert words in said
     server.publisher.create_topic(name=topic)
     server.subscribe("none")
@@ -676,7 +680,7 @@ def test_a_result_that_no_topic_takes(server, tmp_path):
     outbox = Outbox.opened({"releases": topic}, tmp_path)
     waiting = tmp_path / "outbox" / "releases-00000001.jsonl"
     waiting.write_bytes(b"x" * 10_000_001 + b"\n")
-    words = f"pubsub:{topic} does not take a result: .*move its file away.*waits in"
+    words = f"pubsub:{topic} does not take a result: .*move its file away.*wait in"
     with pytest.raises(ConfigurationError, match=words):
         outbox.publish()
     assert waiting.exists()
@@ -746,7 +750,7 @@ def test_a_stream_on_a_runner(tmp_path, server, wait_until):
         released, wanted = {}, set(range(begin // 2, begin // 2 + 5))
 
         def all_released():  # they come in any order, and some may come again
-            released.update((row["slot"], row["counts"]) for row in server.results(1))
+            released.update((one["slot"], counts_of(one)) for one in server.results(1))
             return wanted <= released.keys()
 
         wait_until("releases", all_released)
@@ -771,7 +775,10 @@ def test_files_to_a_topic(tmp_path, server):
     assert alike(rows) == {0: [5, 4], 1: [0, 0]}
     stream.done(**{**flags, "output": stream.path("out.jsonl")})
     lines = Path(stream.path("out.jsonl")).read_text().splitlines()
-    assert sorted(map(set, rows), key=sorted) == sorted(
+    told = [{**one, **row} for one in rows for row in one["rows"]]
+    for one in told:
+        one.pop("rows")
+    assert sorted(map(set, told), key=sorted) == sorted(
         (set(json.loads(each)) for each in lines), key=sorted
     )
 

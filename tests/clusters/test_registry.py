@@ -18,8 +18,8 @@ from streamveil.io.message_formats import read_framed_messages
 from streamveil.io.messages import ParseMessages
 from streamveil.io.schema_registry import SchemaRegistry, schemas_of
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
-from streamveil.pipelines.errors import may_pass
-from streamveil.pipelines.launch import _plain_errors
+from streamveil.pipelines.console.errors import may_pass
+from streamveil.pipelines.runners.launch import _plain_errors
 from tests.clusters.fault_proxy import FOREVER, Fault
 from tests.io.framed import FIELD, add, file_of, frame, message_class
 

@@ -69,7 +69,7 @@ def test_a_row_has_no_nan_and_no_null_in_a_repeated_column(some_releases):
 @pytest.mark.parametrize("table", ["releases", "stats.releases", "a..b", ""])
 def test_a_table_has_three_names(table):
     with pytest.raises(ConfigurationError, match=r"PROJECT\.DATASET\.TABLE"):
-        WriteReleasesToBigQuery(table)
+        WriteReleasesToBigQuery(table, labels=LABELS)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_times_of_all_months_and_bad_ones(tmp_path):
     assert [row["time"] for row in rows[:12]] == [
         f"2012-{month:02d}-09T01:02:03+05:30" for month in range(1, 13)
     ]
-    # What is no time stays what it is: whoever reads times rejects it.
+    # What is not a time stays what it is: whoever reads times rejects it.
     assert [row["time"] for row in rows[12:]] == ["2012-Foo-09T01:02:03+00:00", *odd[1:]]
     assert not rejected
 

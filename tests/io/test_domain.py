@@ -7,7 +7,7 @@ import pytest
 from streamveil.io import read_domain
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.budgets import lookup_of
+from streamveil.pipelines.options.budget_functions import lookup_of
 
 
 def test_booleans_of_a_json_list_are_those_of_events(tmp_path):

@@ -10,11 +10,26 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
-from streamveil.io import WriteReleasesToFolder, per_record_sink_of, sink_of
+from streamveil.io import (
+    RESULT_SCHEMA,
+    WriteReleasesToFolder,
+    per_record_sink_of,
+    release_messages,
+    sink_of,
+)
 from streamveil.io.folder import write_once
-from streamveil.io.per_record import per_record_json
-from streamveil.io.releases import release_json
+from streamveil.io.jsonlines import json_text
+from streamveil.io.per_record import per_record_object
+from streamveil.io.releases import release_row
+from streamveil.io.tables import read_json_files
+from streamveil.io.tidy import ROWS
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
+
+LABELS = ["a", "b"]
+
+
+def to_folder(path):
+    return WriteReleasesToFolder(str(path), messages=release_messages(LABELS))
 
 
 @pytest.fixture
@@ -36,10 +51,10 @@ def write(write_on, usual_runner):
 
 def test_a_file_for_each_release_in_the_order_of_slots(write_on, some_releases, tmp_path, runner):
     folder = tmp_path / "new" / "releases"
-    write_on(runner, some_releases[::-1], sink_of(f"folder:{folder}", []))
+    write_on(runner, some_releases[::-1], sink_of(f"folder:{folder}", LABELS, layout=ROWS))
     files = sorted(folder.iterdir())
     assert [path.read_bytes() for path in files] == [
-        release_json(release) + b"\n" for release in some_releases
+        json_text(release_row(release)).encode() + b"\n" for release in some_releases
     ]
     assert files[1].name == "release-19700101T010000.000000Z.json"
 
@@ -50,24 +65,37 @@ def test_names_sort_as_slots_do(write, some_releases, tmp_path):
     releases = [
         dataclasses.replace(some_releases[0], slot=slot, start=slots.start(slot)) for slot in wanted
     ]
-    write(releases, WriteReleasesToFolder(str(tmp_path)))
-    found = [json.loads(path.read_text())["slot"] for path in sorted(tmp_path.iterdir())]
-    assert found == wanted
+    write(releases, to_folder(tmp_path))
+    files = [path.read_text().splitlines() for path in sorted(tmp_path.iterdir())]
+    assert [len(lines) for lines in files] == [len(LABELS)] * len(wanted)
+    assert [json.loads(line)["slot"] for line, _ in files] == wanted
+
+
+def test_a_file_has_the_rows_of_a_tidy_file(write, some_releases, tmp_path):
+    berlin = release_messages(LABELS, zone="Europe/Berlin")
+    write(some_releases, WriteReleasesToFolder(str(tmp_path), messages=berlin))
+    files = sorted(tmp_path.iterdir())
+    assert files[1].name == "release-19700101T010000.000000Z.json"  # in UTC: sorted, in order
+    rows = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert list(rows[0]) == RESULT_SCHEMA.names
+    assert [(row["slot"], row["key"]) for row in rows[:3]] == [(0, "a"), (0, "b"), (1, "a")]
+    assert rows[2]["start"] == "1970-01-01T02:00:00+01:00"
+    assert read_json_files(list(map(str, files))).num_rows == len(rows)
 
 
 def test_what_is_there_stays_as_it_is(write, some_releases, tmp_path):
-    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    write(some_releases, to_folder(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    write(some_releases, to_folder(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
 def test_a_second_different_release_of_a_slot_stops_the_job(write, some_releases, tmp_path):
-    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    write(some_releases, to_folder(tmp_path))
     before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
     other = dataclasses.replace(some_releases[1], counts=np.array([7, 7]))
     with pytest.raises(Exception, match="slot 1 was released before"):
-        write([other], WriteReleasesToFolder(str(tmp_path)))
+        write([other], to_folder(tmp_path))
     assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
 
 
@@ -129,7 +157,7 @@ def test_rows_under_per_record_privacy(write, tmp_path):
     write(rows, per_record_sink_of(sink))
     write(rows, per_record_sink_of(sink))
     assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == sorted(
-        per_record_json(row) + b"\n" for row in rows
+        json_text(per_record_object(row)).encode() + b"\n" for row in rows
     )
     with pytest.raises(Exception, match="key 'a/b' in the window that ends"):
         write([dataclasses.replace(row, estimate=3.0)], per_record_sink_of(sink))

@@ -35,7 +35,7 @@ from tests.io.framed import (
 )
 
 NAMES = ("user", "value")
-PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "schema-registry.md"
 STRING, TEXTS = "string", [{"name": "user", "type": "string"}]
 PLAIN = avro([*TEXTS, {"name": "value", "type": "string"}])
 
@@ -379,7 +379,7 @@ BAD_PROTOBUF = {
     frame(3, b"\0"): "its schema imports shared/place.proto, which the registry does not give",
     frame(4, b"\0"): "google/protobuf/no_such.proto, which is not known here",
     frame(5, b"\0"): "its schema cannot be compiled: it:1:9: ",
-    frame(6, b"\0"): "its schema needs '../../x.proto', which is no name of a file",
+    frame(6, b"\0"): "its schema needs '../../x.proto', which is not a name of a file",
     frame(7, b"\0"): "schema 7 is of AVRO",
     frame(1, PATH + b"\x0a\x80\x80\x80\x01" + b"a" * (1 << 21)): "more than 1048576",
 }
@@ -476,16 +476,19 @@ KAFKA = "kafka:h:9092/t?message_format=avro&schema_registry=http://r:8081"
     [
         ("kafka:h:9092/t?message_format=protobuf", "needs the registry"),
         ("kafka:h:9092/t?schema_registry=http://r", "add message_format="),
-        ("kafka:h:9092/t?message_format=avro&reader_schema=3", "reader_schema is of a registry"),
+        ("kafka:h:9092/t?message_format=avro&reader_schema=3", "reader_schema needs a registry"),
         (
             KAFKA.replace("avro", "arrow"),
             "no schemas in a registry: choose of avro, json, ",
         ),
-        (KAFKA.replace("http:", "ftp:"), "'ftp://r:8081' is no address"),
+        (KAFKA.replace("http:", "ftp:"), "'ftp://r:8081' is not an address"),
         (f"{KAFKA}&reader_schema=x", "reader_schema 'x' is no whole number"),
-        (f"{KAFKA}&reader_schema=9999999999", "reader_schema 9999999999 is no id"),
+        (f"{KAFKA}&reader_schema=9999999999", "reader_schema 9999999999 is not the id"),
         (f"{KAFKA.replace('avro', 'json')}&reader_schema=1", "leave out reader_schema"),
-        (f"{KAFKA}&schema_registry_credentials=me:secret", "names no place: write file:PATH"),
+        (
+            f"{KAFKA}&schema_registry_credentials=me:secret",
+            ("does not name a place: write file:PATH"),
+        ),
         (KAFKA.replace("//", "//me:secret@"), "holds credentials, which would be logged"),
     ],
 )

@@ -12,7 +12,7 @@ import streamveil as sv
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "services.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "iceberg.md"
 START = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
 USERS, DAYS = 40, 5
 

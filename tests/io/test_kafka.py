@@ -18,9 +18,10 @@ from apache_beam.portability.api import (
 from apache_beam.runners.portability.expansion_service import ExpansionServiceServicer
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from streamveil.io import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io import ReadKafkaEvents, WriteReleasesToKafka, release_messages
+from streamveil.io.jsonlines import json_text
 from streamveil.io.kafka import _value
-from streamveil.io.releases import release_json
+from streamveil.io.releases import release_row
 from streamveil.mechanisms.core.records import ConfigurationError
 
 NAMES = ("user", "value")
@@ -126,20 +127,32 @@ def test_a_record_without_a_value_is_no_event():
     assert _value((None, None)) == b""
 
 
-def test_releases_are_written_under_their_slot(service, some_releases):
+@pytest.mark.parametrize("layout", ["tidy", "rows"])
+def test_releases_are_written_under_their_slot(service, some_releases, layout):
+    messages = release_messages(["a", "b"], layout=layout)
     _Connector.written.clear()
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = (
             pipeline
             | beam.Create(some_releases)
             | WriteReleasesToKafka(
-                "h:9092", "t", producer_config={"acks": "all"}, expansion_service=service
+                "h:9092",
+                "t",
+                messages=messages,
+                producer_config={"acks": "all"},
+                expansion_service=service,
             )
         )
     assert sorted(_Connector.written) == [
-        (str(release.slot).encode(), release_json(release)) for release in some_releases
+        (str(release.slot).encode(), messages.message(release)) for release in some_releases
     ]
-    assert json.loads(_Connector.written[0][1])["mechanism"] == "pba"
+    last = json.loads(max(_Connector.written)[1])
+    if layout == "rows":
+        assert json_text(last) == json_text(release_row(some_releases[2]))
+        assert last["mechanism"] == "pba"
+    else:
+        assert (last["query"], last["slot"], last["status"]) == ("count", 2, "skipped")
+        assert [(row["key"], row["value"]) for row in last["rows"]] == [("a", 2.0), ("b", -2.0)]
     assert _Write.asked["producer_config"] == {"bootstrap.servers": "h:9092", "acks": "all"}
     assert _Write.asked["topic"] == "t"
 
@@ -155,7 +168,11 @@ def test_without_java_the_remedy_is_named(monkeypatch, service, some_releases, h
         return pipeline | ReadKafkaEvents("h:9092", ["t"], columns=NAMES)
 
     def write(pipeline):
-        return pipeline | beam.Create(some_releases) | WriteReleasesToKafka("h:9092", "t")
+        return (
+            pipeline
+            | beam.Create(some_releases)
+            | WriteReleasesToKafka("h:9092", "t", messages=release_messages(["a", "b"]))
+        )
 
     for apply in (read, write):
         with pytest.raises(ConfigurationError) as refused:

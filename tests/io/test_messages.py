@@ -21,7 +21,8 @@ from streamveil.io.json_objects import read_objects
 from streamveil.io.message_batches import MessageParser
 from streamveil.io.messages import ParseMessages
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
-from streamveil.transforms import Columns, PrivateHistograms
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms
 
 NAMES = ("user", "value")
 HOUR = 3600
@@ -318,7 +319,7 @@ def escaped_nulls():
         ("arrow", arrow({"user": pa.nulls(10**9)}), "say that they hold 1000000000 events"),
         ("arrow", arrow({"user": [["a"]]}), "'user' holds list<item: string>: send text, numbers, "
          "booleans or times"),
-        ("arrow", arrow({"user": ["a"]}) * 2, "goes on after its end"),
+        ("arrow", arrow({"user": ["a"]}) * 2, "continues after its end"),
         ("arrow", arrow({"user": pa.array(["a" * 9_000] * 9_000).dictionary_encode()}),
          "bytes of text"),
         ("arrow", arrow({"user": views_of_one("a" * 90_000, 1_000)}), "its views stand for more"),
@@ -496,7 +497,7 @@ def test_an_odd_record_makes_no_expression_that_does_not_pay(monkeypatch):
             {"message_format": "xml"},
             "message_format 'xml' is unknown: choose of json, jsonl, arrow",
         ),
-        ({"max_field_bytes": 0}, "max_field_bytes 0 leaves room for no field"),
+        ({"max_field_bytes": 0}, "max_field_bytes 0 is too small for any field"),
     ],
 )
 def test_settings_that_are_none_are_refused(settings, words):
@@ -551,7 +552,7 @@ def test_batching_makes_no_event_late(keep):
     with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
         events = pipeline | stream | ParseMessages("x", names)
         outputs = events.batches | histograms
-        releases, rejected = keep(outputs.releases, "releases"), keep(outputs.rejected, "rejected")
+        releases, rejected = keep(outputs.results, "releases"), keep(outputs.rejected, "rejected")
     counts = {release.slot: release.counts for release, _ in releases}
     assert {slot: row.tolist() for slot, row in counts.items()} == {0: [1, 1], 1: [2, 0], 2: [1, 0]}
     letters = [row for batch, _ in rejected for row in batch.to_pylist()]

@@ -33,7 +33,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
 )
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.pipelines.budgets import lookup_of
+from streamveil.pipelines.options.budget_functions import lookup_of
 
 EVENT = ("user", "value", "time")
 USERS = ("u1", "u2", "7", "007", "true")
@@ -372,6 +372,7 @@ def parsed(kind, messages):
     return outcomes(MessageParser("queue", EVENT, False, kind).parse(messages))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("case", MESSAGES)
 def test_of_messages(case):
     """One more event in one of the messages: all others give what they gave."""
@@ -477,6 +478,7 @@ def good_rows(draw, columns):
     return [(name, *(of.get(c, lambda: "x")() for c in rest)) for name in dict.fromkeys(names)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".avro", ".jsonl"])
 @pytest.mark.parametrize("table", TABLES)
 def test_of_tables(tmp_path, table, ending):
@@ -510,6 +512,7 @@ def test_of_tables(tmp_path, table, ending):
     assert refused
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
 def test_of_changes(tmp_path, ending):
     """Changes of requirements are read as events are, and mapped row by row."""

@@ -127,11 +127,12 @@ def test_one_cell_stops_no_other():
     found = sv.release(
         frame,
         **{"user": "user", "value": "place", "time": "time", "slot": "1h", "domain": ["cafe"]},
-        **{"start": "2024-05-01T15:00Z", "end": "2024-05-01T16:00Z", "max_rejected": 1},
+        **{"start": "2024-05-01T15:00Z", "end": "2024-05-01T16:00Z"},
+        run=sv.RunOptions(max_rejected=1),
         requirements=pd.DataFrame({"user": ["u0", 1], "window": 1, "epsilon": 50.0}),
         mechanism="uniform",
     )
-    assert found.to_pandas()["count"].tolist() == [2]
+    assert found.to_pandas()["value"].tolist() == [2]
     (letter,) = found.rejected.to_pylist()
     assert letter["row"] == 2
     assert letter["reason"] == "wrong type"

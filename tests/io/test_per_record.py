@@ -7,9 +7,9 @@ import apache_beam as beam
 import pytest
 
 from streamveil.io import WritePerRecord, per_record_sink_of, read_per_record
-from streamveil.io.kafka import per_record_record
-from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_json
+from streamveil.io.per_record import PER_RECORD_SCHEMA
 from streamveil.io.pubsub import WriteReleasesToPubSub
+from streamveil.io.result_messages import PER_RECORD_MESSAGES
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 
 DAY = 86_400_000_000
@@ -42,14 +42,14 @@ def test_rows_read_back_by_window_and_key(folder, kind):
 
 def test_a_message_is_a_line_of_the_file(folder):
     with open(folder / "rows.jsonl", "rb") as file:
-        assert per_record_json(ROWS[2]) == file.readline().rstrip(b"\n")
-    message = json.loads(per_record_json(ALL_TIMES))
+        assert PER_RECORD_MESSAGES.message(ROWS[2]) == file.readline().rstrip(b"\n")
+    message = json.loads(PER_RECORD_MESSAGES.message(ALL_TIMES))
     assert list(message) == PER_RECORD_SCHEMA.names
     assert message["start"] is message["stderr"] is None
 
 
 def test_keys_of_kafka_tell_rows_apart():
-    keys = [json.loads(per_record_record(row)[0]) for row in (*ROWS, ALL_TIMES)]
+    keys = [json.loads(PER_RECORD_MESSAGES.record(row)[0]) for row in (*ROWS, ALL_TIMES)]
     assert keys[0] == ["b", "1970-01-03T00:00:00Z"]
     assert keys[-1] == [None, None]
     assert len({tuple(key) for key in keys}) == len(keys)
@@ -59,7 +59,7 @@ def test_sinks_go_by_the_place():
     assert isinstance(per_record_sink_of("x.csv"), WritePerRecord)
     sink = per_record_sink_of("pubsub:projects/project/topics/rows")
     assert isinstance(sink, WriteReleasesToPubSub)
-    assert json.loads(sink.to_json(ALL_TIMES))["estimate"] == 12.0
+    assert json.loads(sink.messages.message(ALL_TIMES))["estimate"] == 12.0
     assert per_record_sink_of("bigquery:p.d.t").table == "p.d.t"
     with pytest.raises(ConfigurationError, match="--output=watch:x"):
         per_record_sink_of("watch:x")

@@ -5,7 +5,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
-from streamveil.io import ReadPubSubEvents, WriteReleasesToPubSub
+from streamveil.io import ReadPubSubEvents, WriteReleasesToPubSub, release_messages
 from streamveil.mechanisms.core.records import ConfigurationError
 
 pytest.importorskip("google.cloud.pubsub", reason="the extra gcp is not installed")
@@ -42,4 +42,4 @@ def test_bad_names_are_refused(names, words):
 
 def test_a_bad_topic_is_refused():
     with pytest.raises(ConfigurationError, match="projects/PROJECT/topics/NAME"):
-        WriteReleasesToPubSub("releases")
+        WriteReleasesToPubSub("releases", messages=release_messages(["a"]))

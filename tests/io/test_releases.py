@@ -74,7 +74,7 @@ def folder(tmp_path_factory, new_pipeline):
         ledger = pipeline | "Ledger" >> beam.Create([entry(slot) for slot in slots])
         rejected = pipeline | "Rejected" >> beam.Create([REJECTED])
         for kind in FORMATS:
-            write = WriteReleases(f"{path}/releases.{kind}", labels=LABELS)
+            write = WriteReleases(f"{path}/releases.{kind}", labels=LABELS, layout="rows")
             _ = releases | f"Write releases {kind}" >> write
             _ = ledger | f"Write ledger {kind}" >> WriteLedger(f"{path}/ledger.{kind}")
             _ = rejected | f"Write rejected {kind}" >> WriteRejected(f"{path}/rejected.{kind}")
@@ -130,7 +130,8 @@ def test_the_ledger_has_a_row_per_slot_and_class(folder, kind):
     assert table.num_rows == 251 * 3
     assert table.slice(9, 3).to_pylist() == [
         {
-            "slot": 3,
+            "query": "count",
+            **dict.fromkeys(("slot", "first_base_slot", "last_base_slot"), 3),
             "window": requirement.window,
             "epsilon": requirement.epsilon,
             "users": users,

@@ -151,7 +151,7 @@ def test_columns_may_have_other_names(tmp_path):
         read_requirements(str(tmp_path / "wishes.csv"), columns=("id", "window", "epsilon"))
 
 
-# ---- limits on presence -------------------------------------------------------------------------
+# ---- participation limits --------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro", "csv", "jsonl"])

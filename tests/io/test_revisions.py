@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamveil.io import (
-    TIDY_SCHEMA,
+    RESULT_SCHEMA,
     WriteRevisions,
     read_revisions,
     read_table,
@@ -16,9 +16,10 @@ from streamveil.io import (
     revision_sink_of,
 )
 from streamveil.io.bigquery import WriteRevisionsToBigQuery
-from streamveil.io.folder import revision_file
-from streamveil.io.kafka import revision_record
-from streamveil.io.revisions import revision_json
+from streamveil.io.jsonlines import json_text
+from streamveil.io.result_messages import revision_messages
+from streamveil.io.revisions import revision_row
+from streamveil.io.tidy import revised_schema
 from streamveil.mechanisms.core.records import ConfigurationError, Revised, Revision, Slots
 
 LABELS = ("=1+2", "cafe")
@@ -40,7 +41,7 @@ def write(sink, revisions=REVISIONS):
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "jsonl"])
 def test_every_format_gives_them_back_in_order(tmp_path, ending):
     path = str(tmp_path / f"revisions.{ending}")
-    write(WriteRevisions(path, labels=LABELS))
+    write(WriteRevisions(path, labels=LABELS, layout="rows"))
     found = read_revisions(path)
     for one, other in zip(found, REVISIONS[::-1], strict=True):
         assert (one.slot, one.start, one.end) == (other.slot, other.start, other.end)
@@ -54,12 +55,13 @@ def test_every_format_gives_them_back_in_order(tmp_path, ending):
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_a_tidy_table_has_a_row_for_each_slot_and_bin(tmp_path, ending):
     path = str(tmp_path / f"revisions.{ending}")
-    write(WriteRevisions(path, labels=LABELS, layout="tidy"))
+    write(WriteRevisions(path, labels=LABELS))
     rows = read_table(path).to_pylist()
-    assert list(rows[0]) == [*TIDY_SCHEMA.names[:-1], "revised_at"]
-    assert [(int(row["slot"]), row["bin"].lstrip("'"), int(row["count"])) for row in rows] == [
+    assert list(rows[0]) == [*RESULT_SCHEMA.names, "revised_at"]
+    assert [(int(row["slot"]), row["key"].lstrip("'"), int(row["value"])) for row in rows] == [
         *((0, "=1+2", 0), (0, "cafe", 0), (1, "=1+2", 3), (1, "cafe", 4))
     ]
+    assert {(row["query"], row["status"]) for row in rows} == {("count", "revised")}
     assert str(rows[0]["revised_at"])[:10] == "1970-01-09"
     if ending == "parquet":
         assert rows[0]["low"] is None
@@ -67,15 +69,22 @@ def test_a_tidy_table_has_a_row_for_each_slot_and_bin(tmp_path, ending):
 
 
 def test_a_folder_has_a_file_for_each(tmp_path):
-    write(revision_sink_of(f"folder:{tmp_path}", LABELS))
+    write(revision_sink_of(f"folder:{tmp_path}", LABELS, layout="rows"))
     names = [f"revision-1970010{day}T000000.000000Z.json" for day in (1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert (tmp_path / names[1]).read_bytes() == revision_json(REVISIONS[0]) + b"\n"
-    assert revision_file(REVISIONS[0])[1] == "the revision of slot 1"
+    wide = json_text(revision_row(REVISIONS[0])).encode() + b"\n"
+    assert (tmp_path / names[1]).read_bytes() == wide
+    name, what, lines = revision_messages(LABELS).file(REVISIONS[0])
+    assert (name, what) == (names[1], "the revision of slot 1")
+    rows = list(map(json.loads, lines.splitlines()))
+    assert [(row["key"], row["value"], row["status"]) for row in rows] == [
+        *(("=1+2", 3.0, "revised"), ("cafe", 4.0, "revised"))
+    ]
+    assert list(rows[0]) == revised_schema().names
 
 
 def test_a_message_has_the_columns_of_a_file():
-    key, value = revision_record(REVISIONS[1])
+    key, value = revision_messages(LABELS, layout="rows").record(REVISIONS[1])
     assert key == b"0"
     row = json.loads(value)
     assert list(row) == revision_schema().names
@@ -83,7 +92,27 @@ def test_a_message_has_the_columns_of_a_file():
     assert row["revised_at"] == "1970-01-09T00:00:00Z"
 
 
-def test_bigquery_takes_rows_of_its_schema(monkeypatch):
+def test_a_message_of_tidy_rows_has_what_they_have_in_common_once():
+    key, value = revision_messages(LABELS).record(REVISIONS[1])
+    assert key == b"0"
+    message = json.loads(value)
+    common = ("query", "slot", "start", "end", "status", "revised_at")
+    assert list(message) == [*common, "rows"]
+    assert (message["query"], message["revised_at"]) == ("count", "1970-01-09T00:00:00Z")
+    assert [list(row) for row in message["rows"]] == [
+        [name for name in revised_schema().names if name not in common]
+    ] * 2
+    assert message["rows"][0]["stderr"] is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        ({}, revised_schema().names),
+        ({"layout": "rows"}, [*revision_schema().names, "bins"]),
+    ],
+)
+def test_bigquery_takes_rows_of_its_schema(monkeypatch, chosen, names):
     given = {}
 
     def kept(self, rows):
@@ -92,8 +121,8 @@ def test_bigquery_takes_rows_of_its_schema(monkeypatch):
 
     monkeypatch.setattr(WriteRevisionsToBigQuery, "_write", kept)
     with beam.Pipeline(runner="BundleBasedDirectRunner") as pipeline:
-        pipeline | beam.Create(REVISIONS) | revision_sink_of("bigquery:p.d.t", LABELS)
-    assert [field["name"] for field in given["fields"]] == [*revision_schema().names, "bins"]
+        pipeline | beam.Create(REVISIONS) | revision_sink_of("bigquery:p.d.t", LABELS, **chosen)
+    assert [field["name"] for field in given["fields"]] == names
 
 
 def test_another_place_is_refused():
@@ -107,7 +136,7 @@ def test_what_is_not_whole_is_never_written(tmp_path):
     path = tmp_path / "revisions.jsonl"
     pipeline = beam.Pipeline(runner="BundleBasedDirectRunner")
     number = pipeline | "Number" >> beam.Create([3])
-    _ = (pipeline | beam.Create(REVISIONS), number) | WriteRevisions(str(path))
-    with pytest.raises(RuntimeError, match="2 results came to be written, and 3 should"):
+    _ = (pipeline | beam.Create(REVISIONS), number) | WriteRevisions(str(path), labels=LABELS)
+    with pytest.raises(RuntimeError, match="2 results arrived to be written, and 3 were expected"):
         pipeline.run().wait_until_finish()
     assert not path.exists()

@@ -218,7 +218,7 @@ def test_everything_is_on_the_disk_before_the_manifest_names_it(place, monkeypat
 
 def test_a_folder_is_held_by_one_at_a_time(place):
     path = str(place / "state")
-    with StateFolder.held(path), pytest.raises(ConfigurationError, match="in use by another"):  # noqa: SIM117
+    with StateFolder.held(path), pytest.raises(ConfigurationError, match=("in use by another")):  # noqa: SIM117
         with StateFolder.held(path):
             pass
     with StateFolder.held(path) as folder:
@@ -232,7 +232,7 @@ def test_a_stream_that_could_not_begin_is_not_to_be_resumed(place, monkeypatch):
 
     with StateFolder.held(str(place / "state")) as folder:
         monkeypatch.setattr(snapshot, "write_private", refuse)
-        with pytest.raises(ConfigurationError, match="mend that, and run again"):
+        with pytest.raises(ConfigurationError, match="fix that, and run again"):
             folder.key(create=True)
 
 
@@ -454,7 +454,7 @@ def test_of_two_processes_one_wins(place):
         ),
         (
             "rm -r *",
-            "seen slots up to 1970-01-01T00:00:15Z released by a stream whose state is not in"
+            "recorded slots up to 1970-01-01T00:00:15Z released by a stream whose state is not in"
             ".*--start=1970-01-01T00:00:17Z or later, another --state and another --output",
         ),
         ("mkdir pass-00000009.part; rm manifest.json", "holds pass-00000002, but no manifest.json"),
@@ -464,7 +464,7 @@ def test_of_two_processes_one_wins(place):
         ("rm manifest.json; mkdir manifest.json", "manifest.json cannot be read .Is a directory"),
         (
             "rm pass-00000002/state.bin; mkdir pass-00000002/state.bin",
-            "pass-00000002 cannot be checked: .*state.bin: Is a directory: mend that",
+            "pass-00000002 cannot be checked: .*state.bin: Is a directory: fix that",
         ),
         (
             "cd ../results; rm .*.witness; mkdir .releases.csv.witness",
@@ -571,7 +571,7 @@ def test_a_state_of_the_first_version_is_refused_with_words(place):
     commit(place, 0)
     first = {"version": 1, "first_slot": 10, "next_slot": 10, "key_check": "c0ffee", "passes": 0}
     (place / "state" / "manifest.json").write_text(json.dumps(first, indent=1))
-    with pytest.raises(ConfigurationError, match=r"of version 1, not 2.*begin a new stream"):
+    with pytest.raises(ConfigurationError, match=r"of version 1, not 2.*start a new stream"):
         recover(place)
 
 
@@ -609,7 +609,9 @@ def test_two_copies_that_went_on_are_told_apart(place):
     (place / "copy").rename(place / "state")
     commit(place, 2, "other state")
     Path(witness(place)).write_bytes(seen)
-    with pytest.raises(ConfigurationError, match=r"is of another stream|two copies of the folder"):
+    with pytest.raises(
+        ConfigurationError, match=r"belongs to another stream|two copies of the folder"
+    ):
         recover(place)
 
 
@@ -620,7 +622,7 @@ def test_without_a_witness_it_is_told_and_goes_on(place, caplog):
     (place / "results").rename(place / "archive")
     (place / "results").mkdir()
     recover(place)
-    assert "no witness" in caplog.text
+    assert "no high-water mark" in caplog.text
     assert "pass 2 is the last" in caplog.text
     caplog.clear()
     for path in (place / "archive").glob("[!.]*"):
@@ -634,7 +636,7 @@ def test_results_whose_folder_is_gone_are_no_matter_once_they_were_moved(place, 
         commit(place, number)
     shutil.rmtree(place / "results")
     assert recover(place).passes == 2
-    assert "no witness" in caplog.text
+    assert "no high-water mark" in caplog.text
     assert not (place / "results").exists()
 
 

@@ -400,6 +400,7 @@ def test_a_cell_at_which_duckdb_stops_touches_no_other(tmp_path, what):
     assert '"user": "u30"' in letter["record"]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "kind",
     [pa.timestamp("ms", "UTC"), pa.timestamp("ms"), pa.duration("ms"), pa.time64("ns")],

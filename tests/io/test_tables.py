@@ -191,7 +191,7 @@ def test_outputs_that_are_refused(tmp_path):
         WriteTable("x.txt", SCHEMA)
     with pytest.raises(ConfigurationError, match="no column 'm'"):
         WriteTable("x.csv", SCHEMA, sort_by="m")
-    with pytest.raises(ConfigurationError, match="cannot be named so in Avro"):
+    with pytest.raises(ConfigurationError, match="is not a valid name in Avro"):
         write_table(str(tmp_path / "x.avro"), pa.schema([("a b", pa.int64())]), [])
     for kind in (pa.duration("s"), pa.map_(pa.int64(), pa.float64())):
         with pytest.raises(ConfigurationError, match="cannot be written to Avro"):
@@ -216,9 +216,9 @@ def test_a_table_of_which_rows_are_missing_is_not_written(tmp_path, rows, number
     if number == rows or (number is None and not rows):
         write()
     else:
-        should = "nobody says how many" if number is None else number
+        should = "an unknown number" if number is None else number
         with pytest.raises(
-            Exception, match=f"{rows} results came .* {should} should: a step befor"
+            Exception, match=f"{rows} results arrived .* {should} were expected: an earlier step"
         ):
             write()
     assert names_in(tmp_path) == (["out.csv"] if number == rows else [])

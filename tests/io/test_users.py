@@ -86,7 +86,9 @@ def test_who_is_missing_has_the_default_requirement():
 @pytest.mark.parametrize("other", [None, (DEFAULT[0], 41), (Requirement(3, 0.25), 40)])
 def test_the_default_requirement_stays(other):
     users = UserTable.begin(registry_of(FIRST, DEFAULT))
-    with pytest.raises(ConfigurationError, match=r"2,0.25,40 .* \(--default_requirement\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"2,0.25,40 .* \(--default_requirement, --budget\)"
+    ):
         users.changed_to(registry_of(FIRST, other))
 
 

@@ -299,7 +299,7 @@ def reported(adjacency, target_bin, runs) -> np.ndarray:
 def answers(patch, target_bin, runs, noisy_threshold=True) -> np.ndarray:
     """When a run of SPAS's sparse vector technique says yes to a target in all slots: (runs, 1).
 
-    Exact noise, drawn beforehand: the technique asks one question after the other.
+    Exact noise, drawn beforehand: the technique asks one query after the other.
     """
     machine = spas.SPAS("spas", Population((Requirement(8, 12.0),), np.array([50]), 2))
     source = NoiseSource(KEY, f"answers {target_bin}").slot(0, b"")

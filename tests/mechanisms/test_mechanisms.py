@@ -258,6 +258,7 @@ def assert_unrelated(a, b) -> None:
 
 # One event more in a slot gives that slot, and every later one, independent noise; the slots
 # before it keep theirs.
+@pytest.mark.many
 @SCHEDULED
 @pytest.mark.parametrize("changed", [0, 60])
 def test_one_event_changes_all_noise_from_then_on(monkeypatch, name, changed):
@@ -273,6 +274,7 @@ def test_one_event_changes_all_noise_from_then_on(monkeypatch, name, changed):
 
 
 # Another key, stream name or meaning of the counts gives independent noise as well.
+@pytest.mark.many
 @SCHEDULED
 @pytest.mark.parametrize("change", [{"key": bytes(32)}, {"stream": "other"}, {"context": b"other"}])
 def test_key_and_stream_change_all_noise(monkeypatch, name, change):
@@ -668,7 +670,9 @@ def test_state_of_another_configuration_is_refused(name):
     another = "pbd" if name == "pba" else "pba"
     others.append(stream_of(another, population(**facts), bins_are="places"))
     for other in others:
-        with pytest.raises(ConfigurationError, match=r"another configuration: .* begin anew"):
+        with pytest.raises(
+            ConfigurationError, match=r"another configuration: .* start a new stream"
+        ):
             other.decode(data)
 
 

@@ -21,11 +21,11 @@ from streamveil.mechanisms.registry import (
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = {
-    WINDOWS: "mechanisms.md",
-    CHANGING: "mechanisms.md",
-    INFINITE: "infinite.md",
-    LOCAL: "local.md",
-    PER_RECORD: "per-record.md",
+    WINDOWS: "explanation/mechanisms.md",
+    CHANGING: "explanation/mechanisms.md",
+    INFINITE: "explanation/lifetime-mechanisms.md",
+    LOCAL: "explanation/local.md",
+    PER_RECORD: "explanation/per-record.md",
 }
 
 

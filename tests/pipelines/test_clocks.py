@@ -4,8 +4,8 @@ import pytest
 
 from streamveil.engine.slot_clock import MOST_AHEAD
 from streamveil.mechanisms import ConfigurationError
-from streamveil.pipelines import clocks
-from streamveil.pipelines.clocks import Clock
+from streamveil.pipelines.state_runs import clocks
+from streamveil.pipelines.state_runs.clocks import Clock
 
 NOW = 1_700_000_000_000_000
 
@@ -46,7 +46,7 @@ def test_a_file_may_be_behind_the_machine_but_not_far_ahead(machine, tmp_path):
 def test_a_clock_that_went_back_behind_released_slots_is_told(machine):
     clock = Clock()
     clock.check(NOW, NOW + MOST_AHEAD)
-    with pytest.raises(ConfigurationError, match="gone back, or was far ahead then"):
+    with pytest.raises(ConfigurationError, match="the clock went back, or it was far ahead then"):
         clock.check(NOW, NOW + MOST_AHEAD + 1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.pipelines.figures import figures_of
+from streamveil.pipelines.monitoring.metrics import figures_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = json.loads((DOCS / "dashboards" / "grafana.json").read_text())
@@ -62,6 +62,6 @@ def test_alerts_ask_for_figures_of_their_group():
 
 
 def test_the_page_names_every_figure():
-    found = set(NAME.findall((DOCS / "operations.md").read_text()))
+    found = set(NAME.findall((DOCS / "reference/metrics.md").read_text()))
     beams = {"streamveil_slots_published"}  # as Flink shows it
     assert found == names("raw") | beams

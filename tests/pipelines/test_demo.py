@@ -18,6 +18,7 @@ def demo(toolbox, tmp_path_factory):
     return folder, outcome
 
 
+@pytest.mark.slow
 def test_outputs_exist(demo):
     folder, outcome = demo
     names = {path.name for path in folder.iterdir()}
@@ -32,6 +33,7 @@ def test_outputs_exist(demo):
     assert f"look at   {folder / 'index.html'}" in outcome.out
 
 
+@pytest.mark.slow
 def test_summary_is_printed(demo):
     out = demo[1].out
     assert re.search(r"336,776 events read: [\d,]+ counted, 2,512 rejected, 0 late", out)
@@ -42,11 +44,13 @@ def test_summary_is_printed(demo):
     assert "of any user's budget was spent" in out
 
 
+@pytest.mark.slow
 def test_error_is_moderate(demo):
     error = float(re.search(r"error: +(\d+\.\d)% of all flights", demo[1].out)[1])
     assert 0 < error < 25
 
 
+@pytest.mark.slow
 def test_sums_err_less(demo):
     out = demo[1].out
     day = re.search(r"error: +(\d+\.\d)% of all flights", out)[1]
@@ -59,6 +63,7 @@ def test_sums_err_less(demo):
         assert f"<b>{error}%</b>" in html
 
 
+@pytest.mark.slow
 def test_revisions_err_less(demo):
     """Every day is revised seven days later, and on the whole for the better."""
     folder, outcome = demo
@@ -71,6 +76,7 @@ def test_revisions_err_less(demo):
     assert "revised 7 days later" in (folder / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_releases_and_ledger(demo):
     folder, _ = demo
     releases = read_releases(str(folder / "releases.parquet"))
@@ -85,6 +91,7 @@ def test_releases_and_ledger(demo):
     assert sum(ledger[0].users) == 4043
 
 
+@pytest.mark.slow
 def test_page_is_self_contained(demo):
     html = (demo[0] / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|<script|<link|<img|<iframe|@import|@font-face", html)
@@ -92,17 +99,18 @@ def test_page_is_self_contained(demo):
     assert "336,776" in html
 
 
-def test_three_questions_from_one_budget(demo):
+@pytest.mark.slow
+def test_three_queries_from_one_budget(demo):
     folder, outcome = demo
-    told = re.findall(r"question: (\w+), from (\d+)% of the budget: .* (\d+)% of the", outcome.out)
-    assert [name for name, _, _ in told] == ["flights", "delay", "late"]
+    told = re.findall(r"query: (\w+), from (\d+)% of the budget: .* (\d+)% of the", outcome.out)
+    assert [name for name, _, _ in told] == ["late", "delay", "flights"]
     assert sum(int(share) for _, share, _ in told) == 100
     assert all(int(held) > 65 for _, _, held in told)  # with storms, and noise of any run
     html = (folder / "index.html").read_text(encoding="utf-8")
-    section = html.split('<section id="questions">')[1].split("</section>")[0]
-    for asked in ("How many flights go to", "How late does each airline", "How late are most"):
-        assert section.count(asked) == 1
-    assert "One budget for all questions" in section
+    section = html.split('<section id="run1-queries">')[0]
+    for asked in ("How late are most", "How late does each airline", "How many flights go to"):
+        assert len(re.findall(rf"<h2[^>]*>{asked}", section)) == 1
+    assert "One budget for all queries" in section
     answers = {name: read_table(str(folder / "answers" / f"{name}.parquet")) for name, *_ in told}
     assert {name: table.num_rows for name, table in answers.items()} == {
         "flights": 364 * 105,

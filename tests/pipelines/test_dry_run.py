@@ -56,6 +56,16 @@ def test_it_shows_what_would_be_read_counted_and_written(histograms):
     ]
 
 
+def test_users_without_a_table_are_bounded_too(job):
+    job.lines(*[f"u1,A,2024-01-01T1{i}:00:00Z" for i in range(4)], "u2,A,2024-01-01T10:00:00Z")
+    outcome = job("--dry_run", "--budget=1/7d", requirements=None, **RANGE)
+    assert outcome.code == 0, outcome.err + outcome.log
+    assert lines(outcome, "bound") == [
+        "bound:    3 of 5 events would be dropped by contribution bounding (1 per user and slot, "
+        "--max_contributions)"
+    ]
+
+
 def test_a_time_that_python_does_not_have_is_shown(job):
     far = pa.array([1 << 62, 1_704_153_600_000_000], pa.timestamp("us"))
     table = pa.table({"user": ["u1", "u2"], "value": ["A", "A"], "time": far})
@@ -79,7 +89,7 @@ def test_the_error_is_the_one_that_a_run_states(job):
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        ({"slot": "1y"}, "slot length"),
+        ({"slot": "1yr"}, "slot length"),
         ({"requirements": "nobody.csv"}, "no file matches"),
         ({"user_column": "person"}, "person"),
         ({"output": "events.csv"}, "exists already"),
@@ -116,7 +126,7 @@ def test_a_stream_is_not_read(job):
     )
     assert outcome.code == 0, outcome.err
     assert lines(outcome, "sample") == [
-        "sample:   watch:in/*.csv does not end: it is not read in a dry run"
+        "sample:   watch:in/*.csv is unbounded: it is not read in a dry run"
     ]
 
 
@@ -158,7 +168,7 @@ def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, stati
     assert lines(outcome, "sample") == ["sample:   the first 3 records"]
     assert lines(outcome, "times") == ["times:    2024-01-01T10:00:00Z to 2024-01-02T00:00:00Z"]
     assert lines(outcome, "slots")[0].startswith("slots:    2 slots")
-    # Without records nothing is covered, and the error is no number that means anything.
+    # Without records nothing is covered, and the error is not a number that means anything.
     assert re.search(r"\d", lines(outcome, "error")[0]) is None
     assert "rejected" not in outcome.out
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
@@ -196,6 +206,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_run_refuses_a_dry_run_refuses_in_the_same_words(histograms, case):
     job = histograms
@@ -216,7 +227,7 @@ def test_what_a_run_takes_a_dry_run_takes(job, case):
 
 
 def test_a_sample_of_many_records_speaks_for_them_only_where_all_are_lost(job, monkeypatch):
-    monkeypatch.setattr("streamveil.pipelines.dry_run.SAMPLE", 5)
+    monkeypatch.setattr("streamveil.pipelines.jobs.dry_run.SAMPLE", 5)
     bad = ["u1,A,yesterday"] * 5
     job.lines(*bad[:4], *GOOD, *GOOD)
     assert job("--dry_run", **RANGE).code == 0

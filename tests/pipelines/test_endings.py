@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.pipelines import release
-from streamveil.pipelines.claims import claimed
-from streamveil.pipelines.errors import refused_by_disk
-from streamveil.pipelines.jobs import _removed
-from streamveil.pipelines.signals import ending, stopping
+from streamveil.pipelines.commands import release
+from streamveil.pipelines.console.errors import refused_by_disk
+from streamveil.pipelines.console.signals import ending, stopping
+from streamveil.pipelines.jobs.run_with_card import _removed
+from streamveil.pipelines.outputs.output_locks import claimed
 
 DIGITS = "0123456789abcdef" * 2
 

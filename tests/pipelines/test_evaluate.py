@@ -15,11 +15,12 @@ import pytest
 import streamveil as sv
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines import evaluate, flights
-from streamveil.pipelines.evaluation import data
+from streamveil.pipelines.evaluation import data, from_options
 from streamveil.pipelines.evaluation.data import real_stream
-from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.w_event import WEvent
+from streamveil.pipelines.pages import document
+from streamveil.pipelines.sample_data import flights
+from streamveil.pipelines.sample_data.streams import STREAMS
 
 SMALL = ("--users=90", "--slots=8", "--seeds=2", "--processes=1", "--windows=6")
 
@@ -71,6 +72,7 @@ def events(command, users=30, days=12):
 # ---- named streams ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_table_page_and_advice(command):
     out = command.done(
         *("--streams=sin,city-sparse", "--mechanisms=pba,ba", "--epsilons=0.3,0.6", *SMALL),
@@ -157,7 +159,7 @@ def test_markdown_is_what_is_printed(command):
     text = Path(command.path("t.md")).read_text()
     assert text in out
     assert text.startswith("| stream |")
-    defaults = list(evaluate.DEFAULT_MECHANISMS)
+    defaults = list(from_options.DEFAULT_MECHANISMS)
     assert [line.split("|")[4].strip() for line in text.splitlines()[2:]] == defaults
 
 
@@ -165,7 +167,7 @@ def test_markdown_is_what_is_printed(command):
 def test_in_processes_from_a_shell(tmp_path):
     flags = ["--streams=sin", *SMALL, "--processes=2"]
     done = subprocess.run(
-        [sys.executable, "-m", "streamveil.pipelines.main", "evaluate", *flags],
+        [sys.executable, "-m", "streamveil", "evaluate", *flags],
         capture_output=True,
         text=True,
     )
@@ -173,6 +175,7 @@ def test_in_processes_from_a_shell(tmp_path):
     assert "| sin " in done.stdout
 
 
+@pytest.mark.slow
 def test_no_mechanism_is_advised_whose_intervals_miss_every_count(command):
     rows = [
         f"u{u},{'ABC'[u % 3]},2024-01-{d:02d}T0{h}:00:00Z"
@@ -211,6 +214,7 @@ def test_flights_with_the_demos_requirements(command):
     assert out.count("flights, E 5, w 7") == out.count("flights, E 1, w 7") == 2
 
 
+@pytest.mark.slow
 def test_hourly_flights_are_counted():
     with tempfile.TemporaryDirectory() as folder:
         counted = real_stream("flights-hourly", Path(folder))
@@ -373,9 +377,9 @@ def test_a_missing_column(command):
 
 
 def test_page_without_its_packages(command, monkeypatch):
-    monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
+    monkeypatch.setattr(document, "find_spec", lambda name: None)
     flags = ["--streams=sin", f"--page={command.path('p.html')}"]
-    command.refused("jinja2 and matplotlib", ".[demo]", flags=flags)
+    command.refused("--page needs jinja2", ".[demo]", flags=flags)
 
 
 def test_wrong_options_show_before_events_are_read(command, monkeypatch):
@@ -392,23 +396,23 @@ def test_help(command):
 
 
 def test_default_sizes_are_those_of_the_reference():
-    assert (evaluate.DEFAULT_USERS, evaluate.DEFAULT_SLOTS) == (10_000, 3_000)
-    assert math.isclose(evaluate.DEFAULT_EPSILON, 0.6)
-    assert evaluate.DEFAULT_WINDOW == 120
+    assert (from_options.DEFAULT_USERS, from_options.DEFAULT_SLOTS) == (10_000, 3_000)
+    assert math.isclose(from_options.DEFAULT_EPSILON, 0.6)
+    assert from_options.DEFAULT_WINDOW == 120
 
 
-# ---- questions -------------------------------------------------------------------------------
+# ---- queries -------------------------------------------------------------------------------
 
 ASKED = """\
-base_slot: 1d
-questions:
-  - {name: places, value: value, domain: [A, B, C], levels: [all], weight: 2, mechanism: uniform}
-  - {name: weeks, slot: 4d, statistic: mean, column: speed, lower: 0, upper: 20, share: 0.7}
+slot: 1d
+queries:
+  - {name: places, by: value, keys: [A, B, C], levels: [all], weight: 2, mechanism: uniform}
+  - {name: weeks, every: 4d, statistic: mean, of: speed, bounds: [0, 20], share: 0.7}
 """
 
 
-def asked(command, questions=ASKED, days=12):
-    """Options to score questions about thirty users, one of whom nobody knows."""
+def asked(command, queries=ASKED, days=12):
+    """Options to score queries about thirty users, one of whom nobody knows."""
     rows = [
         f"u{u},{'ABC'[(u + d) % 3]},{u},2024-01-{d:02d}T08:00:00Z"
         for d in range(1, days + 1)
@@ -418,27 +422,28 @@ def asked(command, questions=ASKED, days=12):
     for name, lines in {
         "events.csv": ["user,value,speed,time", *rows],
         "users.csv": ["user,window,epsilon", *table],
-        "questions.yaml": [questions],
+        "queries.yaml": [queries],
     }.items():
         Path(command.path(name)).write_text("\n".join(lines) + "\n")
     return [
-        *(f"--questions={command.path('questions.yaml')}", f"--input={command.path('events.csv')}"),
+        *(f"--queries={command.path('queries.yaml')}", f"--input={command.path('events.csv')}"),
         *("--user_column=user", "--time_column=time", "--seeds=2", "--processes=1"),
         "--origin=2024-01-01",
         f"--requirements={command.path('users.csv')}",
     ]
 
 
-def test_questions_are_scored_with_planned_and_with_even_shares(command):
+@pytest.mark.slow
+def test_queries_are_scored_with_planned_and_with_even_shares(command):
     flags = [*asked(command), f"--output={command.path('t.csv')}"]
     done = command.done(*flags, f"--page={command.path('p.html')}")
     rows = {
-        (row["question"], row["figure"], row["mechanism"]): row
+        (row["query"], row["figure"], row["mechanism"]): row
         for row in read_table(command.path("t.csv")).to_pylist()
     }
     assert list(rows) == [
         (*case, kind)
-        for case in (("places", "count"), ("weeks", "mean"), ("all questions", "together"))
+        for case in (("places", "count"), ("weeks", "mean"), ("all queries", "together"))
         for kind in ("planned", "even")
     ]
     assert [round(row["share"], 2) for row in rows.values()] == [0.3, 0.5, 0.7, 0.5, 1, 1]
@@ -448,7 +453,7 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
             for case, figure in (
                 ("places", "count"),
                 ("weeks", "mean"),
-                ("all questions", "together"),
+                ("all queries", "together"),
             )
         )
         # So large a budget leaves the user whom nobody knows, in one of the bins and in the top.
@@ -459,7 +464,7 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
         assert together["weighted"] == pytest.approx(places["weighted"] + weeks["weighted"])
         assert 0 < together["window_use"] <= 1
         assert places["window_use"] is None
-    assert "weighted error of all questions: " in done.out
+    assert "weighted error of all queries: " in done.out
     # That user is missing in one of the bins and in the top; intervals of means are wide.
     low = [line for line in done.out.splitlines() if "coverage is" in line]
     assert low == [
@@ -468,7 +473,7 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
     ]
     assert "rejected: no requirement 12" in done.out
     page = Path(command.path("p.html")).read_text()
-    assert "2 questions about events, answered from one budget" in page
+    assert "2 queries about events, answered from one budget" in page
     assert "How to read it: dots and bars as above." in page
     assert not re.search(r"How to read it:\s*</p>", page)
     assert '<th class="text" scope="col">shares</th>' in page
@@ -476,7 +481,7 @@ def test_questions_are_scored_with_planned_and_with_even_shares(command):
     assert ">0.15</text>" not in page
 
 
-def test_one_question_has_no_other_shares(command):
+def test_one_query_has_no_other_shares(command):
     one = "\n".join(ASKED.splitlines()[:3])
     done = command.done(*asked(command, one), "--start=2024-01-02", "--end=2024-01-05")
     assert "| even " not in done.out
@@ -486,28 +491,28 @@ def test_one_question_has_no_other_shares(command):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--mechanisms=pba", "each question of the file has its own"),
-        ("--streams=sin", "asked about --input"),
-        ("--windows=3", "change the table"),
-        ("--value_column=value", "each question of the file has its own"),
-        ("--max_slots=auto", "their users count in every slot"),
+        ("--mechanisms=pba", "each query has its own"),
+        ("--streams=sin", "about the events of --input"),
+        ("--windows=3", "edit the requirements table"),
+        ("--value_column=value", "each query has its own"),
+        ("--max_slots=auto", "users contribute to every slot"),
         ("--per_record=input", "statistics of records"),
-        ("--guarantee=infinite", "requirement over windows"),
+        ("--guarantee=infinite", "compared with budgets over windows"),
         ("--format=tdrive", "name the columns"),
     ],
 )
-def test_what_has_no_meaning_beside_questions(command, flag, words):
-    command.refused(flag, "is not for --questions", words, flags=[*asked(command), flag])
+def test_what_has_no_meaning_beside_queries(command, flag, words):
+    command.refused(flag, "is not for --queries", words, flags=[*asked(command), flag])
 
 
-def test_questions_need_events_that_count(command):
+def test_queries_need_events_that_count(command):
     flags = asked(command)
     with pytest.raises(ConfigurationError, match="data is missing"):
-        sv.evaluate(questions=command.path("questions.yaml"), user="user", time="time")
+        sv.evaluate(queries=command.path("queries.yaml"), user="user", time="time")
     command.refused("--input is missing", flags=[flags[0], *flags[2:]])
-    auto = asked(command, ASKED.replace("lower: 0, upper: 20", "bounds: auto"))
-    command.refused("write lower and upper to score or audit the question", flags=auto)
+    auto = asked(command, ASKED.replace("bounds: [0, 20]", "bounds: auto"))
+    command.refused("write bounds: [LOW, HIGH] to score or audit the query", flags=auto)
     flags = asked(command)
     command.refused("--requirements is missing", flags=flags[:-1])
     Path(command.path("users.csv")).write_text("user,window,epsilon\nstranger,1,1\n")
-    command.refused("no event counts for any question; rejected: no requirement 360", flags=flags)
+    command.refused("no event counts for any query; rejected: no requirement 360", flags=flags)

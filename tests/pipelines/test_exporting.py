@@ -14,10 +14,11 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
-from streamveil.pipelines.exporting import Exports
-from streamveil.pipelines.figures import figures_of, samples
-from streamveil.pipelines.status import Released, Status
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.monitoring.metrics import figures_of, samples
+from streamveil.pipelines.monitoring.metrics_export import Exports
+from streamveil.pipelines.monitoring.status import Released, Status
+from streamveil.pipelines.reports.summary import Summary
+from tests.clusters.free_ports import free_ports
 
 SAMPLE = re.compile(r'(\w+)(?:\{\w+="(?:[^"\\]|\\.)*"\})? \S+')
 
@@ -35,20 +36,15 @@ def read(group):
     return lambda: samples(group, now)
 
 
-def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
-
-
 def fetch(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=600) as page:
         return page.read().decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["public", "raw"])
 def test_prometheus_fetches_the_figures_of_the_group_and_no_others(group):
-    exports = Exports.of(options(metrics_port=str(free_port()), metrics=group))
+    exports = Exports.of(options(metrics_port=str(*free_ports(1)), metrics=group))
     with exports.open(read(group)):
         page = fetch(exports.address[1])
     found = {match[1] for match in map(SAMPLE.match, page.splitlines()) if match}
@@ -75,7 +71,7 @@ def test_a_port_that_is_taken_is_told():
 
 
 def test_a_client_that_goes_away_leaves_no_traceback(capsys, until):
-    exports = Exports.of(options(metrics_port=str(free_port())))
+    exports = Exports.of(options(metrics_port=str(*free_ports(1))))
     with exports.open(read("public")):
         for asked in (b"\x16\x03\x01\r\n\r\n", b"GET /metrics HTTP/1.0\r\nX: " + b"a" * 70_000):
             with socket.create_connection(exports.address) as client:
@@ -86,14 +82,15 @@ def test_a_client_that_goes_away_leaves_no_traceback(capsys, until):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 @pytest.mark.parametrize("group", ["public", "raw"])
 def test_where_figures_are_is_told_and_who_may_read_raw_ones(capsys, host, group):
-    port = free_port()
+    (port,) = free_ports(1)
     with Exports((host, port), group=group).open(read(group)):
         pass
     told = capsys.readouterr().out
-    assert told.startswith(f"{group} figures are at {host}:{port}, /metrics")
+    assert told.startswith(f"{group} metrics are at {host}:{port}, /metrics")
     assert told.count("\n") == 1
     assert ("without a password" in told) == (host == "0.0.0.0" and group == "raw")
 
@@ -113,12 +110,12 @@ def test_a_port_is_of_this_machine_alone_unless_more_is_said(text, address):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"metrics_port": "http"}, "--metrics_port=http is no port: write one such as 9464"),
-        ({"metrics_port": "65536"}, "is no port"),
-        ({"metrics_port": "0"}, "is no port"),
+        ({"metrics_port": "http"}, "--metrics_port=http is not a port: write for example 9464"),
+        ({"metrics_port": "65536"}, "is not a port"),
+        ({"metrics_port": "0"}, "is not a port"),
         ({"metrics_port": "9464", "follow": None}, "--follow"),
-        ({"metrics": "raw"}, "--metrics=raw says which figures, but not where to"),
-        ({"otlp_endpoint": "localhost:4318"}, "is no URL"),
+        ({"metrics": "raw"}, "--metrics=raw selects metrics but not where"),
+        ({"otlp_endpoint": "localhost:4318"}, "is not a URL"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, words):
@@ -184,6 +181,7 @@ def last_sent(collector):
     return resource.resource, {metric.name: metric for metric in scope.metrics}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["public", "raw"])
 def test_opentelemetry_is_sent_the_figures_of_the_group_at_the_end_at_the_latest(collector, group):
     endpoint = f"http://127.0.0.1:{collector.server_port}/"
@@ -203,6 +201,7 @@ def test_opentelemetry_is_sent_the_figures_of_the_group_at_the_end_at_the_latest
     assert attributes == {"service.name": "streamveil"}
 
 
+@pytest.mark.slow
 def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "taxis")
     exports = Exports.of(options(otlp_endpoint=f"http://127.0.0.1:{collector.server_port}"))
@@ -222,6 +221,7 @@ def test_a_switch_that_turns_opentelemetry_off_is_told(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_figures_that_do_not_arrive_are_told_once_with_the_place(
     collector, monkeypatch, caplog, until
 ):
@@ -236,4 +236,4 @@ def test_figures_that_do_not_arrive_are_told_once_with_the_place(
         until(lambda: len(collector.taken) > number + 2)
     told = [record.getMessage() for record in caplog.records if record.name == "streamveil"]
     (line,) = told
-    assert line.startswith(f"--otlp_endpoint: figures do not arrive at {url}/v1/metrics")
+    assert line.startswith(f"--otlp_endpoint: metrics do not arrive at {url}/v1/metrics")

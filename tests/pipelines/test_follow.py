@@ -19,7 +19,7 @@ import pytest
 
 from streamveil.io import StateFolder, events, read_table
 from streamveil.mechanisms import ConfigurationError
-from streamveil.pipelines.monitor import Monitor
+from streamveil.pipelines.monitoring.monitor import Monitor
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -295,8 +295,8 @@ def test_the_clock_alone_says_which_slots_no_file_came_for(stream):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("files", ["--close_by=files says nothing", "files:PATTERN"]),
-        ("marker:done", ["--close_by=marker:done says nothing"]),
+        ("files", ["--close_by=files is incomplete", "files:PATTERN"]),
+        ("marker:done", ["--close_by=marker:done is incomplete"]),
         ("noon", ["clock, marker:PATTERN"]),
         ("marker:%H.ok", ["2024-01-01", "2024-01-02", "one name, 00.ok"]),
         ("files:in/%m-%d.csv", ["2024-01-01", "one name", "write the year"]),
@@ -336,7 +336,7 @@ def test_a_file_that_changed_after_it_was_read_is_refused(stream):
     stream.events("a.csv", visits(1) + visits(2))
     stream.refused("a.csv", "bytes when it was read", "files of their own")
     path.write_bytes(whole.replace(b"B", b"A"))
-    stream.refused("a.csv", "other content than when it was read", "of the same size")
+    stream.refused("a.csv", "has changed since it was read", "with the same size")
     path.write_bytes(whole)
     stream.events("b.csv", visits(2))
     assert "a.csv was written again since it was read" in stream().log
@@ -549,7 +549,9 @@ def test_a_clock_that_cannot_be_right_is_refused(stream):
     stream.clock(day(5))
     stream()
     stream.clock(day(2))
-    stream.refused("2024-01-02", "slots up to 2024-01-05T00:00:00Z are released", "gone back")
+    stream.refused(
+        "2024-01-02", "slots up to 2024-01-05T00:00:00Z are released", "the clock went back"
+    )
 
 
 # A pass that failed left its folder behind; mended, it is run again and gives what it would have.
@@ -591,8 +593,8 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.refused("--start is missing", start=None, state=empty)
     stream.events("a.csv", visits(1))
     stream()
-    stream.refused("holds the state of a stream", "--resume", resume=None)
-    stream.refused("holds the state of a stream", "--resume", resume="false")
+    stream.refused("has the state of a stream", "--resume", resume=None)
+    stream.refused("has the state of a stream", "--resume", resume="false")
     stream.refused("--start", "2024-01-01", start="2024-01-02")
     stream.refused("another configuration: the mechanism changed", mechanism="pba")
     stream.refused("another configuration: ", "the mechanism", mechanism="dpbd")
@@ -774,7 +776,7 @@ def test_an_old_copy_of_the_folder_is_refused_as_long_as_anything_tells(stream):
     for path in stream.folder.glob("*-00000004.jsonl"):
         path.unlink()
     outcome = stream()
-    assert "there is no witness" in outcome.log
+    assert "there is no high-water mark" in outcome.log
     for path in archive.glob("*.jsonl"):
         path.rename(stream.folder / path.name)
     assert stream.rows("out.jsonl") == once(stream)[0][:4]
@@ -834,7 +836,7 @@ def test_a_damaged_key_in_the_folder_is_told(stream):
         stream.refused("noise", words, "backup")
     key.write_text(secret)
     key.chmod(0o644)
-    stream.refused("open to every user", "600")
+    stream.refused("can be read by every user", "600")
     key.unlink()
     stream.refused("noise.key is missing")
 
@@ -852,7 +854,7 @@ def test_two_streams_do_not_write_to_one_place(stream):
     stream()
     stream.clock(day(3))
     (stream.folder / "b-00000001.jsonl").unlink()
-    stream.refused("of another stream", output=stream.job.path("b.jsonl"))
+    stream.refused("belongs to another stream", output=stream.job.path("b.jsonl"))
     stream()
 
 
@@ -906,9 +908,9 @@ def waits(monkeypatch):
     def microseconds():
         return int((begun + passed).timestamp() * 1e6)
 
-    monkeypatch.setattr("streamveil.pipelines.follow.stopping", stopping)
-    monkeypatch.setattr("streamveil.pipelines.clocks._machine", microseconds)
-    monkeypatch.setattr("streamveil.pipelines.clocks._steady", microseconds)
+    monkeypatch.setattr("streamveil.pipelines.state_runs.follow.stopping", stopping)
+    monkeypatch.setattr("streamveil.pipelines.state_runs.clocks._machine", microseconds)
+    monkeypatch.setattr("streamveil.pipelines.state_runs.clocks._steady", microseconds)
     return waited
 
 
@@ -942,7 +944,7 @@ def test_a_signal_lets_the_pass_end(stream, number):
     stream.events("a.csv", visits(1))
     stream.clock(day(2))
     arguments = stream.job.arguments(follow="100ms", **stream.flags_with({}))
-    command = [sys.executable, "-m", "streamveil.pipelines.main", *arguments]
+    command = [sys.executable, "-m", "streamveil", *arguments]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         for d in (2, 3):

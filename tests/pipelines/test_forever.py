@@ -1,6 +1,5 @@
 """`streamveil release --guarantee=infinite`: one budget for all that a user ever contributes."""
 
-import argparse
 import datetime as dt
 import math
 
@@ -9,7 +8,7 @@ import pytest
 
 from streamveil.io import read_ledger, read_releases
 from streamveil.mechanisms.core.records import Lifetime
-from streamveil.pipelines.options import add_follow_options
+from streamveil.pipelines.options.commands import COMMANDS
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -95,7 +94,7 @@ def test_other_mechanisms_keep_the_budget_too(forever, mechanism):
         ({"longest_window": 9}, ["--longest_window=9", "leave it out"]),
         ({"mechanism": "pba"}, ["'pba' is for requirements", "gated"]),
         ({"restart_budget": "1"}, ["--restart_budget", "--resume"]),
-        ({"restart_budget": "true"}, ["--restart_budget=true is no whole number"]),
+        ({"restart_budget": "true"}, ["--restart_budget=true is not a whole number"]),
         ({"domain": None}, ["--domain is missing"]),
     ],
 )
@@ -150,16 +149,15 @@ def test_a_command_that_is_started_again_restarts_once(forever, passes):
     assert "restart 1 of gated before slot" in passes(4, **again).log
     told = passes(8, **again)
     assert "restart" not in told.log
-    assert "--restart_budget=1: that was granted before" in told.out
+    assert "--restart_budget=1: this was granted before" in told.out
     (*_, last) = read_releases(forever.path("out-00000003.jsonl"))
     assert last.diagnostics["restarts"] == 1.0
 
 
 def test_a_restart_without_a_number_is_the_first():
-    parser = argparse.ArgumentParser()
-    add_follow_options(parser)
+    release = COMMANDS["release"]
     for flags, number in ([], None), (["--restart_budget"], 1), (["--restart_budget=2"], 2):
-        assert parser.parse_args(flags).restart_budget == number
+        assert release.take(release.request(flags).texts).restart_budget == number
 
 
 @pytest.mark.parametrize("number", ["2", "0", "-1"])
@@ -180,4 +178,4 @@ def test_windows_have_nothing_to_restart(forever, passes):
     passes(4, **windows)
     forever.write("clock", day(7).isoformat())
     refused = {**windows, "resume": "true", "restart_budget": "1"}
-    forever.refused("--restart_budget", "come back by themselves", **refused)
+    forever.refused("--restart_budget", "renew by themselves", **refused)

@@ -60,7 +60,7 @@ def crowd(users):
 
 
 def answered(job, name):
-    """The first count of a question, exactly."""
+    """The first count of a query, exactly."""
     return round(job.rows(f"out/{name}.parquet")[0]["value"])
 
 
@@ -80,13 +80,11 @@ def test_conditions_on_booleans_in_every_format(job, kind, where):
     rows = visits(9, robot=lambda row: row % 3 == 0, km=lambda row: row)
     asked = job.write(
         "q.yaml",
-        "base_slot: 1d\nquestions:\n"
-        f"  - {{name: people, where: {{robot: {where}}}}}\n"
-        "  - {name: all}\n",
+        f"slot: 1d\nqueries:\n  - {{name: people, where: {{robot: {where}}}}}\n  - {{name: all}}\n",
     )
     flags = dict.fromkeys(("value_column", "domain", "slot"))
     path = written(job, rows, kind)
-    job.done(input=path, questions=asked, output=job.path("out"), **(crowd(9) | flags))
+    job.done(input=path, queries=asked, output=job.path("out"), **(crowd(9) | flags))
     assert answered(job, "people") == 6
     assert answered(job, "all") == 9
 
@@ -95,13 +93,13 @@ def test_conditions_on_booleans_in_every_format(job, kind, where):
 def test_booleans_are_numbers_in_every_format(job, kind):
     asked = job.write(
         "q.yaml",
-        "base_slot: 1d\nquestions:\n"
-        "  - {name: robots, statistic: sum, column: robot, lower: 0, upper: 1}\n"
+        "slot: 1d\nqueries:\n"
+        "  - {name: robots, statistic: sum, of: robot, bounds: [0, 1]}\n"
         "  - {name: people, where: {robot: {to: 0.5}}}\n",
     )
     flags = dict.fromkeys(("value_column", "domain", "slot"))
     path = written(job, visits(9, robot=lambda row: row % 3 == 0), kind)
-    job.done(input=path, questions=asked, output=job.path("out"), **(crowd(9) | flags))
+    job.done(input=path, queries=asked, output=job.path("out"), **(crowd(9) | flags))
     assert answered(job, "robots") == 3
     assert answered(job, "people") == 6
 
@@ -269,7 +267,7 @@ def test_a_file_that_changes_while_it_is_read_releases_nothing(job, monkeypatch,
     monkeypatch.setattr(events, "_read", changing)
     outcome = job(input=path, rejected=job.path("bad.csv"), **crowd(9))
     assert outcome.code == 2
-    assert "went away" in outcome.err or "was written to while it was read" in outcome.err
+    assert "disappeared" in outcome.err or "was written to while it was read" in outcome.err
     assert outcome.err.count("\n") == 1
     assert not os.path.exists(job.path("out.jsonl"))
 
@@ -341,23 +339,24 @@ def test_null_and_empty_values_are_the_same_in_every_format(job, kind, null):
         assert "null value 3" in done.out
 
 
-def test_null_values_in_memory_and_in_questions(job):
+def test_null_values_in_memory_and_in_queries(job):
     rows = visits(6, value=lambda row: ["A", "", None, "x", "A", ""][row])
-    given = {"default_requirement": "1,4000,6", "start": "2024-01-01", "end": "2024-01-02"}
+    given = {"start": "2024-01-01", "end": "2024-01-02"}
     columns = {"user": "user", "time": "time"}
     made = sv.release(
-        pd.DataFrame(rows), value="value", domain=["A"], null="none", slot="1d", **columns, **given
+        pd.DataFrame(rows),
+        **{"value": "value", "domain": ["A"], "slot": "1d", **columns, **given},
+        run=sv.RunOptions(null="none", default_requirement="1,4000,6"),
     )
-    assert [release.counts.tolist() for release in made.releases] == [[2, 3]]
+    assert [release.counts.tolist() for release in made["count"]] == [[2, 3]]
     asked = job.write(
         "q.yaml",
-        "base_slot: 1d\nquestions:\n"
-        "  - {name: places, value: value, domain: [A], other: rest, null: none}\n",
+        "slot: 1d\nqueries:\n  - {name: places, by: value, keys: [A], other: rest, null: none}\n",
     )
     path = written(job, rows, "csv")
     flags = dict.fromkeys(("value_column", "domain", "slot"))
-    job.done(input=path, questions=asked, output=job.path("out"), **(crowd(6) | flags))
-    found = {row["bin"]: round(row["value"]) for row in job.rows("out/places.parquet")}
+    job.done(input=path, queries=asked, output=job.path("out"), **(crowd(6) | flags))
+    found = {row["key"]: round(row["value"]) for row in job.rows("out/places.parquet")}
     assert found == {"A": 2, "rest": 1, "none": 3}
 
 
@@ -365,10 +364,10 @@ def test_null_values_in_memory_and_in_questions(job):
 
 TAGS = ["A", ["A"], {"a": [1.5, True, None, "ü"]}, float("nan"), True, 7, "B"]
 QUERIES = (
-    "base_slot: 1d\nquestions:\n"
+    "slot: 1d\nqueries:\n"
     "  - {name: all}\n"
-    "  - {name: tags, value: tag, domain: [A, B], other: rest}\n"
-    "  - {name: strict, value: tag, domain: [A, B, 'true', '7']}\n"
+    "  - {name: tags, by: tag, keys: [A, B], other: rest}\n"
+    "  - {name: strict, by: tag, keys: [A, B, 'true', '7']}\n"
 )
 
 
@@ -379,21 +378,21 @@ def test_what_one_query_cannot_read_is_counted_by_others(job):
     asked = job.write("q.yaml", QUERIES)
     flags = dict.fromkeys(("value_column", "domain", "slot")) | {"rejected": job.path("bad.jsonl")}
     given = crowd(len(TAGS)) | flags
-    job.done(input=path, questions=asked, output=job.path("out"), max_rejected="1", **given)
+    job.done(input=path, queries=asked, output=job.path("out"), max_rejected="1", **given)
     assert answered(job, "all") == len(TAGS)
-    found = {row["bin"]: round(row["value"]) for row in job.rows("out/tags.parquet")}
+    found = {row["key"]: round(row["value"]) for row in job.rows("out/tags.parquet")}
     assert found == {"A": 1, "B": 1, "rest": 5}
-    found = {row["bin"]: round(row["value"]) for row in job.rows("out/strict.parquet")}
+    found = {row["key"]: round(row["value"]) for row in job.rows("out/strict.parquet")}
     assert found == {"A": 1, "B": 1, "true": 1, "7": 1}
     told = [(letter["reason"], letter["detail"]) for letter in job.json_rows("bad.jsonl")]
     assert told == [
-        ("outside the domain (question strict, counted in others)", f"tag is {text}")
+        ("outside the domain (query strict, counted in others)", f"tag is {text}")
         for text in ('["A"]', '{"a":[1.5,true,null,"\\u00fc"]}', "NaN")
     ]
     # The user is of all of them.
     job.write("typed.jsonl", json.dumps(rows[0] | {"user": ["u0"]}) + "\n" + json.dumps(rows[1]))
     given |= {"rejected": job.path("users.jsonl")}
-    job.done(input=path, questions=asked, output=job.path("users"), max_rejected="1", **given)
+    job.done(input=path, queries=asked, output=job.path("users"), max_rejected="1", **given)
     (letter, _) = job.json_rows("users.jsonl")
     assert letter["reason"] == "unparsable"
 
@@ -402,17 +401,16 @@ def test_what_one_query_cannot_read_of_a_table_or_of_rows_is_counted_by_others()
     rows = visits(len(TAGS), tag=lambda row: TAGS[row])
     rows[3]["tag"] = object()
     rows.append({"user": ["u0"], "time": "2024-01-01T10:00:00Z", "tag": "A"})
-    made = sv.answers(
+    made = sv.release(
         pd.DataFrame(rows),
-        questions=yaml.safe_load(QUERIES),
+        yaml.safe_load(QUERIES),
         user="user",
         time="time",
         start="2024-01-01",
         end="2024-01-02",
-        default_requirement=f"1,4000,{len(TAGS)}",
-        max_rejected=1.0,
+        run=sv.RunOptions(default_requirement=f"1,4000,{len(TAGS)}", max_rejected=1.0),
     )
-    found = {row["bin"]: round(row["value"]) for row in made["tags"].to_arrow().to_pylist()}
+    found = {row["key"]: round(row["value"]) for row in made["tags"].to_arrow().to_pylist()}
     assert found == {"A": 1, "B": 1, "rest": 5}
     assert round(made["all"].to_arrow().to_pylist()[0]["value"]) == len(TAGS)
     batch = row_batches._batch(

@@ -6,7 +6,7 @@ import pytest
 
 from streamveil.io import Snapshot
 from streamveil.mechanisms import ConfigurationError, Slots
-from streamveil.pipelines.incoming import Incoming, InputMissing
+from streamveil.pipelines.state_runs.input_files import Incoming, InputMissing
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_what_was_read_must_be_there_still(incoming, tmp_path):
     incoming.refuse_moved(found, paths)
     (tmp_path / "b.csv").unlink()
     incoming.refuse_moved(found, paths[:1])
-    with pytest.raises(InputMissing, match=r"b\.csv went away while it was read"):
+    with pytest.raises(InputMissing, match=r"b\.csv disappeared while it was read"):
         incoming.refuse_moved(found, paths)
 
 

@@ -16,10 +16,15 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault, Slots
-from streamveil.pipelines import keys
-from streamveil.pipelines.graphs import build
-from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
-from streamveil.pipelines.release import ReleaseJob
+from streamveil.pipelines.commands.release import job_of
+from streamveil.pipelines.jobs.graphs import build
+from streamveil.pipelines.options import noise_keys
+from streamveil.pipelines.options.noise_keys import (
+    ENVIRONMENT,
+    KeyFile,
+    KeyFromEnvironment,
+    noise_key,
+)
 from tests.pipelines.secret_manager_server import VERSION
 
 SECRET = "c0ffee" * 10 + "beef"
@@ -141,6 +146,15 @@ def test_one_line_end_after_a_binary_key_does_not_count(binary):
     assert binary(core[:31] + b"\n") != binary(core[:31] + b"\r\n") == binary(core[:31] + b"\r")
 
 
+def test_32_bytes_are_the_key_wherever_they_come_from(binary):
+    """Else a file and the same bytes given to a transform would release one stream twice."""
+    core = bytes(range(128, 160))
+    assert binary(core) == noise_key(core)() == core
+    longer = core + b"\x00"
+    assert binary(longer) == noise_key(longer)() != longer[:32]
+    assert len(binary(longer)) == 32
+
+
 @pytest.mark.parametrize("text", [SECRET, SECRET.upper(), "aB3_-+/=" * 6])
 def test_white_space_around_a_text_key_does_not_count(binary, text):
     key = text.encode()
@@ -175,7 +189,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_missing_key(job, monkeypatch):
     def fail(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    monkeypatch.setattr(keys, "open_to_read", fail)
+    monkeypatch.setattr(noise_keys, "open_to_read", fail)
     with pytest.raises(MachineFault, match="could not be read: Input/output error: look after"):
         noise_key(place)
 
@@ -255,7 +269,7 @@ def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secret_manager):
     monkeypatch.setenv("A_NAME_2", SECRET[::-1])
     secret_manager.content = SECRET[5:].encode()
     pipeline = beam.Pipeline()
-    build(ReleaseJob.of(*noisy.asked("--runner=FnApiRunner", noise_key=place)), pipeline)
+    build(job_of("release", *noisy.asked("--runner=FnApiRunner", noise_key=place)), pipeline)
     sent = functions_of(pipeline)
     for name in (noisy.path("key"), "A_NAME_2", VERSION):
         assert name.encode() in sent
@@ -268,7 +282,7 @@ def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secret_manager):
 
 
 def test_the_test_above_would_see_a_key(noisy):
-    job = ReleaseJob.of(*noisy.asked("--runner=FnApiRunner"))
+    job = job_of("release", *noisy.asked("--runner=FnApiRunner"))
     pipeline = beam.Pipeline()
     plan = dataclasses.replace(job.plan, noise_key=SECRET[:32].encode())
     build(dataclasses.replace(job, plan=plan), pipeline)

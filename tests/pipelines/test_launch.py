@@ -1,6 +1,5 @@
 """Flags, summaries and failures of a run."""
 
-import argparse
 import json
 import os
 import re
@@ -25,20 +24,19 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.utils import subprocess_server
 
 from streamveil import io
-from streamveil.engine import metrics
 from streamveil.engine.stream_step import StateWentBack
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
-from streamveil.pipelines import job_servers, launch, options
-from streamveil.pipelines.beam_flags import check_flags
-from streamveil.pipelines.commands import COMMANDS, read
-from streamveil.pipelines.evaluation.options import FORMATS
-from streamveil.pipelines.execution import Execution
-from streamveil.pipelines.graphs import STATISTICS
-from streamveil.pipelines.launch import run
-from streamveil.pipelines.record_plans import RECORD_PLANS
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.options import declarations
+from streamveil.pipelines.options.beam_flags import check_flags
+from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.evaluate_options import FORMATS
+from streamveil.pipelines.options.execution import Execution
+from streamveil.pipelines.plans.beam_transforms import STATISTICS
+from streamveil.pipelines.plans.record_plans import RECORD_PLANS
+from streamveil.pipelines.runners import job_servers, launch
+from streamveil.pipelines.runners.launch import run
 
 # ---- commands and flags ----------------------------------------------------------------------
 
@@ -48,17 +46,13 @@ from streamveil.pipelines.summary import Summary
 def test_help_lists_every_flag_once(toolbox, command, flag):
     outcome = toolbox.run(command, flag)
     assert outcome.code == 0
-    declared = [
-        action.option_strings[-1]
-        for action in COMMANDS[command].strict()._actions
-        if action.help != argparse.SUPPRESS
-    ]
+    declared = COMMANDS[command].flags
     listed = re.findall(r"^  (?:-h, )?(--\w+)", outcome.out, re.MULTILINE)
     own = [name for name in listed if name != "--help"]
     assert len(own) == len(set(own))
     assert set(own) <= set(declared)
     assert ("filesystems" in outcome.out) == (command in ("audit", "card", "evaluate", "plan"))
-    assert ("options of Apache Beam pass" in " ".join(outcome.out.split())) == (
+    assert ("All Apache Beam options" in " ".join(outcome.out.split())) == (
         command not in ("audit", "card", "evaluate", "plan")
     )
     assert outcome.err == ""
@@ -75,9 +69,9 @@ def test_help_has_what_is_required_first_and_an_example_last(toolbox, command):
     assert len(sections) == len(set(sections))
     given = shlex.split(example.replace("\\\n", " "))
     assert given[:2] == ["streamveil", command]
-    known, unknown = COMMANDS[command].strict().parse_known_args(given[2:])
-    assert unknown == []
-    assert [name for name in required if not getattr(known, name)] == []
+    request = COMMANDS[command].request(given[2:])
+    assert request.others == ()
+    assert set(required) <= set(request.texts)
 
 
 def test_help_of_the_contract(toolbox):
@@ -93,8 +87,8 @@ def test_help_of_the_contract(toolbox):
     assert "WINDOW,EPSILON[,USERS]" in out
     # Neighbours are told apart in full: what is protected must not be guessed.
     plain = " ".join(out.split())
-    assert "all of that user's events added or removed (add_remove" in plain
-    assert "any of them replaced (replace" in plain
+    assert "all of one user's events are added or removed (add_remove" in plain
+    assert "any of them are replaced (replace" in plain
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
@@ -160,10 +154,10 @@ def test_help_does_not_wait_for_beam():
 
 
 def test_no_command_without_a_runner_waits_for_beam(job, toolbox):
-    """Of a file, questions about it, a state that goes on, devices, and records."""
-    job.write("questions.yaml", "base_slot: 1d\nquestions: [{name: all}]\n")
+    """Of a file, queries about it, a state that goes on, devices, and records."""
+    job.write("queries.yaml", "slot: 1d\nqueries: [{name: all}]\n")
     asked = dict.fromkeys(("value_column", "slot", "domain"))
-    asked |= {"questions": job.path("questions.yaml"), "output": job.path("answers")}
+    asked |= {"queries": job.path("queries.yaml"), "output": job.path("answers")}
     state = {"state": job.path("state"), "start": "2024-01-01", "output": job.path("kept.jsonl")}
     sums = {"statistic": "count", "budget": "inverse:1", "budget_column": "fare", **RECORDS}
     (job.folder / "fares.csv").write_text("fare\n1\n2\n")
@@ -181,6 +175,26 @@ def test_no_command_without_a_runner_waits_for_beam(job, toolbox):
     codes, imported, said = without_beam(commands)
     assert codes == [0] * len(commands), said
     assert not imported
+
+
+PROGRAM = """
+import json, sys
+from streamveil.pipelines.main import program
+code = program()
+imported = {"apache_beam", "pandas", "tqdm"} & set(sys.modules)
+print(json.dumps([code, sorted(imported)]), file=sys.__stdout__)
+"""
+
+
+def test_the_program_imports_neither_beam_nor_pandas(job):
+    """pyarrow imports pandas where it can, which takes as long as the rest of a small release."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *job.arguments(ledger=job.path("ledger.csv"))],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []], done.stderr
 
 
 def test_results_in_a_folder_are_told_of_when_the_rest_fails(job):
@@ -207,15 +221,15 @@ WRONG = {
     "output": (os.curdir, "exists already"),
     "user_column": ("", "--user_column is missing"),
     "domain": ("", "--domain is missing"),
-    "slot": ("1y", "slot length '1y'"),
+    "slot": ("1yr", "slot length '1yr'"),
     "origin": ("yesterday", "--origin: time 'yesterday'"),
     "start": ("May", "--start: time 'May'"),
     "end": ("1900-01-01", "the range of slots is empty"),
     "time_zone": ("Europe/Paname", "'Europe/Paname' (--time_zone)"),
     "time_unit": ("h", "invalid choice"),
     "mechanism": ("laplace", "mechanism 'laplace' is unknown"),
-    "max_contributions": ("two", "--max_contributions=two is no whole number: write one"),
-    "max_rejected": ("50%", "--max_rejected=50% is no number: write one, such as 0.5"),
+    "max_contributions": ("two", "--max_contributions=two is not a whole number: write one"),
+    "max_rejected": ("50%", "--max_rejected=50% is not a number: write one, such as 0.5"),
     "slot_zone": ("CEST", "time zone 'CEST' (--slot_zone)"),
     "shards": ("0", "shards is 0"),
     "allowed_lateness": ("soon", "allowed_lateness is 'soon'"),
@@ -239,14 +253,14 @@ WRONG = {
     ],
 )
 def test_other_names_of_options(command, old, new):
-    assert read(command, [old]) == read(command, [new])
-    assert read(command, [old]) != read(command, [])
+    given, same, none = (COMMANDS[command].request(one).read() for one in ([old], [new], []))
+    assert given == same != none
 
 
 def test_what_is_declared_without_beam_is_what_is_read_with_it():
-    assert options.LAYOUTS == io.LAYOUTS
+    assert declarations.LAYOUTS == io.LAYOUTS
     assert tuple(io.DATASETS) == FORMATS
-    assert tuple(STATISTICS) == tuple(RECORD_PLANS) == options.STATISTICS
+    assert tuple(STATISTICS) == tuple(RECORD_PLANS) == declarations.STATISTICS
 
 
 @pytest.mark.slow
@@ -257,7 +271,7 @@ def test_a_missing_library_of_google_is_no_news(job):
     (folder / "__init__.py").write_text("raise ImportError('not installed')\n")
     arguments = job.arguments("--runner=FnApiRunner", "--dry_run")
     done = subprocess.run(
-        [sys.executable, "-m", "streamveil.pipelines.main", *arguments],
+        [sys.executable, "-m", "streamveil", *arguments],
         env={**os.environ, "PYTHONPATH": str(folder.parent)},
         capture_output=True,
         text=True,
@@ -271,7 +285,7 @@ def test_a_missing_library_of_google_is_no_news(job):
 # Options together, and what is wrong with them.
 WRONG_TOGETHER = [
     ({"domain": "A,B,A"}, "the bin 'A' twice"),
-    ({"domain": "edges:0,ten"}, "something that is no number"),
+    ({"domain": "edges:0,ten"}, "something that is not a number"),
     ({"domain": "grid:0,0,1,1,2,2"}, "a Grid domain reads 2 value column(s)"),
     ({"value_column": "lon,lat"}, "a Categories domain reads 1 value column(s)"),
     ({"domain": "A,B", "other": "A"}, "cannot be called 'A' (--other)"),
@@ -286,11 +300,11 @@ WRONG_TOGETHER = [
     ({"guarantee": "infinite"}, "--epsilon is missing"),
     ({"guarantee": "infinite", "epsilon": "1"}, "--requirements="),
     ({"state": "s", "follow": "often"}, "--follow=often"),
-    ({"state": "s", "close_by": "marker:done"}, "--close_by=marker:done says nothing"),
+    ({"state": "s", "close_by": "marker:done"}, "--close_by=marker:done is incomplete"),
     ({"state": "s", "slots_per_pass": "0"}, "slots_per_pass is 0"),
     ({"state": "s", "metrics_port": "9464"}, "is for a run with --follow"),
-    ({"state": "s", "follow": "1s", "metrics_port": "x"}, "--metrics_port=x is no port"),
-    ({"state": "s", "otlp_endpoint": "here"}, "--otlp_endpoint=here is no URL"),
+    ({"state": "s", "follow": "1s", "metrics_port": "x"}, "--metrics_port=x is not a port"),
+    ({"state": "s", "otlp_endpoint": "here"}, "--otlp_endpoint=here is not a URL"),
     ({"state": "s", "metrics": "raw"}, "but not where to"),
 ]
 SUM = {
@@ -309,7 +323,7 @@ WRONG_STATISTIC = [
     ({"value_column": None}, "--value_column is missing"),
     ({"epsilon_max": None}, "--epsilon_max is missing"),
     ({"budget": "inverse:0"}, "the scale must be above 0"),
-    ({"budget": "cubic:1"}, "is no budget function"),
+    ({"budget": "cubic:1"}, "is not a budget function"),
     ({"budget": "table:b.csv"}, "--budget_column is missing"),
     ({"epsilon_min": "0.1"}, "--epsilon_min=0.1 is for --budget=table:FILE"),
     ({"window": "3"}, "--slot is missing"),
@@ -317,7 +331,7 @@ WRONG_STATISTIC = [
     ({"slot": "1d", "time_column": "t"}, "--start and --end are missing"),
     ({"start": "2024-01-01"}, "--start=2024-01-01 is about slots"),
     ({"key_column": "city"}, "--keys is missing"),
-    ({"rejected": "letters.csv"}, "bad records leave no trace"),
+    ({"rejected": "letters.csv"}, "dropped silently"),
     ({"input": "in.csv"}, "no file matches 'in.csv'"),
 ]
 WRONG_FLAGS = [
@@ -329,7 +343,7 @@ WRONG_FLAGS = [
     (["evaluate", "--streams=sin", "--mechanisms=abp"], "'abp' is unknown"),
     (["evaluate", "--streams=sin", "--page=p.pdf"], "end the name in .html"),
     (["evaluate", "--per_record=zipf-5", "--runs=2"], "--runs=2"),
-    (["collect", "--epsilon=1"], "every user has a requirement"),
+    (["collect", "--epsilon=1"], "support budgets over windows only"),
     (["collect", "--max_contributions=2"], "a device reports one"),
 ]
 
@@ -416,13 +430,14 @@ def test_flag_without_its_value(job):
 def test_flags_of_another_command_are_unknown(flag):
     """Taken and ignored, they would seem to have worked."""
     with pytest.raises(ConfigurationError, match="unknown option"):
-        read("demo", [flag])
+        COMMANDS["demo"].request([flag]).read()
 
 
 def test_flags_reach_beam_and_those_of_the_command_are_shown(caplog):
     own = ["--slot=1h", "--log_format=json", "--window=3", "--follow=1m"]
     runner = "--runner=SomeRunner"
-    execution = Execution.of([runner], [*own, "--dry_run", runner])
+    request = COMMANDS["release"].request([*own, "--dry_run", runner])
+    execution = Execution.of([runner], request.shown)
     assert not execution.here
     assert execution.options.view_as(StandardOptions).runner == "SomeRunner"
     shown = execution.options.get_all_options(drop_default=True)
@@ -451,7 +466,7 @@ def test_flags_of_flink_reach_beam(flag, value):
     ("flag", "reason"),
     [
         ("--finish_bundle_before_checkpointing=maybe", "'maybe' is neither true nor false"),
-        ("--checkpointing_interval=soon", "is no whole number: write one"),
+        ("--checkpointing_interval=soon", "is not a whole number: write one"),
         ("--checkpoint_interval=1", "did you mean --checkpointing_interval?"),
     ],
 )
@@ -459,48 +474,6 @@ def test_wrong_flags_of_flink(job, flag, reason):
     outcome = job(flag)
     assert outcome.code == 2
     assert reason in outcome.message
-
-
-# ---- summaries -------------------------------------------------------------------------------
-
-
-def test_summary():
-    counters = {
-        metrics.EVENTS_READ: 1_234_567,
-        metrics.EVENTS_COUNTED: 1_233_557,
-        metrics.EVENTS_LATE: 3,
-        metrics.EVENTS_BOUNDED_AWAY: 1000,
-        metrics.REJECTED_PREFIX + "null user": 2,
-        metrics.REJECTED_PREFIX + "ambiguous time": 5,
-        metrics.SLOTS_PREFIX + "published": 3,
-        metrics.SLOTS_PREFIX + "nullified": 1,
-    }
-    lines = Summary(counters, 0.98765).text(dead_letters="no.csv").splitlines()
-    assert lines == [
-        "events:   1,234,567 events read: 1,233,557 counted, 7 rejected, 3 late, 1,000 beyond the "
-        "users' contribution bound",
-        "rejected: ambiguous time 5, null user 2",
-        "slots:    3 published, 1 nullified",
-        "budget:   at most 98.8% of any user's budget was spent",
-    ]
-    assert "--rejected=FILE" in Summary(counters).text()
-
-
-def test_summary_of_changes():
-    counters = {
-        metrics.CHANGES_READ: 1200,
-        metrics.CHANGES_ACCEPTED: 1190,
-        metrics.CHANGES_LATE: 3,
-        metrics.CHANGES_REJECTED_PREFIX + "no slot": 10,
-    }
-    lines = Summary(counters).text().splitlines()
-    assert lines[1:] == ["changes:  1,200 read, 1,190 accepted, 3 of them late"]
-
-
-# A runner that loses the counters of timers must not be quoted with 0 slots.
-def test_summary_of_nothing():
-    lines = Summary().text().splitlines()
-    assert [line.split(":")[0] for line in lines] == ["events"]
 
 
 @pytest.mark.parametrize(
@@ -611,6 +584,7 @@ def test_packages_are_listed_for_workers_elsewhere_alone(monkeypatch, workers, l
     assert (NO_PIP not in experiments) == listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PrismRunner"])
 def test_a_job_server_that_does_not_answer_is_named(job, chosen):
     with socket.socket() as free:
@@ -624,6 +598,7 @@ def test_a_job_server_that_does_not_answer_is_named(job, chosen):
     assert "out.jsonl" not in str(job.files())
 
 
+@pytest.mark.slow
 def test_a_long_wait_for_a_job_server_is_told(job, monkeypatch):
     monkeypatch.setattr(job_servers, "_SILENT_SECONDS", 0.1)
     flags = {"job_endpoint": "127.0.0.1:1", "job_server_timeout": 1, "experiments": NO_PIP}
@@ -759,20 +734,12 @@ def test_an_error_in_java_is_told_by_its_causes(monkeypatch, job):
     def fail(options, dry):
         raise RuntimeError(trace)
 
-    monkeypatch.setattr("streamveil.pipelines.release.main", fail)
+    monkeypatch.setattr("streamveil.pipelines.commands.release.main", fail)
     outcome = job()
     assert outcome.code == 1
     assert outcome.message == (
         "streamveil release: failed: IOException: not sent; TimeoutException: Topic t not present"
     )
-
-
-def test_the_summary_warns_where_a_limit_on_presence_leaves_out_a_third():
-    counters = {metrics.EVENTS_COUNTED: 60, metrics.EVENTS_BEYOND_LIMIT: 40}
-    told = Summary(counters).warning()
-    assert told is not None
-    assert "40% of the bounded events were beyond --max_slots" in told
-    assert Summary({**counters, metrics.EVENTS_BEYOND_LIMIT: 30}).warning() is None
 
 
 S3 = "http://localhost:1"
@@ -787,16 +754,17 @@ def test_options_of_filesystems_are_set_and_ask_for_no_runner(flags):
 
 @pytest.mark.parametrize("command", ["plan", "card", "evaluate", "audit"])
 def test_commands_without_a_pipeline_take_options_of_filesystems_alone(command):
-    _, others = read(command, [f"--s3_endpoint_url={S3}", *ENOUGH[command]])
-    assert others == [f"--s3_endpoint_url={S3}"]
+    request = COMMANDS[command].request([f"--s3_endpoint_url={S3}", *ENOUGH[command]])
+    request.read()
+    assert request.others == (f"--s3_endpoint_url={S3}",)
     with pytest.raises(ConfigurationError, match="unknown option --runner=FnApiRunner"):
-        read(command, ["--runner=FnApiRunner", *ENOUGH[command]])
+        COMMANDS[command].request(["--runner=FnApiRunner", *ENOUGH[command]]).read()
     with pytest.raises(ConfigurationError, match="did you mean --s3_endpoint_url"):
-        read(command, [f"--s3_endpoint={S3}", *ENOUGH[command]])
+        COMMANDS[command].request([f"--s3_endpoint={S3}", *ENOUGH[command]]).read()
 
 
 ENOUGH = {
-    "plan": ["--questions=s3://b/q.yaml", "--default_requirement=3,1"],
+    "plan": ["--queries=s3://b/q.yaml", "--default_requirement=3,1"],
     "card": ["--card=s3://b/card.json"],
     "evaluate": ["--streams=sin"],
     "audit": ["--default_requirement=3,1,10"],

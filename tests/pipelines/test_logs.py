@@ -1,6 +1,7 @@
 """`--log_format`: every line of a run says when, how grave and by whom."""
 
 import datetime as dt
+import io
 import json
 import logging
 import re
@@ -10,9 +11,10 @@ import warnings
 
 import pytest
 
-from streamveil.pipelines import logs
-from streamveil.pipelines.logs import log_format_of, logging_as, tell, tell_aside
+from streamveil.pipelines.console import logs
+from streamveil.pipelines.console.logs import logging_as, tell, tell_aside
 from streamveil.pipelines.main import main
+from streamveil.pipelines.options.commands import COMMANDS
 
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\w+) ([\w.]+): (.*)")
 
@@ -35,6 +37,22 @@ def test_bare_lines_for_a_person(capsys):
         tell_aside("1 event read")
     out = capsys.readouterr()
     assert (out.out, out.err) == ("first\nsecond\n", "1 event read\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_warnings_have_colours_on_a_terminal(monkeypatch, no_color):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    tell_aside("fine")
+    tell_aside("look", logging.WARNING)
+    tell_aside("no", logging.ERROR)
+    coloured = "fine\n\x1b[33mlook\x1b[0m\n\x1b[31mno\x1b[0m\n"
+    assert sys.stderr.getvalue() == ("fine\nlook\nno\n" if no_color else coloured)
 
 
 @pytest.mark.filterwarnings("default")
@@ -125,10 +143,12 @@ def test_it_ends_with_the_block(capsys):
 
 
 def test_the_form_is_known_whatever_else_is_wrong():
-    assert log_format_of(["--inputt=x", "--log_format=json", "--shards=none"]) == "json"
-    assert log_format_of(["--log_format", "text"]) == "text"
-    assert log_format_of(["--log_format=yaml"]) is None
-    assert log_format_of([]) is None
+    request = COMMANDS["release"].request
+    assert request(["--inputt=x", "--log_format=json", "--shards=none"]).log_format == "json"
+    assert request(["--log_format=json", "--slot"]).log_format == "json"
+    assert request(["--log_format", "text"]).log_format == "text"
+    assert request(["--log_format=yaml"]).log_format is None
+    assert request([]).log_format is None
 
 
 def test_a_run_in_json_says_nothing_else(job):
@@ -163,6 +183,6 @@ def test_an_interrupt_while_modules_load_is_one_line(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(logs, "log_format_of", interrupted)
+    monkeypatch.setattr(logs, "logging_as", interrupted)
     assert main(["release"]) == 130
     assert capsys.readouterr().err == "streamveil release: interrupted\n"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io.result_files import ResultFile
-from streamveil.pipelines.summary import write_summary
+from streamveil.pipelines.reports.summary import write_summary
 
 UTC = dt.timezone.utc
 RANGE = {"start": "2024-01-01", "end": "2024-01-04"}
@@ -27,7 +27,9 @@ def figures(job):
 def parts(found):
     """What the figures must add up to."""
     rejected = sum(found["rejected"].values())
-    return rejected + found["beyond_bound"] + found["late"] + found["counted"]
+    assert found["kept"] == found["counted"]
+    assert found["dropped"] == found["beyond_bound"] + found["beyond_limit"]
+    return rejected + found["dropped"] + found["late"] + found["kept"]
 
 
 # ---- most of the input is lost -----------------------------------------------------------------
@@ -311,8 +313,8 @@ def test_what_the_input_takes_in_is_not_replaced(job, option):
     place, taken, asked = job.path("events.csv"), job.path("even.csv"), job.path("ev*.csv")
     told = "would be written where the input"
     job.refused(taken, told, **{option: taken, "input": asked})
-    job.refused(f"--{option}={place}", "would be replaced", **{option: place})
-    if option == "summary":  # a file that is no card is refused as one
+    job.refused(f"--{option}={place}", "would be overwritten", **{option: place})
+    if option == "summary":  # a file that is not a card is refused as one
         job.refused(place, told, summary=place, input=asked)
     # A * of a file name matches no folder.
     os.mkdir(job.path("deep"))
@@ -443,7 +445,7 @@ def test_a_pass_that_loses_most_commits_nothing(job):
 def test_a_bound_that_drops_most_events_says_what_to_do(job):
     job.lines(*GOOD, *[f"u1,A,2024-01-01T1{i}:00:00Z" for i in range(9)])
     outcome = job.done(summary=job.path("sum.json"), **RANGE)
-    assert "75% of the accepted events were beyond the bound" in outcome.out
+    assert "75% of the accepted events were dropped by the bound" in outcome.out
     assert "larger --max_contributions" in outcome.out
     again = job.done(max_contributions="10", output=job.path("b.jsonl"), **RANGE)
     assert "warning" not in again.out

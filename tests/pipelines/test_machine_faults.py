@@ -22,9 +22,9 @@ from streamveil.io import filesystems, read_table
 from streamveil.io.faults import fault_in_reading, is_memory_short
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.core.records import MachineFault
-from streamveil.pipelines import follow
-from streamveil.pipelines.errors import may_pass
+from streamveil.pipelines.console.errors import may_pass
 from streamveil.pipelines.main import main
+from streamveil.pipelines.state_runs import follow
 
 NOBODY = 65534
 JAN_1 = dt.datetime(2024, 1, 1, 8, tzinfo=dt.timezone.utc)

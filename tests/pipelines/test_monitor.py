@@ -12,12 +12,18 @@ from streamveil.engine import metrics
 from streamveil.engine.encode.passes import Pass
 from streamveil.io import Snapshot, StateFolder
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
-from streamveil.pipelines import progress
-from streamveil.pipelines.exporting import Exports
-from streamveil.pipelines.figures import PUBLIC, PUBLIC_FIGURES, RAW, RAW_FIGURES, samples
-from streamveil.pipelines.monitor import monitored
-from streamveil.pipelines.status import Released, Status
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.console import progress
+from streamveil.pipelines.monitoring.metrics import (
+    PUBLIC,
+    PUBLIC_FIGURES,
+    RAW,
+    RAW_FIGURES,
+    samples,
+)
+from streamveil.pipelines.monitoring.metrics_export import Exports
+from streamveil.pipelines.monitoring.monitor import monitored
+from streamveil.pipelines.monitoring.status import Released, Status
+from streamveil.pipelines.reports.summary import Summary
 
 HOUR = 3_600_000_000
 SECOND = 1_000_000
@@ -260,8 +266,8 @@ def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(
             monitor.looked()
         monitor.looked()
     (line,) = [record.getMessage() for record in caplog.records]
-    why = "status.json: No space left on device: mend that"
-    assert line.startswith(f"the status of the run cannot be told: {why}")
+    why = "status.json: No space left on device: fix that"
+    assert line.startswith(f"the status of the run cannot be written: {why}")
 
 
 def test_what_has_the_name_of_the_file_is_named(folder, clock, caplog):

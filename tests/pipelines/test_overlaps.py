@@ -5,7 +5,7 @@ import os
 import pytest
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.overlaps import refuse_in_input
+from streamveil.pipelines.plans.overlaps import refuse_in_input
 
 TAKEN = [
     ("in/*.jsonl", "in/out.jsonl"),
@@ -89,11 +89,11 @@ def test_every_output_of_a_run_is_looked_at(job, flags, kept):
 def test_answers_in_the_input_are_refused(job):
     os.makedirs(job.path("in"))
     job.lines("u1,A,2024-01-01T08:00:00Z", name="in/events.csv")
-    asked = job.write("q.yaml", "base_slot: 1d\nquestions: [{name: all}]\n")
+    asked = job.write("q.yaml", "slot: 1d\nqueries: [{name: all}]\n")
     none = dict.fromkeys(("value_column", "domain", "slot"))
     for pattern, output in (("in/*", "in"), ("in/**", "in/answers"), ("in", "in/answers")):
         places = {"input": job.path(pattern), "output": job.path(output)}
-        job.refused("would be written where the input", questions=asked, **(none | places))
+        job.refused("would be written where the input", queries=asked, **(none | places))
 
 
 @pytest.mark.parametrize("pattern", ["in", "in/*", "in/**"])

@@ -167,7 +167,7 @@ def test_in_python_it_is_the_same(rarely):
         noise_key=rarely.flags["noise_key"],
         max_slots=2,
     )
-    assert [one.counts.tolist() for one in made] == list(rarely.counts().values())
+    assert [one.counts.tolist() for one in made["count"]] == list(rarely.counts().values())
     assert made.summary["beyond_limit"] > 0
 
 
@@ -178,7 +178,10 @@ def test_in_python_it_is_the_same(rarely):
         ({"max_slots": "2,3,4"}, ["--max_slots=2,3,4 is not M, M,BLOCKS or auto"]),
         ({"max_slots": "auto:"}, ["--max_slots=auto: is not M, M,BLOCKS or auto"]),
         ({"max_slots": "auto:5"}, ["--max_slots=auto:5: a presence rate of 5", "below 1"]),
-        ({"max_slots": "auto", "mechanism": "dpbd"}, ["'dpbd' knows no limit on presence"]),
+        (
+            {"max_slots": "auto", "mechanism": "dpbd"},
+            [("'dpbd' does not support a participation limit")],
+        ),
         (
             {"max_slots": "auto:0.05", "requirement_changes": "changes.csv"},
             [
@@ -189,11 +192,14 @@ def test_in_python_it_is_the_same(rarely):
         ),
         ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
         ({"max_slots": "8"}, ["saves nothing over 30 slots", "max_slots=2"]),
-        ({"max_slots": "3"}, ["does not pay over 30 slots", "1/12 of the budget", "max_slots=2"]),
-        ({"mechanism": "dpbd"}, ["'dpbd' knows no limit on presence (--max_slots", "another"]),
+        ({"max_slots": "3"}, ["does not help over 30 slots", "1/12 of the budget", "max_slots=2"]),
+        (
+            {"mechanism": "dpbd"},
+            ["'dpbd' does not support a participation limit (--max_slots", ("another")],
+        ),
         (
             {"guarantee": "infinite", "epsilon": "1", "requirements": None},
-            ["--max_slots=2 is about windows", "--guarantee=infinite"],
+            ["--max_slots=2 applies to windows", "--guarantee=infinite"],
         ),
     ],
 )
@@ -206,7 +212,7 @@ def test_a_table_of_which_some_windows_are_too_short_limits_the_others(rarely):
     rarely.requirements({f"u{user}": (30 if user % 2 else 20, 900.0) for user in range(USERS)})
     outcome = rarely.done()
     assert (
-        "max_slots=2 does not pay over windows of 20 slots or less: 30 of 60 users count in every "
+        "max_slots=2 does not help for 30 users (20 slots in a window): there users count in every "
         "slot"
     ) in outcome.out + outcome.err + outcome.log
     rarely.requirements({f"u{user}": (3, 900.0) for user in range(USERS)})
@@ -240,7 +246,7 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 
 
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
-    for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
+    for limit, words in ((3, ["does not help", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
         told = "users.csv: line 3: user 'u1' and whoever asks for the same (window 30, epsilon 900)"
         by_table.refused(told, f"max_slots={limit}", *words)
@@ -249,13 +255,13 @@ def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
 def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
     collect = toolbox.Job(by_table.folder, "collect")
     collect.flags |= {"start": FROM, "end": TO}
-    collect.refused("limits on presence (max_slots)", "leave the column out")
+    collect.refused("participation limits (max_slots)", "leave the column out")
 
 
 def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
     pieces = {"state": by_table.path("state"), "output": by_table.path("part.jsonl")}
     by_table.done(**pieces, end="2024-01-03", ledger=None)
-    told = "a column max_slots, --max_slots=auto): give the table that the stream began with"
+    told = "a column max_slots, --max_slots=auto): give the table that the stream started with"
     for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
         with_limits(by_table, limit_of)
         by_table.refused("30 ask for something else", told, **pieces, resume="true")
@@ -329,7 +335,7 @@ def test_pieces_of_a_stream_keep_to_what_the_first_chose(chosen, often):
         assert ("kept_share" in rows[-1]["diagnostics"]) == (often == 0.1)
     for other in ("2", "auto:0.05", None):
         flags = {**pieces, "max_slots": other, "resume": "true"}
-        chosen.refused("the limit on presence", "changed since it was written", **flags)
+        chosen.refused("the participation limit", "changed since it was written", **flags)
 
 
 def test_where_no_limit_can_be_worth_it_nobody_is_looked_at_and_a_run_says_so(chosen):
@@ -361,7 +367,7 @@ def test_a_pass_without_a_window_is_refused(chosen):
 def test_a_state_of_another_limit_is_told_before_a_range_that_is_too_short(chosen):
     pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
     chosen.done(**pieces, max_slots="2", end="2024-01-03")
-    said = "the limit on presence (--max_slots) changed"
+    said = "the participation limit (--max_slots) changed"
     chosen.refused(said, **pieces, resume="true", end="2024-01-11")
 
 

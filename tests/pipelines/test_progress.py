@@ -13,8 +13,8 @@ import termios
 
 import pytest
 
-from streamveil.pipelines import progress as module
-from streamveil.pipelines.progress import progress, steps
+from streamveil.pipelines.console import progress as module
+from streamveil.pipelines.console.progress import progress, steps
 
 LOGGER = logging.getLogger("streamveil.progress")
 
@@ -120,7 +120,7 @@ def test_steps_on_a_terminal(monkeypatch):
 def test_on_a_real_terminal(job):
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
-    command = [sys.executable, "-m", "streamveil.pipelines.main"]
+    command = [sys.executable, "-m", "streamveil"]
     with subprocess.Popen(
         [*command, *job.arguments("--start=2024-01-01", "--end=2024-01-04")],
         stdout=other,

@@ -49,7 +49,7 @@ def test_events_without_a_value(released):
     flags = ("--user_column=id", "--time_column=date")
     outcome = released("transactions.csv", lines, *flags)
     assert outcome.code == 2
-    assert "count all events in one with a query that has no value (--questions)" in outcome.message
+    assert "count all events in one with a query that has no value (--queries)" in outcome.message
 
 
 def test_a_header_in_another_encoding(released, tmp_path):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import streamveil as sv
-from streamveil.io import read_ledger, read_releases
+from streamveil.io import RESULT_SCHEMA, read_ledger, read_releases, read_table
 from streamveil.mechanisms.core.records import STATUSES
 
 FORMATS = ("parquet", "avro", "csv", "jsonl")
@@ -117,7 +117,7 @@ def test_summary(exact):
     counted = Counter(row["status"] for row in exact.rows())
     out = exact.outcome.out
     events = len(visits())
-    assert f"{events} events read: {events} counted, 0 rejected, 0 late, 0 beyond" in out
+    assert f"{events} events read: {events} counted, 0 rejected, 0 late" in out
     listed = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
     assert f"slots:    {listed}\n" in out
     assert "rejected:" not in out
@@ -608,7 +608,7 @@ def test_changes_and_what_does_not_go_with_them(job, toolbox):
     both = {"requirement_changes": changes, "start": "2024-01-01"}
     job.refused("'pba' is for requirements that never change", mechanism="pba", **both)
     job.refused("give --start", requirement_changes=changes)
-    job.refused("--longest_window=9 is about changes", longest_window=9)
+    job.refused("--longest_window=9 applies to changing", longest_window=9)
     wrong = job.write("wrong.csv", "user,slot\nu0,3\n")
     job.refused("window_backward", requirement_changes=wrong, start="2024-01-01")
 
@@ -660,15 +660,34 @@ def test_days_of_a_calendar_and_times_in_a_form(job):
     assert [(row["end"] - row["start"]).total_seconds() / 3600 for row in rows] == [24, 23, 24]
 
 
-def test_a_tidy_file(job):
-    job.done(layout="tidy")
+@pytest.mark.parametrize("layout", [None, "tidy"])
+def test_files_are_tidy_unless_asked_for_otherwise(job, layout):
+    job.done(layout=layout)
     rows = job.rows()
-    assert [(row["slot"], row["bin"], round(row["count"])) for row in rows[:3]] == [
+    assert list(rows[0]) == RESULT_SCHEMA.names
+    assert [(row["slot"], row["key"], round(row["value"])) for row in rows[:3]] == [
         (19723, "A", 1),
         (19723, "B", 1),
         (19723, "C", 0),
     ]
-    assert all(row["low"] <= row["count"] <= row["high"] for row in rows)
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
+
+
+def test_times_of_a_calendar_are_local(job):
+    """In text as well; the clocks of Berlin go forward in the second slot."""
+    job.lines("u1,A,2024-03-30T12:00:00Z")
+    days = {"start": "2024-03-30", "end": "2024-04-02", "slot_zone": "Europe/Berlin"}
+    job.done(**days, layout=None)
+    starts = list(dict.fromkeys((row["start"], row["end"]) for row in job.json_rows("out.jsonl")))
+    assert starts == [
+        ("2024-03-30T00:00:00+01:00", "2024-03-31T00:00:00+01:00"),
+        ("2024-03-31T00:00:00+01:00", "2024-04-01T00:00:00+02:00"),
+        ("2024-04-01T00:00:00+02:00", "2024-04-02T00:00:00+02:00"),
+    ]
+    job.done(**days, layout=None, output=job.path("out.parquet"))
+    table = read_table(job.path("out.parquet"))
+    assert table.schema.field("start").type.tz == "Europe/Berlin"
+    assert table["start"].to_pylist()[3].isoformat() == starts[1][0]
 
 
 def test_times_in_several_forms(job):
@@ -684,7 +703,7 @@ def test_times_in_several_forms(job):
         **{"user": "user", "value": "value", "time": "time", "slot": "1d", "domain": "A,B,C"},
         **{"start": "2024-01-29", "end": "2024-02-01", "mechanism": "uniform"},
         requirements=job.path("users.csv"),
-        time_format=forms,
+        run=sv.RunOptions(time_format=forms),
     )
     assert found.rejected.num_rows == 0
 

@@ -46,8 +46,8 @@ def test_a_call_revises_what_the_command_does(busy):
         noise_key=busy.flags["noise_key"],
         start="2024-01-01",
         end=f"2024-01-{DAYS + 1}",
-        revise=4,
-    )
+        run=sv.RunOptions(revise=4),
+    )["count"]
     assert [one.counts.tolist() for one in found.revisions] == [row["counts"] for row in rows]
     table = found.revisions_to_arrow("rows")
     assert table["stderr"].to_pylist() == [row["stderr"] for row in rows]
@@ -58,7 +58,7 @@ def test_a_call_revises_what_the_command_does(busy):
 
 def test_a_stream_of_releases_is_none_of_revisions(busy):
     topic = "kafka:localhost:9092/counts"
-    words = f"--output and --revisions are both {topic}", "name them apart"
+    words = f"--output and --revisions are both {topic}", "give them different names"
     busy.refused(*words, output=topic, revise=4, revisions=topic)
     both = f"folder:{busy.path('both')}"
     busy.done(output=both, revise=4, revisions=both)
@@ -77,7 +77,7 @@ def test_nothing_is_revised_unless_asked_for(busy):
         **ASKED,
         requirements=busy.path("users.csv"),
         noise_key=busy.flags["noise_key"],
-    )
+    )["count"]
     assert found.revisions == ()
     assert found.revisions_to_arrow().num_rows == 0
 
@@ -146,8 +146,8 @@ def test_the_local_setting_revises_as_well(local):
         noise_key=local.flags["noise_key"],
         start="2024-01-01",
         end=f"2024-01-{DAYS + 1}",
-        revise=4,
-    )
+        run=sv.RunOptions(revise=4),
+    )["count"]
     assert [r.counts.tolist() for r in found.revisions] == [row.counts.tolist() for row in rows]
     assert found.revisions_to_arrow().num_rows == 3 * DAYS
 
@@ -167,14 +167,15 @@ def test_what_does_not_fit_the_local_setting_is_refused(local, flags, words):
 
 
 def test_yaml_names_the_output(busy):
-    given = {name: value for name, value in busy.flags.items() if name not in ("input", "output")}
-    with pytest.raises(sv.ConfigurationError, match="--revise=4 needs a place"):
-        yaml.private_histograms(**given, revise=4)
-    with pytest.raises(sv.ConfigurationError, match="--revisions=later needs"):
+    places = ("input", "output", "layout")
+    given = {name: value for name, value in busy.flags.items() if name not in places}
+    with pytest.raises(sv.ConfigurationError, match=r"^revise=4 needs a place"):
+        yaml.private_queries(**given, revise=4)
+    with pytest.raises(sv.ConfigurationError, match=r"^revisions=later needs"):
         yaml.collect_histograms(**given, revisions="later")
-    for make in (yaml.private_histograms, yaml.collect_histograms):
+    for make in (yaml.private_queries, yaml.collect_histograms):
         made = make(**given, revise=4, revisions="later")
-        assert made.outputs.keywords["revisions"] == "later"
+        assert made.outputs.args[1]["revisions"] == "later"
         assert made.transform.revise == 4
 
 
@@ -187,7 +188,7 @@ def test_a_run_that_revises_no_more_says_what_is_lost(busy):
     for n, given, warned in runs:
         clock.write_text(dt.datetime(2024, 1, n, 1, tzinfo=UTC).isoformat())
         outcome = busy.done(**flags, **given, resume=True if n > 3 else None)
-        assert ("still to be revised never will be" in outcome.out + outcome.err) is warned
+        assert ("not revised yet never will be" in outcome.out + outcome.err) is warned
 
 
 @pytest.mark.slow

@@ -22,17 +22,17 @@ import pytest
 
 from streamveil.engine import metrics
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots, format_time
-from streamveil.pipelines.live import server
-from streamveil.pipelines.live.board import BINS_SHOWN, Board
-from streamveil.pipelines.live.budget import CLASSES_SHOWN
-from streamveil.pipelines.live.condition import condition_of, duration
-from streamveil.pipelines.live.history import SLOTS_SHOWN, History, of_releases
-from streamveil.pipelines.live.server import serving
-from streamveil.pipelines.live.warnings import WARNINGS_KEPT, Warnings
-from streamveil.pipelines.logs import heard_by, logging_as, tell
-from streamveil.pipelines.status import FAILED, RUNNING, Released, Status
-from streamveil.pipelines.summary import Summary
-from streamveil.pipelines.values import page_address_of
+from streamveil.pipelines.console.logs import heard_by, logging_as, tell
+from streamveil.pipelines.monitoring import server
+from streamveil.pipelines.monitoring.board import BINS_SHOWN, Board
+from streamveil.pipelines.monitoring.budget import CLASSES_SHOWN
+from streamveil.pipelines.monitoring.condition import condition_of, duration
+from streamveil.pipelines.monitoring.server import serving
+from streamveil.pipelines.monitoring.status import FAILED, RUNNING, Released, Status
+from streamveil.pipelines.monitoring.warnings import WARNINGS_KEPT, Warnings
+from streamveil.pipelines.options.parsers import page_address_of
+from streamveil.pipelines.reports.history import SLOTS_SHOWN, History, of_releases
+from streamveil.pipelines.reports.summary import Summary
 
 UTC = dt.timezone.utc
 SECOND = 1_000_000
@@ -220,7 +220,13 @@ def answering():
 # A probe must have its answer, however many forgot to hang up.
 @pytest.mark.slow
 def test_of_too_many_clients_those_who_came_first_make_room(served, until):
-    silent = [socket.create_connection(served.address) for _ in range(60)]
+    silent = []
+    for number in range(60):  # each is let in before the next comes: a full queue changes the order
+        silent.append(socket.create_connection(served.address))
+        if number < 16:
+            until(lambda number=number: answering() > number)
+        else:
+            until(lambda number=number: hung_up(silent[number - 16]))
     assert served.ask("/healthz")[0] == 503
     until(lambda: answering() <= 16)
     gone = [each for each in silent if hung_up(each)]
@@ -234,7 +240,9 @@ def test_of_too_many_clients_those_who_came_first_make_room(served, until):
 
 # Threads that wait do not notice that they were hung up on: 400 polls left as many of them, and as
 # many sockets, and a run without any to open its own files with.
+@pytest.mark.slow
 def test_figures_that_do_not_come_keep_so_many_threads_and_no_more(until):
+    until(lambda: answering() == 0)  # those of another test
     slow, entered = threading.Event(), []
 
     def wait():
@@ -306,8 +314,8 @@ def test_it_is_for_this_machine_alone_unless_more_is_said(text, address):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"serve": "http"}, "--serve=http is no port: write one such as 8080"),
-        ({"serve": "65536"}, "is no port"),
+        ({"serve": "http"}, "--serve=http is not a port: write for example 8080"),
+        ({"serve": "65536"}, "is not a port"),
         ({"serve": "8080", "follow": None}, "--serve=8080 is for a run with --follow"),
     ],
 )
@@ -530,7 +538,7 @@ def test_the_golden_answer(passes):
     (series,) = section.pop("series")
     older, newer = series.pop("slots")
     assert section == {"name": "counts", "about": "Events.", "unit": "events", "figures": ["count"]}
-    assert series == {"length": "1d", "bins": 3, "shown": list(BINS), "first": 2}
+    assert series == {"length": "1d", "span": "day", "bins": 3, "shown": list(BINS), "first": 2}
     assert older == {
         "slot": 0,
         "start": "1970-01-01T00:00:00Z",
@@ -590,6 +598,8 @@ def test_a_browser_draws_counts_from_0_whatever_bins_are_called(passes, tmp_path
     chart = html[html.index('<svg class="chart"') : html.index("</figure>")]
     assert "count of two  spaces " in chart
     assert ">0</text>" in chart
+    assert ">events per day</text>" in chart
+    assert re.search(r'<path class="fresh" d="M\d', chart)  # steps, as on every page
     # Labels may break anywhere, a time may not: `21:50:1` above `5` was no time.
     assert '<th scope="row" class="when">1970-' in html
 
@@ -712,7 +722,7 @@ class Child:
     """A command in a process of its own, of which the place of the page is known."""
 
     def __init__(self, job, flags):
-        command = [sys.executable, "-m", "streamveil.pipelines.main", *job.arguments(**flags)]
+        command = [sys.executable, "-m", "streamveil", *job.arguments(**flags)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -793,7 +803,7 @@ def test_files_of_all_kinds_are_shown(job, flags, monkeypatch, layout, extension
     assert all(len(slot["values"]) == 3 and slot["values"][0][0][1] is not None for slot in slots)
     for kind, values in (("output", "values"), ("revisions", "revised")):
         rows = [row for n in (1, 2) for row in job.rows(f"{kind}-{n:08d}.{extension}")]
-        counts = [n for row in rows for n in row.get("counts", [row.get("count")])]
+        counts = [n for row in rows for n in row.get("counts", [row.get("value")])]
         shown = [cell[0][0] for slot in slots for cell in slot[values]]
         assert shown == pytest.approx(counts, abs=1e-5)  # the page rounds
     assert seen[-1]["raw"]["warnings"] == []
@@ -803,7 +813,7 @@ def test_files_of_all_kinds_are_shown(job, flags, monkeypatch, layout, extension
 
 def last_seen(monkeypatch):
     """What the board of a run in this process says after each look."""
-    from streamveil.pipelines.monitor import Monitor
+    from streamveil.pipelines.monitoring.monitor import Monitor
 
     boards, seen, made, looked = [], [], Board.__init__, Monitor.looked
 
@@ -820,37 +830,47 @@ def last_seen(monkeypatch):
     return seen
 
 
-QUESTIONS = """\
-base_slot: 1d
-questions:
-  - {name: visits, value: value, domain: [A, B, C], times: 2d}
-  - {name: people, slot: 2d, statistic: distinct}
+QUERIES = """\
+slot: 1d
+queries:
+  - {name: visits, by: value, keys: [A, B, C], rollups: 2d}
+  - {name: people, every: 2d, statistic: distinct, title: Visitors, unit: people}
 """
 
 
 @pytest.mark.slow
-def test_each_question_has_a_section(job, flags, monkeypatch):
+def test_each_query_has_a_section(job, flags, monkeypatch):
     seen = last_seen(monkeypatch)
-    job.write("questions.yaml", QUESTIONS)
+    job.write("queries.yaml", QUERIES)
     for n in range(1, 5):
         feed(job, n)
     given = dict.fromkeys(("value_column", "slot", "domain"))
-    more = {"questions": job.path("questions.yaml"), "output": job.path("answers")}
+    more = {"queries": job.path("queries.yaml"), "output": job.path("answers")}
+    more |= {"revise": 1, "revisions": job.path("revised.csv")}
     job.done(**{**flags, **given, **more, "end": "2024-01-05", "slots_per_pass": 1})
     visits, people = seen[-1]["public"]["sections"]
-    assert (visits["name"], people["name"]) == ("visits", "people")
+    assert (visits["name"], visits["unit"]) == ("visits", "events")
+    assert (people["name"], people["unit"]) == ("Visitors", "people")
     assert [series["length"] for series in visits["series"]] == ["1d", "2d"]
     assert [len(series["slots"]) for series in visits["series"]] == [4, 2]
     assert visits["series"][0]["shown"] == ["A", "B", "C"]
     assert (people["figures"], len(people["series"][0]["slots"])) == (["users"], 2)
+    revised = [row for n in range(1, 5) for row in job.rows(f"revised-{n:08d}.csv")]
+    for name, section in (("visits", visits), ("people", people)):
+        slots = section["series"][0]["slots"]
+        shown = [cell[0][0] for slot in slots for cell in slot["revised"]]
+        values = [row["value"] for row in revised if row["query"] == name]
+        assert shown == pytest.approx(values, abs=1e-5)
+        assert all(slot["revised_at"] for slot in slots)
+    assert all(slot["revised"] is None for slot in visits["series"][1]["slots"])  # of rollups
     assert all(cell[0][0] is not None for s in people["series"][0]["slots"] for cell in s["values"])
-    assert set(seen[-1]["raw"]["events"]["questions"]) == {"visits", "people"}
+    assert set(seen[-1]["raw"]["events"]["queries"]) == {"visits", "people"}
     budget = seen[-1]["public"]["budget"]
     assert budget["until"] == "2024-01-05T00:00:00Z"
     assert {row["users"] for row in budget["shown"]} == {1}
     warned = [warning["words"] for warning in seen[-1]["raw"]["warnings"]]
     # One event of a user is what distinct users are made of, so nothing is lost by the others.
-    assert not any(words.startswith("question people") for words in warned)
+    assert not any(words.startswith("query people") for words in warned)
     assert not any("cannot be shown" in words for words in warned)
 
 

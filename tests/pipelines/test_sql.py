@@ -81,7 +81,8 @@ def test_a_state_keeps_to_its_columns_wherever_the_files_are(job, sql):
 KILLED = """
 import itertools, json, os, signal, sys
 from streamveil.io.sql import Query
-from streamveil.pipelines import main, release
+from streamveil.pipelines import main
+from streamveil.pipelines.commands import release
 def run(moment, at, folder, arguments):
     numbers, compute = itertools.count(), Query.compute
     def strike():

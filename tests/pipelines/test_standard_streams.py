@@ -62,6 +62,7 @@ CASES = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("case", [*CASES, "unread", "both unread"])
 def test_what_is_released_is_done_whatever_becomes_of_its_words(job, shell, case):
     streams = CASES.get(case) or {"stdout": unread()}
@@ -120,7 +121,7 @@ def test_names_that_a_stream_cannot_hold_are_spelled_out(job, monkeypatch):
 
 @pytest.mark.slow
 def test_a_pipe_of_a_shell_that_is_closed(job):
-    command = [sys.executable, "-m", "streamveil.pipelines.main", *job.arguments()]
+    command = [sys.executable, "-m", "streamveil", *job.arguments()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         run.stdout.close()
         said = run.stderr.read()

@@ -72,7 +72,7 @@ def test_pieces_of_a_stream_release_what_one_run_does(comers):
     comers.done(**pieces, end=CUT)
     going_on = {**pieces, "resume": "true"}
     comers.refused("--shards=1, and this run has 2", **going_on, shards="2")
-    comers.refused("the limit on presence", **going_on, max_slots="4")
+    comers.refused("the participation limit", **going_on, max_slots="4")
     comers.refused("no budget can be granted again", **going_on, restart_budget="1")
     comers.done(**going_on)
     told = {**comers.counts("part-00000001.jsonl"), **comers.counts("part-00000002.jsonl")}
@@ -96,7 +96,7 @@ def test_in_python_it_is_the_same(comers):
         end=TO,
         noise_key=comers.flags["noise_key"],
     )
-    assert [one.counts.tolist() for one in made] == list(comers.counts().values())
+    assert [one.counts.tolist() for one in made["count"]] == list(comers.counts().values())
     assert made.summary["beyond_limit"] == 200
 
 
@@ -105,17 +105,17 @@ def test_in_python_it_is_the_same(comers):
     [
         ({"epsilon": None}, ["--epsilon is missing: --guarantee=user needs"]),
         ({"max_slots": None}, ["--max_slots is missing: --guarantee=user", "--max_slots=5"]),
-        ({"max_slots": "3,4"}, ["--max_slots=3,4 is not M", "no parts of a window"]),
+        ({"max_slots": "3,4"}, ["--max_slots=3,4 is not M", "which has no parts"]),
         ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
-        ({"default_requirement": "7,1,10"}, ["is about windows", "with --guarantee=user"]),
-        ({"requirement_changes": "c.csv"}, ["is about windows", "with --guarantee=user"]),
+        ({"default_requirement": "7,1,10"}, ["applies to windows", "with --guarantee=user"]),
+        ({"requirement_changes": "c.csv"}, ["applies to windows", "with --guarantee=user"]),
         ({"epsilon": "1,2"}, ["several budgets"]),
-        ({"epsilon": "1e-9"}, ["epsilon 1e-09 as one budget forever is too small", "1.91e-06"]),
+        ({"epsilon": "1e-9"}, ["epsilon 1e-09 as a lifetime budget is too small", "1.91e-06"]),
         ({"epsilon": "1e-5", "max_slots": "9000000"}, ["epsilon 1e-05 forever", "--max_slots"]),
         ({"mechanism": "gated"}, ["--guarantee=infinite", "choose one of adaptive"]),
-        ({"mechanism": "dpbd"}, ["knows no limit on presence"]),
-        ({"guarantee": "infinite"}, ["--max_slots=3 is about windows", "--guarantee=user"]),
-        ({"guarantee": None}, ["one budget forever: give --guarantee=infinite or user"]),
+        ({"mechanism": "dpbd"}, ["does not support a participation limit"]),
+        ({"guarantee": "infinite"}, ["--max_slots=3 applies to windows", "--guarantee=user"]),
+        ({"guarantee": None}, ["for a lifetime budget give --guarantee=infinite or user"]),
         ({"mechanism": "plbu"}, ["10,000,000,000 users would be drawn one by one", "uniform"]),
     ],
 )

@@ -13,11 +13,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 
-from streamveil.pipelines import commands, graphs
-from streamveil.pipelines.collect import CollectJob
-from streamveil.pipelines.execution import Execution
-from streamveil.pipelines.per_record import job_of
-from streamveil.pipelines.release import ReleaseJob
+from streamveil.pipelines.commands import per_record, release
+from streamveil.pipelines.jobs import graphs
+from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.execution import Execution
 
 EVENTS = (
     "u1,A,2024-01-01T08:00:00Z,1",
@@ -40,7 +39,7 @@ JOBS = {
     "collect": {**RANGE},
     **{f"{name} with revisions": {**RANGE, **REVISED} for name in ("release", "collect")},
     "per-record": {
-        **dict.fromkeys(("user_column", "requirements", "domain", "ledger")),
+        **dict.fromkeys(("user_column", "requirements", "domain", "ledger", "layout")),
         **dict(RANGE, max_rejected=None),
         **{"value_column": None, "key_column": "value", "keys": "A,B,C"},
         **{
@@ -54,9 +53,9 @@ JOBS = {
 }
 ON_RUNNER = Execution(("--runner=FnApiRunner",))
 OF = {
-    "release": (ReleaseJob.of, graphs.build),
-    "collect": (CollectJob.of, graphs.build),
-    "per-record": (job_of, graphs.build_per_record),
+    "release": (partial(release.job_of, "release"), graphs.build),
+    "collect": (partial(release.job_of, "collect"), graphs.build),
+    "per-record": (per_record.job_of, graphs.build_per_record),
 }
 
 
@@ -134,7 +133,7 @@ def compose(toolbox, tmp_path):
         for number, lines in enumerate((EVENTS, MORE)):
             job.write(f"events-{number}.csv", "\n".join(("user,value,time,amount", *lines)) + "\n")
         flags |= {"input": job.path("events-*.csv"), "noise_key": job.key()}
-        given, _ = commands.read(command, job.arguments(**flags)[1:])
+        given = COMMANDS[command].request(job.arguments(**flags)[1:]).read()
         of, build = OF[command]
         pipeline = beam.Pipeline(options=ON_RUNNER.options)
         build(of(given, ON_RUNNER), pipeline)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 import streamveil as sv
+from tests.calls import arguments
 from tests.real.streams import STREAMS, Stream
 from tests.real.truth import SUMS, joined, truth
 
@@ -86,14 +87,18 @@ def _tables(
     }
     if stream.histogram:
         zone = {} if stream.zone == "UTC" else {"slot_zone": stream.zone}
-        found = sv.release(events, **stream.histogram, slot=stream.slot, **zone, **asked)
-        frame = found.to_pandas().rename(columns={"count": "value"})
-        frame = frame.assign(statistic="count", level=0)
-        yield "count of a bin", joined(frame, truth(events, stream.histogram, place))
+        found = sv.release(
+            events, **arguments({**stream.histogram, "slot": stream.slot, **zone, **asked})
+        )
+        query = {"by": stream.histogram["value"]}
+        yield (
+            "count of a bin",
+            joined(found.to_pandas().assign(level=0), truth(events, query, place)),
+        )
     if not stream.queries:
         return
-    questions = {"base_slot": stream.slot, "questions": list(stream.queries)}
-    answers = sv.answers(events, questions=questions, **asked)
+    queries = {"slot": stream.slot, "queries": list(stream.queries)}
+    answers = sv.release(events, queries, **arguments(asked))
     for query in stream.queries:
         table = joined(answers[query["name"]].to_pandas(), truth(events, query, place))
         for (statistic, level), rows in table.groupby(["statistic", "level"]):

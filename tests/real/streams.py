@@ -36,7 +36,7 @@ class Stream:
     histogram: Mapping[str, Any] = field(default_factory=dict)
     """Value and domain of `sv.release`; empty for streams without it."""
     queries: Sequence[Mapping[str, Any]] = ()
-    """Of `sv.answers`."""
+    """Of a query set."""
 
     @property
     def span(self) -> tuple[str, str]:
@@ -182,21 +182,23 @@ def _surveys(random: np.random.Generator) -> pd.DataFrame:
     )
 
 
-def _levels(name: str, value: str, domain: Sequence[str], share: float) -> dict[str, Any]:
-    return {"name": name, "value": value, "domain": domain, "levels": ["all"], "share": share}
+def _levels(name: str, by: str, keys: Sequence[str], share: float) -> dict[str, Any]:
+    return {"name": name, "by": by, "keys": keys, "levels": ["all"], "share": share}
 
 
 def _distinct(share: float) -> dict[str, Any]:
     return {"name": "users", "statistic": "distinct", "share": share}
 
 
-def _number(statistic: str, column: str, share: float, upper: float) -> dict[str, Any]:
-    bounds = {"lower": 0, "upper": upper}
-    return {"name": statistic, "statistic": statistic, "column": column, "share": share, **bounds}
+def _number(
+    statistic: str, column: str, share: float, upper: float, lower: float = 0
+) -> dict[str, Any]:
+    bounds = {"bounds": [lower, upper]}
+    return {"name": statistic, "statistic": statistic, "of": column, "share": share, **bounds}
 
 
 def _quantiles(column: str, share: float, edges: Any) -> dict[str, Any]:
-    asked = {"statistic": "quantiles", "column": column, "edges": edges, "quantiles": [0.5, 0.95]}
+    asked = {"statistic": "quantiles", "of": column, "edges": edges, "quantiles": [0.5, 0.95]}
     return {"name": "quantiles", "share": share, **asked}
 
 
@@ -219,7 +221,7 @@ STREAMS: dict[str, Stream] = {
         histogram={"value": "genre", "domain": _names("g", 19)},
         queries=[
             {"name": "ratings", "share": 0.5},
-            _number("mean", "stars", 0.5, 5) | {"lower": 1},
+            _number("mean", "stars", 0.5, 5, lower=1),
         ],
     ),
     "stops": Stream(

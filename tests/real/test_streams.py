@@ -15,6 +15,7 @@ def drawn():
     return {name: stream.draw(np.random.default_rng(0)) for name, stream in STREAMS.items()}
 
 
+@pytest.mark.slow
 def test_a_stream_is_a_function_of_its_seed(drawn):
     assert len(STREAMS) >= 10
     for name, stream in STREAMS.items():
@@ -74,19 +75,19 @@ def test_truth_of_a_few_events():
 
     def found(**query):
         rows = truth(events, query, UTC)
-        return {(r.start.day, r.bin, r.statistic, r.level): r.true for r in rows.itertuples()}
+        return {(r.start.day, r.key, r.statistic, r.level): r.true for r in rows.itertuples()}
 
-    assert found(value="bin", levels=["all"]) == {
+    assert found(by="bin", levels=["all"]) == {
         **{(1, "x", "count", 0): 2, (1, "y", "count", 0): 1, (1, "all", "count", 1): 3},
         **{(2, "x", "count", 0): 1, (2, "z", "count", 0): 1, (2, "all", "count", 1): 2},
     }
-    sums = found(statistic="sum", column="number")
+    sums = found(statistic="sum", of="number")
     assert sums == {(1, "all", "sum", 0): 3, (2, "all", "sum", 0): 11}
-    assert found(where={"bin": "x"}, statistic="mean", column="number") == {
+    assert found(where={"bin": "x"}, statistic="mean", of="number") == {
         (1, "all", "mean", 0): 1,
         (2, "all", "mean", 0): 5,
     }
-    assert found(statistic="quantiles", column="number", quantiles=[0.5])[2, "all", "p50", 0] == 5
+    assert found(statistic="quantiles", of="number", quantiles=[0.5])[2, "all", "p50", 0] == 5
 
 
 def test_truth_keeps_some_events_of_a_user():
@@ -96,4 +97,4 @@ def test_truth_keeps_some_events_of_a_user():
     assert truth(events, {"max_contributions": 4}, UTC).true.tolist() == [5]
     assert truth(events, {"statistic": "distinct"}, UTC).true.tolist() == [2]
     with pytest.raises(AssertionError):
-        truth(events.assign(bin="x"), {"value": "bin"}, UTC)
+        truth(events.assign(bin="x"), {"by": "bin"}, UTC)

@@ -24,34 +24,34 @@ def starts(times: pd.Series, slot: str, zone: str, first: str) -> pd.Series:
 
 
 def truth(events: pd.DataFrame, query: Mapping[str, Any], place: Mapping[str, str]) -> pd.DataFrame:
-    """The true figures of a query: columns start, bin, statistic and true; without empty slots.
+    """The true figures of a query: columns start, key, statistic and true; without empty slots.
 
     Args:
         events: with a column for each that the query names.
-        query: as in a file of queries, or value and domain of a histogram.
+        query: as in a file of queries.
         place: slot, zone and first day.
     """
     rows = events.assign(start=starts(events.time, **place))
     for column, wanted in query.get("where", {}).items():
         rows = rows[rows[column] == wanted]
-    statistic, column = query.get("statistic", "count"), query.get("column")
+    statistic, column = query.get("statistic", "count"), query.get("of")
     if column:
         rows = rows[rows[column].notna()]
     most = query.get("max_contributions", 1)
     kept = rows.groupby(["start", "user"]).cumcount() < most
-    if "value" in query or column:
+    if "by" in query or column:
         assert kept.all()  # which of more are kept would be a matter of chance
     rows = rows[kept]
     if statistic == "distinct":
         rows = rows.drop_duplicates(["start", "user"])
     tables = []
-    for level, label in enumerate([query.get("value"), *query.get("levels", ())]):
-        keys = ["start", rows[label].rename("bin")] if label in rows else ["start"]
+    for level, label in enumerate([query.get("by"), *query.get("levels", ())]):
+        keys = ["start", rows[label].rename("key")] if label in rows else ["start"]
         for name, found in _figures(rows.groupby(keys), statistic, column, query).items():
             table = found.rename("true").reset_index()
             tables.append(table.assign(statistic=name, level=level))
     whole = pd.concat(tables)
-    return whole.assign(bin=whole["bin"].fillna("all") if "bin" in whole else "all")
+    return whole.assign(key=whole["key"].fillna("all") if "key" in whole else "all")
 
 
 def _figures(groups: Any, statistic: str, column: str | None, query: Mapping[str, Any]) -> Any:
@@ -72,7 +72,7 @@ def _figures(groups: Any, statistic: str, column: str | None, query: Mapping[str
 def joined(released: pd.DataFrame, true: pd.DataFrame) -> pd.DataFrame:
     """Released rows with what is true of each: 0 for a count or a sum of nothing, else NaN."""
     found = released.assign(start=pd.to_datetime(released.start, utc=True)).merge(
-        true, on=["start", "bin", "statistic", "level"], how="left"
+        true, on=["start", "key", "statistic", "level"], how="left"
     )
     whole = found.statistic.isin(SUMS)
     return found.assign(true=np.where(whole, found.true.fillna(0), found.true))

@@ -24,8 +24,8 @@ ann,7,1.0
 bob,7,2.0
 cho,3,1.0
 """
-QUESTIONS = """base_slot: 1d
-questions: [{name: out, value: place, domain: [cafe, park]}]
+QUERIES = """slot: 1d
+queries: [{name: out, by: place, keys: [cafe, park]}]
 """
 STREAM = "pubsub:projects/project/subscriptions/events"
 TOPIC = "pubsub:projects/project/topics/releases"
@@ -46,23 +46,24 @@ def parameters(tmp_path):
     """The parameters of each template, on files of this machine."""
     (tmp_path / "events.csv").write_text(EVENTS)
     (tmp_path / "users.csv").write_text(REQUIREMENTS)
-    (tmp_path / "questions.yaml").write_text(QUESTIONS)
+    (tmp_path / "queries.yaml").write_text(QUERIES)
     files = {"input": str(tmp_path / "events.csv"), "output": str(tmp_path / "out.jsonl")}
+    counts = {**COMMON, **files, "layout": "rows"}
     users = {"requirements": str(tmp_path / "users.csv")}
     times = {name: COMMON[name] for name in ("time_column", "slot", "start", "end")}
     record = {"statistic": "sum", "budget": "inverse:1", "value_column": "fare"}
     return {
-        "release-batch": {**COMMON, **files, **users},
+        "release-batch": {**counts, **users},
         "release-streaming": {**COMMON, **users, "input": STREAM, "output": TOPIC},
-        "collect": {**COMMON, **files, **users},
+        "collect": {**counts, **users},
         "per-record": {**files, **times, **record, "value_max": "9", "epsilon_max": "1"},
-        "questions": {
+        "queries": {
             **{name: COMMON[name] for name in ("user_column", "time_column", "start", "end")},
             **{**files, **users, "output": str(tmp_path / "answers")},
-            "questions": str(tmp_path / "questions.yaml"),
+            "queries": str(tmp_path / "queries.yaml"),
         },
-        "infinite": {**COMMON, **files, "epsilon": "1"},
-        "user": {**COMMON, **files, "epsilon": "1", "max_slots": "2"},
+        "infinite": {**counts, "epsilon": "1"},
+        "user": {**counts, "epsilon": "1", "max_slots": "2"},
     }
 
 
@@ -109,6 +110,7 @@ def to_dataflow(tmp_path):
     ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_launch_writes_the_job_and_its_card_and_ends(
     name, launch, to_dataflow, tmp_path, capsys, pytestconfig
@@ -125,7 +127,7 @@ def test_a_launch_writes_the_job_and_its_card_and_ends(
     images = {image["containerImage"] for image in pool["sdkHarnessContainerImages"]}
     assert {pool["workerHarnessContainerImage"], *images} == {IMAGE}
     options = job["environment"]["sdkPipelineOptions"]["options"]
-    assert options[{"per-record": "budget", "questions": "questions"}.get(name, "domain")]
+    assert options[{"per-record": "budget", "queries": "queries"}.get(name, "domain")]
     assert not (tmp_path / "out.jsonl").exists()
     told = json.loads(card.read_text())
     schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
@@ -160,7 +162,7 @@ def test_the_card_of_a_launch_is_checked_against_what_the_job_wrote(
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "release-streaming"])
 def test_a_launch_with_a_local_runner_releases(name, launch, tmp_path, capsys):
     assert launch(name, "--runner=FnApiRunner") == 0, capsys.readouterr().err
-    if name == "questions":
+    if name == "queries":
         assert read_table(str(tmp_path / "answers" / "out.parquet")).num_rows == 4
         return
     path = str(tmp_path / "out.jsonl")

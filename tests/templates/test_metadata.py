@@ -9,9 +9,9 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import TemplateMetadata
 from google.protobuf import json_format
 
-from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flex import TEMPLATES, write_metadata
 from streamveil.pipelines.main import main
+from streamveil.pipelines.options.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "templates" / "Dockerfile").read_text()
@@ -19,8 +19,8 @@ EVERY = pytest.mark.parametrize("name", TEMPLATES)
 
 
 def metadata(name):
-    """The committed file."""
-    return json.loads((ROOT / "templates" / name / "metadata.json").read_text())
+    """What is written for Dataflow."""
+    return TEMPLATES[name].metadata()
 
 
 def parameters(name):
@@ -32,18 +32,16 @@ def fits(parameter, text):
     return all(re.fullmatch(regex, text) for regex in parameter["regexes"])
 
 
-def test_the_files_are_what_the_options_make(tmp_path):
+def test_a_file_is_written_for_each(tmp_path):
     write_metadata(tmp_path)
-    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.json")}
-    folder = ROOT / "templates"
-    kept = {path.relative_to(folder): path.read_text() for path in folder.rglob("*.json")}
-    assert kept == made, "run python -m streamveil.pipelines.flex templates"
+    made = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("*.json")}
+    assert made == {name: metadata(name) for name in TEMPLATES}
 
 
 @EVERY
 def test_dataflow_knows_every_field(name):
     message = TemplateMetadata.pb(TemplateMetadata())
-    json_format.Parse((ROOT / "templates" / name / "metadata.json").read_text(), message)
+    json_format.Parse(json.dumps(metadata(name)), message)
     assert message.name == f"streamveil {name}"
     for parameter in message.parameters:
         assert parameter.name
@@ -68,17 +66,17 @@ def test_a_stream_names_its_noise_key():
 
 @EVERY
 def test_parameters_are_options_of_the_command(name, capsys):
-    with pytest.raises(SystemExit):
-        main([TEMPLATES[name].command, "--help"])
+    assert main([TEMPLATES[name].command, "--help"]) == 0
     known = set(re.findall(r"^  --(\w+)", capsys.readouterr().out, re.MULTILINE))
     assert set(parameters(name)) <= known
 
 
 @EVERY
 def test_defaults_are_those_of_the_options_and_match(name):
-    usual = COMMANDS[TEMPLATES[name].command].strict().parse_args([])
+    defaults = COMMANDS[TEMPLATES[name].command].defaults
     for parameter in parameters(name).values():
-        default = getattr(usual, parameter["name"])
+        default = defaults[parameter["name"]]
+        default = "false" if default is False else default
         assert parameter.get("defaultValue") == (None if default is None else str(default))
         if default is not None:
             assert parameter["isOptional"]
@@ -159,7 +157,8 @@ def test_the_image_holds_the_library_and_nothing_that_lies_about():
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     names = {name for line in copied for name in shlex.split(line)}
     assert names == {
-        *("LICENSE", "README.md", "__init__.py", "constraints.txt", "py.typed", "pyproject.toml"),
+        *("LICENSE", "README.md", "__init__.py", "__main__.py", "constraints.txt", "py.typed"),
+        "pyproject.toml",
         *("engine", "io", "mechanisms", "pipelines", "transforms", "templates/launch.py"),
     }
     packages = re.findall(r'"streamveil\.(\w+)', (ROOT / "pyproject.toml").read_text())
@@ -168,7 +167,7 @@ def test_the_image_holds_the_library_and_nothing_that_lies_about():
 
 def documented():
     """The launches in the page: template and parameters."""
-    page = (ROOT / "docs" / "templates.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "flex-templates.md").read_text()
     for launch in page.split("flex-template run")[1:]:
         name = re.search(r"/templates/([a-z-]+)[.]json", launch)[1]
         given = re.search(r"--parameters='\^~\^([^']+)'", launch)[1]

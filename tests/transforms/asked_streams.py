@@ -1,6 +1,6 @@
-"""Answers to questions, pass by pass, their steps driven by hand: a pass takes some milliseconds.
+"""Answers to queries, pass by pass, their steps driven by hand: a pass takes some milliseconds.
 
-The first pass ends within slots of two questions, whose events are in its state.
+The first pass ends within slots of two queries, whose events are in its state.
 """
 
 from collections import defaultdict
@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamveil.engine.count.query_counter import histograms_of
+from streamveil.engine.count.query_counter import slot_counts
 from streamveil.engine.messages import Kind, Message, array_to_bytes
 from streamveil.engine.stream.query_driver import PublishAnswers
 from streamveil.engine.stream.query_plan import columns_for
 from streamveil.engine.stream.saved_queries import Saved
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-from streamveil.mechanisms.portfolio.bounds import AutoBounds, are_known
-from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
-from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.transforms.portfolio.answers import PrivateAnswers
+from streamveil.mechanisms.queries.bounds import AutoBounds, are_known
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.query_stream import QueryEntry
+from streamveil.mechanisms.queries.slot_answers import SlotAnswer
+from streamveil.mechanisms.queries.statistics import Mean, Quantiles
+from streamveil.transforms.release_plan import PrivateAnswers
 
 CUT, LAST = 10, 15
 """The first base slot of the second pass, and its last."""
@@ -60,24 +60,24 @@ class Asked:
 
     @cached_property
     def transform(self) -> PrivateAnswers:
-        portfolio = Portfolio(
+        query_set = QuerySet(
             HOUR,
             (
-                Question("visits", times=(12,), **PLACES),
-                Question("speed", slots=4, statistic=self.mean, max_contributions=2, **PLACES),
-                Question("slow", slots=8, statistic=Quantiles("speed", (0, 30, 60, 90), (0.5,))),
+                Query("visits", times=(12,), **PLACES),
+                Query("speed", slots=4, statistic=self.mean, max_contributions=2, **PLACES),
+                Query("slow", slots=8, statistic=Quantiles("speed", (0, 30, 60, 90), (0.5,))),
             ),
         )
         even = None if self.planned else np.tile(REGISTRY.classes.budgets // 4, (3, 1))
-        columns = columns_for(portfolio, "user", "time")
+        columns = columns_for(query_set, "user", "time")
         return PrivateAnswers(
-            portfolio, REGISTRY, columns, even, noise_key=bytes(range(32)), ends=False
+            query_set, REGISTRY, columns, even, noise_key=bytes(range(32)), ends=False
         )
 
     @cached_property
     def driver(self) -> Any:
         ledgers = self.transform.ledgers(self.transform.layout(bounded=True))
-        return (ledgers if are_known(self.transform.portfolio) else ledgers.under(CHOSEN)).make()
+        return (ledgers if are_known(self.transform.query_set) else ledgers.under(CHOSEN)).make()
 
     def driver_of(self, data: bytes | None) -> Any:
         """What goes on from a state, whose shares another version may have planned."""
@@ -85,7 +85,7 @@ class Asked:
         if data is None:
             return driver
         saved = Saved.read(data, driver.key)
-        saved.asked(self.transform.portfolio)  # refuses other bounds
+        saved.asked(self.transform.query_set)  # refuses other bounds
         if (saved.shares == driver.ledgers.shares).all():
             return driver
         return replace(driver.ledgers, shares=saved.shares).make()
@@ -93,9 +93,9 @@ class Asked:
     def passed(self, first: int, last: int, resume: bytes | None) -> tuple[list[Any], bytes]:
         """What is answered in some base slots, and the state after them."""
         made = replace(self.transform, first_slot=first, last_slot=last, resume=resume)
-        known = are_known(made.portfolio)
-        counter = made.counter(bounded=True)
-        layout = counter.layout
+        known = are_known(made.query_set)
+        layout = made.layout(bounded=True)
+        counter = made.counter(layout)
         events, _ = made.event_mapper(None if known else array_to_bytes(CHOSEN)).map(
             batch(first, last)
         )
@@ -103,18 +103,18 @@ class Asked:
         for block, key, packed, _ in counter.pack(events, layout, counter.bounding):
             message = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             came[(*key, block)].append(message)
-        for key, message in made.kept(bounded=True):
+        for key, message in made.kept(layout):
             came[key].append(message)
         told: dict[int, list[Message]] = defaultdict(list)
         kept = []
         for key, messages in came.items():
             for _, message in counter.told(key, counter.bound(key, messages)):
-                (kept if message.kind is Kind.KEPT else told[message.slot]).append(message)
+                (kept if message.kind is Kind.WAITING else told[message.slot]).append(message)
         driver = self.driver_of(resume)
         state = driver.start() if resume is None else driver.decode(resume)
         found = []
         for slot in range(first, last + 1):
-            counted = histograms_of(told[slot], layout)
+            counted = slot_counts(told[slot], layout)
             state, releases = driver.release(state, slot, counted)
             told_of = PublishAnswers(ends=False)(driver, state, slot, releases, 0)
             found += [_told(output.value) for output in told_of]
@@ -131,11 +131,11 @@ class Asked:
         return self.passed(CUT, LAST, data)[0]
 
 
-def _told(one: SlotAnswer | PortfolioEntry) -> list[Any]:
-    if isinstance(one, PortfolioEntry):
-        return [one.question, one.last_base_slot, one.spent.tolist(), one.spent_in_window.tolist()]
+def _told(one: SlotAnswer | QueryEntry) -> list[Any]:
+    if isinstance(one, QueryEntry):
+        return [one.query, one.last_base_slot, one.spent.tolist(), one.spent_in_window.tolist()]
     values = [float(f"{value:.9g}") for value in one.values.ravel()]
-    return [one.question, one.length, one.slot, one.status, values]
+    return [one.query, one.length, one.slot, one.status, values]
 
 
 def asked_streams() -> dict[str, Asked]:

@@ -19,13 +19,19 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.engine import metrics
+from streamveil.engine.messages import BOOKED, DONE, LEDGER, REJECTED, REVISED, REVISIONS, STATE
+from streamveil.engine.plan_kinds import PlanKind
+from streamveil.engine.run.local import release_local
+from streamveil.engine.run.release import release_plan
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.transforms import Columns, PrivateHistograms
-from tests.transforms.stand_ins import Given
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms
+from tests.transforms.stand_ins import Given, WithChanges
 
 HOUR = 3_600_000_000
 
@@ -91,13 +97,24 @@ class Ran:
     distributions: dict[str, Any]
     ledger: list[Any]
     rejected: list[pa.RecordBatch]
-    releases: list[Any] | None = None
-    answers: list[Any] | None = None
+    results: list[Any] | None = None
+    rows: list[Any] | None = None
     done: list[int] | None = None
     booked: list[int] | None = None
     state: list[tuple[int, bytes]] | None = None
     assignments: list[bytes] | None = None
     revisions: list[Any] | None = None
+    revised: list[Any] | None = None
+
+    @property
+    def releases(self):
+        """Results of a single count."""
+        return self.results
+
+    @property
+    def answers(self):
+        """Results of a query set."""
+        return self.results
 
     @property
     def slots(self):
@@ -146,14 +163,14 @@ def moment(slot):
 class Timeline(beam.PTransform):
     """What happens to a pipeline, in order: events, heartbeats, and two watermarks that move.
 
-    Times are in slots of an hour and may be fractions. `advance` is how time passes: every slot
-    that begins is told, before the watermarks move. Gives the events; the transform that is to
-    read them gets the heartbeat.
+    Times are in slots of an hour, or as `moment` has them, and may be fractions. `advance` is how
+    time passes: every slot that begins is told, before the watermarks move. Gives the events; the
+    transform that is to read them gets the heartbeat.
     """
 
-    def __init__(self, transform, start=0, batch=as_batch):
+    def __init__(self, transform, start=0, batch=as_batch, moment=moment):
         super().__init__()
-        self.transform, self._batch = transform, batch
+        self.transform, self._batch, self._moment = transform, batch, moment
         self._now = start
         self._stream = Stream(output_tags={"events", "ticks"})
         self._move("events", start)
@@ -161,18 +178,18 @@ class Timeline(beam.PTransform):
         self.tick(start)
 
     def _move(self, tag, slot):
-        self._stream.advance_watermark_to(moment(slot), tag=tag)
+        self._stream.advance_watermark_to(self._moment(slot), tag=tag)
 
     def tick(self, *slots):
         """The heartbeat tells slots."""
-        told = [TimestampedValue(slot, moment(slot)) for slot in slots]
+        told = [TimestampedValue(slot, self._moment(slot)) for slot in slots]
         self._stream.add_elements(told, tag="ticks")
         return self
 
     def events(self, *rows, at=None):
         """One batch of (user, value, slot) comes; `at` is its own event time."""
         at = self._now if at is None else at
-        batch = TimestampedValue(self._batch(rows), moment(at))
+        batch = TimestampedValue(self._batch(rows), self._moment(at))
         self._stream.add_elements([batch], tag="events")
         return self
 
@@ -241,6 +258,41 @@ def run_on(tmp_path, pipeline_on):
 def run(run_on, usual_runner):
     """The same on the usual runner."""
     return partial(run_on, usual_runner)
+
+
+# By their tags, as transforms name them.
+OUTPUTS = {
+    LEDGER: "ledger",
+    REJECTED: "rejected",
+    DONE: "done",
+    BOOKED: "booked",
+    REVISED: "revised",
+    STATE: "state",
+    REVISIONS: "revisions",
+}
+
+
+@pytest.fixture
+def here():
+    """The same of batches without Beam: test_engine_run.py shows that it gives the same bytes."""
+
+    def here(transform, batches):
+        changes = None
+        if isinstance(transform, WithChanges):
+            transform, changes = transform.transform, transform.batches
+        with metrics.counting() as counts:
+            if transform.plan_kind is PlanKind.LOCAL:
+                outputs = list(release_local(transform, batches))
+            else:
+                outputs = list(release_plan(transform, batches, changes))
+        lists = {name: [] for name in OUTPUTS.values()}
+        for output in outputs:
+            if output.tag is not None:
+                lists[OUTPUTS[output.tag]].append(output.value)
+        results = [output.value for output in outputs if output.tag is None]
+        return Ran(Counter(counts.counters), counts.largest, **lists, results=results)
+
+    return here
 
 
 def assert_same_releases(mine, theirs):

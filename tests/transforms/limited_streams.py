@@ -27,8 +27,9 @@ from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
-from streamveil.transforms import Columns, PrivateHistograms
+from streamveil.transforms import Columns
 from streamveil.transforms.at_end import AtEnd
+from streamveil.transforms.release_plan import PrivateHistograms
 from tests.transforms.stand_ins import whole
 
 STREAM = "histogram"

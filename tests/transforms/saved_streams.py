@@ -41,8 +41,9 @@ from streamveil.mechanisms.registry import (
     LOCAL_MECHANISMS,
     PER_RECORD_MECHANISMS,
 )
-from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
+from streamveil.transforms import CollectHistograms, Columns
 from streamveil.transforms.per_record import statistics
+from streamveil.transforms.release_plan import PrivateHistograms
 from tests.transforms.asked_streams import asked_streams
 from tests.transforms.limited_streams import limited_streams
 

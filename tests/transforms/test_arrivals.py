@@ -24,7 +24,7 @@ from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.transforms import histograms, in_time
+from streamveil.transforms import in_time, release_plan
 from tests.transforms.stand_ins import Cell, Hosted
 
 FIRST, LAST, PARTS = 3, 9, 3
@@ -174,7 +174,7 @@ def test_what_comes_after_a_release_is_dropped_and_told(counted, caplog):
         assert stage.tell(*again) == []
     assert counted == {metrics.PARTS_REPEATED: 1, metrics.PARTS_AFTER_RELEASE: 2}
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING"]
-    assert f"part 1 of 3 of slot {last} came after" in caplog.text
+    assert f"part 1 of 3 of slot {last} arrived after" in caplog.text
     assert stage.tell(*whole(last + 1)) == [last + 1]
     assert stage.ledger.released[:-1] == released
     assert not stage.waiting.bag
@@ -261,7 +261,7 @@ def test_a_runner_that_delivers_twice_releases_the_same(
     ran = []
     for replaced in (False, True):
         if replaced:
-            monkeypatch.setattr(histograms, "settled", twice)
+            monkeypatch.setattr(release_plan, "settled", twice)
         options = {"mechanism": "dpba" if changing else "pba", "shards": 2}
         transform = kit.histograms(REGISTRY, first_slot=0, last_slot=3, **options)
         line = kit.timeline(transform).events(*rows).advance(2).events(("bob", "a", 2)).advance(5)

@@ -90,10 +90,10 @@ def told(ran):
 
 # The same whatever the runner, the order and the batches, and whether the input ends.
 @NAMES
-def test_runners_orders_and_streams_agree(run, run_on, kit, made, name):
+def test_runners_orders_and_streams_agree(here, run_on, kit, made, name):
     rows = events()
     split = [change_batch(CHANGES[::-1][i::3]) for i in range(3)]
-    whole = run(WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)])
+    whole = here(WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)])
     assert whole.slots == list(range(LAST + 1))
     assert {r.status for r in whole.releases} >= {"published"}
     assert {reason for reason, _ in told(whole)} == {"no requirement"}
@@ -132,24 +132,24 @@ def test_a_pipeline_releases_what_a_stream_by_hand_does(run, kit, made, name):
     moves = Moves(np.array([parent]), np.array([child]), np.array([2]), np.array(wish))
     state = stream.start()
     for slot, release in enumerate(ran.releases):
-        here = [row for row in rows if row[2] == slot]
+        present = [row for row in rows if row[2] == slot]
         cohorts = [
             child if slot >= 4 and user in ("u1", "u5") else REGISTRY.class_of[USERS.index(user)]
-            for user, _, _ in here
+            for user, _, _ in present
         ]
-        bins = ["ab".index(value) for _, value, _ in here]
-        counts = CohortCounts(*(np.array(a, np.int64) for a in (cohorts, bins, [1] * len(here))))
+        bins = ["ab".index(value) for _, value, _ in present]
+        counts = CohortCounts(*(np.array(a, np.int64) for a in (cohorts, bins, [1] * len(present))))
         state, mine = stream.release(state, slot, counts, moves if slot == 4 else Moves.none())
         assert (release.status, release.counts.tolist()) == (mine.status, mine.counts.tolist())
 
 
 # With so much budget that nothing is sampled, everybody in force is counted and nobody else.
-def test_those_in_force_are_counted(run, kit, made):
+def test_those_in_force_are_counted(here, kit, made):
     much = (1, 4096.0, 1, 4096.0)
     registry = Registry.of(dict.fromkeys(USERS, (1, 4096.0)))
     changes = [("x0", 2, much), ("u3", 4, NOBODY), ("x0", 6, NOBODY), ("u3", 7, much)]
     rows = [(user, "a", slot) for slot in range(9) for user in (*USERS, "x0", "x1")]
-    ran = run(
+    ran = here(
         WithChanges(made(registry=registry, mechanism="dpbd", last_slot=8), change_batch(changes)),
         [kit.batch(rows)],
     )
@@ -168,9 +168,9 @@ def test_those_in_force_are_counted(run, kit, made):
 
 # A requirement that the past has broken is told in the ledger, and costs nothing until it is met.
 @NAMES
-def test_a_broken_requirement_is_told(run, kit, made, name):
+def test_a_broken_requirement_is_told(here, kit, made, name):
     changes = [("u3", 8, (4, 1e-6, 4, 1.0))]
-    ran = run(
+    ran = here(
         WithChanges(made(mechanism=name, last_slot=14), change_batch(changes)),
         [kit.batch([row for row in events() if row[2] <= 14])],
     )
@@ -188,16 +188,16 @@ def test_a_broken_requirement_is_told(run, kit, made, name):
 
 # Without any change, the dynamic mechanisms run the table's requirements, and go on from a state.
 @pytest.mark.parametrize("name", ["dpbd", "dpba"])
-def test_dynamic_mechanisms_run_constant_requirements(run, kit, made, name):
+def test_dynamic_mechanisms_run_constant_requirements(here, kit, made, name):
     rows = [row for row in events() if row[0] in USERS]
-    whole = run(made(mechanism=name), [kit.batch(rows)])
+    whole = here(made(mechanism=name), [kit.batch(rows)])
     assert whole.slots == list(range(LAST + 1))
-    first = run(
+    first = here(
         made(mechanism=name, last_slot=30), [kit.batch([row for row in rows if row[2] <= 30])]
     )
     ((following, state),) = first.state
     assert following == 31
-    rest = run(
+    rest = here(
         made(mechanism=name, first_slot=31, resume=state),
         [kit.batch([row for row in rows if row[2] > 30])],
     )
@@ -205,12 +205,12 @@ def test_dynamic_mechanisms_run_constant_requirements(run, kit, made, name):
 
 
 # A stream without end goes on from who was in which cohort, and from changes that were to come.
-def test_a_stream_goes_on_from_a_state_of_cohorts(run, run_on, kit, made, monkeypatch):
+def test_a_stream_goes_on_from_a_state_of_cohorts(here, run_on, kit, made, monkeypatch):
     changes = change_batch([*CHANGES, ("u5", 65, (4, 0.2, 4, 0.2))])
     rows, last = events(), 60
-    whole = run(WithChanges(made(mechanism="dpbd"), changes), [kit.batch(rows)])
+    whole = here(WithChanges(made(mechanism="dpbd"), changes), [kit.batch(rows)])
     earlier = made(mechanism="dpbd", last_slot=last, changing=True)
-    first = run(WithChanges(earlier, changes), [kit.batch([r for r in rows if r[2] <= last])])
+    first = here(WithChanges(earlier, changes), [kit.batch([r for r in rows if r[2] <= last])])
     _, state = max(first.state)
     # The runner's own counters lack what a step counts after its first bundle.
     counted = Counter()
@@ -228,10 +228,10 @@ def test_a_stream_goes_on_from_a_state_of_cohorts(run, run_on, kit, made, monkey
             kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
-def test_what_does_not_fit_is_refused(run, kit, made):
+def test_what_does_not_fit_is_refused(here, kit, made):
     batches = [kit.batch([("u1", "a", 0)])]
     with pytest.raises(ConfigurationError, match=r"'pba' is for requirements that never change"):
-        run(WithChanges(made(mechanism="pba"), change_batch(CHANGES)), batches)
+        here(WithChanges(made(mechanism="pba"), change_batch(CHANGES)), batches)
     with pytest.raises(ConfigurationError, match="dpbd has no option 'x'"):
         made(mechanism="dpbd:x=1")
     with pytest.raises(ConfigurationError, match="longest window allowed is 3"):

@@ -25,7 +25,8 @@ from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.driver.saved_state import of_parts
 from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
-from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
+from streamveil.transforms import ADD_REMOVE, REPLACE, Columns
+from streamveil.transforms.release_plan import PrivateHistograms
 
 KEY = bytes(range(100, 132))
 USERS = [f"u{i}" for i in range(30)]
@@ -92,9 +93,9 @@ def test_releases_do_not_depend_on_how_events_come(run_on, kit, rows, usual_runn
         assert letters(first) == letters(other)
 
 
-def test_another_key_gives_other_releases(run, kit, rows):
+def test_another_key_gives_other_releases(here, kit, rows):
     runs = [
-        run(kit.histograms(CLOSED, noise_key=key, mechanism="bd"), [kit.batch(rows)])
+        here(kit.histograms(CLOSED, noise_key=key, mechanism="bd"), [kit.batch(rows)])
         for key in (KEY, bytes(32), None, None)
     ]
     told = [tuple(r.counts.tobytes() for r in ran.releases) for ran in runs]
@@ -136,13 +137,13 @@ def test_noise_is_bound_to_all_that_counts_mean(kit):
         assert of_parts(configured(kit, change).context) == contexts["as it is"]
 
 
-def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
+def test_equal_counts_of_other_bins_get_other_noise(here, kit, monkeypatch):
     monkeypatch.setattr(
         "streamveil.mechanisms.wevent.pwsm.dissimilarity", lambda *args: float("inf")
     )
     events = [kit.batch([(user, "b", slot) for user in USERS for slot in range(SLOTS)])]
     one, two = (
-        run(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
+        here(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
         for domain in ("ab", "cb")
     )
     assert [(r.slot, r.status, r.epsilon) for r in one] == [
@@ -179,7 +180,7 @@ def test_a_key_that_changed_after_the_launch_fails_before_any_release(
     with pytest.raises(Exception, match="not the one that the launch got") as raised:
         run_on(runner, transform, [kit.batch(rows)])
     assert "ConfigurationError" in repr(raised.value) + str(raised.value)
-    assert kit.collected(tmp_path / "run0" / "releases") == []
+    assert kit.collected(tmp_path / "run0" / "results") == []
 
 
 # What the strangers' digests are keyed with is not what the noise is keyed with.
@@ -202,20 +203,20 @@ def test_strangers_count_only_with_a_default_requirement(run_on, kit, runner):
     assert opened.dead_letters == []
 
 
-def test_registry_of_nobody_but_a_default(run, kit):
+def test_registry_of_nobody_but_a_default(here, kit):
     registry = Registry.of(default=(Requirement(1, 4096.0), 5))
-    ran = run(kit.histograms(registry), [kit.batch([("x", "b", 0), ("x", "b", 0)])])
+    ran = here(kit.histograms(registry), [kit.batch([("x", "b", 0), ("x", "b", 0)])])
     assert [r.counts.tolist() for r in ran.releases] == [[0, 1]]
 
 
 # What a release is compared with must be what it hides, also where bounding chose.
 @pytest.mark.parametrize("most", [1, 2])
-def test_exact_counts_are_those_that_are_released(run, kit, most):
+def test_exact_counts_are_those_that_are_released(here, kit, most):
     registry = Registry.of({"u0": (1, 4096.0)}, default=(Requirement(1, 4096.0), 99))
     users = ["u0", *(f"x{i}" for i in range(60))]
     events = [(u, bin_, s) for u in users for bin_ in "abc" for s in (0, 2)]
     transform = kit.histograms(registry, domain="abc", max_contributions=most)
-    ran = run(transform, [kit.batch(events)])
+    ran = here(transform, [kit.batch(events)])
     batches = [kit.batch(events[::2]), kit.batch([*events[1::2], (None, "a", 1)])]
     counts, every = exact_counts(transform, batches, range(3))
     assert [r.counts.tolist() for r in ran.releases] == counts.tolist()
@@ -299,14 +300,14 @@ def test_sensitivity_is_contributions_times_adjacency(kit, most, adjacency):
 
 # One class, all published whole: the error of a release is that of its noise, and the noise of
 # sensitivity s at epsilon is the noise of sensitivity 1 at epsilon / s.
-def test_noise_grows_with_the_sensitivity(run, kit, monkeypatch):
+def test_noise_grows_with_the_sensitivity(here, kit, monkeypatch):
     always = "streamveil.mechanisms.wevent.pwsm.dissimilarity"
     monkeypatch.setattr(always, lambda *args: float("inf"))
     registry = Registry.of(dict.fromkeys(USERS, (1, 1.0)))
     events = [(user, "a", 0) for user in USERS]
 
     def stderr(**options):
-        ran = run(kit.histograms(registry, noise_key=KEY, **options), [kit.batch(events)])
+        ran = here(kit.histograms(registry, noise_key=KEY, **options), [kit.batch(events)])
         (told,) = ran.releases
         assert told.status == PUBLISHED
         assert told.epsilon == pytest.approx(0.5)
@@ -401,14 +402,17 @@ def test_global_window_is_accepted(kit):
     pipeline = beam.Pipeline()
     events = pipeline | beam.Create([]) | beam.WindowInto(window.GlobalWindows())
     outputs = events | kit.histograms(CLOSED)
-    assert outputs._fields == ("releases", "ledger", "rejected", "state", "revisions")
+    assert outputs._fields == (
+        *("results", "ledger", "rejected", "state", "revisions"),
+        *("done", "booked", "revised"),
+    )
 
 
 def test_wrong_columns_fail_before_any_release(run, kit, tmp_path):
     made = pa.RecordBatch.from_pydict({"user": ["u1"], "value": [1.5], "time": ["2024-01-01"]})
     with pytest.raises(Exception, match="column 'value' holds double"):
         run(kit.histograms(CLOSED), [kit.batch([("u1", "a", 0)]), made])
-    assert kit.collected(tmp_path / "run0" / "releases") == []
+    assert kit.collected(tmp_path / "run0" / "results") == []
 
 
 # ---- the filter is the last door ------------------------------------------------------------
@@ -435,7 +439,7 @@ def test_a_broken_budget_stops_the_pipeline_and_writes_nothing(
     transform = kit.histograms(registry, first_slot=0, last_slot=5, noise_key=KEY)
     pipeline = pipeline_on(runner)
     outputs = pipeline | beam.Create([kit.batch([("u1", "a", 0)])]) | transform
-    outputs.releases | beam.Map(str) | beam.io.WriteToText(str(tmp_path / "out" / "releases"))
+    outputs.results | beam.Map(str) | beam.io.WriteToText(str(tmp_path / "out" / "releases"))
     with pytest.raises(Exception, match=r"release refused for users with .* remaining") as raised:
         pipeline.run().wait_until_finish()
     assert isinstance(raised.value, BudgetExceeded) or "BudgetExceeded" in str(raised.value)
@@ -451,7 +455,7 @@ def test_the_refused_slot_never_leaves(run, kit, rigged, tmp_path):
     told = r"requested 0\.6666\d* epsilon, remaining 0\.1666\d* .* difference 0\.(5|4999)"
     with pytest.raises(Exception, match=told):
         run(transform, [])
-    left = kit.collected(tmp_path / "run0" / "releases")
+    left = kit.collected(tmp_path / "run0" / "results")
     assert [r.slot for r in left] == [0, 1]
     assert [e.slot for e in kit.collected(tmp_path / "run0" / "ledger")] == [0, 1]
 
@@ -503,8 +507,8 @@ def test_key_is_not_in_logs_or_errors(run_on, kit, caplog, capfd, rows, runner, 
 
 
 # Several categories, text domain in any order: the bins of a release are those of the domain.
-def test_bins_are_in_the_order_of_the_domain(run, kit):
+def test_bins_are_in_the_order_of_the_domain(here, kit):
     events = [(user, "a", 0) for user in USERS[:3]] + [(user, "c", 0) for user in USERS[3:8]]
-    ran = run(kit.histograms(EXACT, domain="cba"), [kit.batch(events)])
+    ran = here(kit.histograms(EXACT, domain="cba"), [kit.batch(events)])
     assert [r.counts.tolist() for r in ran.releases] == [[5, 0, 3]]
     assert Categories(tuple("cba")).labels == ("c", "b", "a")

@@ -99,7 +99,7 @@ def test_messages_round_trip(kind, slot, shard, payload, shards):
 def test_the_bytes_of_a_message():
     assert {kind.name: int(kind) for kind in Kind} == {
         **{"START": 0, "OPEN": 1, "EVENTS": 2, "COUNTS": 3, "CHANGES": 4, "KEPT": 5, "REPORT": 6},
-        **{"PULSE": 7, "WHOLE": 8, "CHOICE": 9},
+        **{"PULSE": 7, "WHOLE": 8, "CHOICE": 9, "WAITING": 10, "BOUNDS": 11},
     }
     counts = Message(Kind.COUNTS, -2, 1, b"payload", 3).to_bytes()
     assert counts == bytes.fromhex("03 feffffffffffffff 01000000 03000000") + b"payload"

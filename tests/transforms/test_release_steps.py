@@ -16,7 +16,8 @@ from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.mechanisms.wevent.pwsm import PWSM
-from streamveil.transforms import Columns, PrivateHistograms
+from streamveil.transforms import Columns
+from streamveil.transforms.release_plan import PrivateHistograms
 
 USERS = [f"u{i}" for i in range(40)]
 REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})
@@ -69,9 +70,9 @@ def test_quiet_slots_are_released_on_each_runner(run_on, kit, runner):
     assert any(r.status == PUBLISHED and r.slot not in BUSY for r in ran.releases)
 
 
-def test_release_tells_slot_bounds_classes_and_sizes(run, kit):
+def test_release_tells_slot_bounds_classes_and_sizes(here, kit):
     slots = Slots.of("1h", "1970-01-01T00:15Z")
-    ran = run(kit.histograms(REGISTRY, slots=slots), [kit.batch([("u1", "a", 3)])])
+    ran = here(kit.histograms(REGISTRY, slots=slots), [kit.batch([("u1", "a", 3)])])
     (told,), (entry,) = ran.releases, ran.ledger
     assert (told.slot, told.start, told.end) == (2, slots.start(2), slots.end(2))
     assert entry.classes == REGISTRY.classes
@@ -93,8 +94,8 @@ def test_status_and_published_slot(run_on, kit, runner):
 
 
 # Before the first publication nothing is repeated and no error is known.
-def test_before_the_first_publication(run, kit):
-    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
+def test_before_the_first_publication(here, kit):
+    ran = here(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
     before, after = ran.releases
     assert (before.status, before.published_slot, before.epsilon) == (SKIPPED, None, 0)
     assert np.isnan(before.stderr).all()
@@ -103,7 +104,7 @@ def test_before_the_first_publication(run, kit):
 
 
 # What a mechanism says of a slot reaches the release.
-def test_alarm_and_diagnostics_pass_through(run, kit, monkeypatch):
+def test_alarm_and_diagnostics_pass_through(here, kit, monkeypatch):
     step = PWSM.step
 
     def telling(self, state, slot_input, noise):
@@ -112,7 +113,7 @@ def test_alarm_and_diagnostics_pass_through(run, kit, monkeypatch):
         return state, replace(release, alarm=alarm, diagnostics={"slot": slot_input.slot / 2})
 
     monkeypatch.setattr(PWSM, "step", telling)
-    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
+    ran = here(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
     assert [(r.alarm, r.diagnostics) for r in ran.releases] == [
         (False, {"slot": 0.0}),
         (True, {"slot": 0.5}),
@@ -128,10 +129,10 @@ def test_alarm_and_diagnostics_pass_through(run, kit, monkeypatch):
     [(0, 0), (-3, 200), (63, 64), (-200, -130)],
 )
 @pytest.mark.parametrize("busy", ["empty", "middle", "outside"])
-def test_a_given_range_is_released_exactly(run, kit, first, last, busy):
+def test_a_given_range_is_released_exactly(here, kit, first, last, busy):
     middle = (first + last) // 2
     rows = {"empty": [], "middle": [("u1", "a", middle)], "outside": [("u1", "a", last + 1)]}[busy]
-    ran = run(kit.histograms(EXACT, first_slot=first, last_slot=last), [kit.batch(rows)])
+    ran = here(kit.histograms(EXACT, first_slot=first, last_slot=last), [kit.batch(rows)])
     assert ran.slots == list(range(first, last + 1))
     assert [entry.slot for entry in ran.ledger] == ran.slots
     counted = {r.slot for r in ran.releases if r.status == PUBLISHED and r.counts.any()}
@@ -148,13 +149,13 @@ def test_a_given_range_without_any_batch(run_on, kit, runner):
 
 
 # One end alone is taken as given, the other from the events.
-def test_first_slot_alone(run, kit):
-    ran = run(kit.histograms(EXACT, first_slot=-100), [kit.batch([("u1", "a", 3)])])
+def test_first_slot_alone(here, kit):
+    ran = here(kit.histograms(EXACT, first_slot=-100), [kit.batch([("u1", "a", 3)])])
     assert ran.slots == list(range(-100, 4))
 
 
-def test_last_slot_alone(run, kit):
-    ran = run(kit.histograms(EXACT, last_slot=150), [kit.batch([("u1", "a", 3)])])
+def test_last_slot_alone(here, kit):
+    ran = here(kit.histograms(EXACT, last_slot=150), [kit.batch([("u1", "a", 3)])])
     assert ran.slots == list(range(3, 151))
 
 
@@ -175,15 +176,15 @@ def test_no_event_and_no_range_is_refused(run_on, kit, runner, rows, options):
 
 
 # A single wrong time must not make a million releases: as many quiet slots as allowed, or one more.
-def test_a_gap_too_long_is_refused(run, kit, monkeypatch):
+def test_a_gap_too_long_is_refused(here, kit, monkeypatch):
     assert release_slots.MOST_QUIET_SLOTS == 100_000
     monkeypatch.setattr(release_slots, "MOST_QUIET_SLOTS", 100)
     gap = [[("u1", "a", 0), ("u1", "a", last)] for last in (101, 102)]
-    assert run(kit.histograms(EXACT), [kit.batch(gap[0])]).slots == list(range(102))
+    assert here(kit.histograms(EXACT), [kit.batch(gap[0])]).slots == list(range(102))
     with pytest.raises(Exception, match="quiet slots are a wrong time"):
-        run(kit.histograms(EXACT), [kit.batch(gap[1])])
+        here(kit.histograms(EXACT), [kit.batch(gap[1])])
     # A given range says that so many are meant.
-    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=150), [kit.batch(gap[1])])
+    ran = here(kit.histograms(EXACT, first_slot=0, last_slot=150), [kit.batch(gap[1])])
     assert ran.slots == list(range(151))
 
 
@@ -193,7 +194,7 @@ def test_a_gap_too_long_is_refused(run, kit, monkeypatch):
     ("length", "origin"),
     [("7m", "1970-01-01T00:00Z"), ("7m", "2024-02-29T13:07:11.123Z"), ("1d", "1969-07-20T20:17Z")],
 )
-def test_blocks_start_at_the_origin(run, length, origin):
+def test_blocks_start_at_the_origin(here, length, origin):
     slots = Slots.of(length, origin)
     wanted = [-65, -64, -1, 0, 63, 64]
     edges = [t for s in wanted for t in (slots.start(s), slots.end(s) - 1)]
@@ -206,13 +207,14 @@ def test_blocks_start_at_the_origin(run, length, origin):
     )
     columns = Columns("user", ("value",), "time")
     transform = PrivateHistograms(EXACT, Categories(("a",)), slots, columns, noise_key=bytes(32))
-    ran = run(transform, [made])
+    ran = here(transform, [made])
     assert ran.slots == list(range(-65, 65))
     counted = {r.slot: int(r.counts[0]) for r in ran.releases}
     assert {slot: n for slot, n in counted.items() if n} == dict.fromkeys(wanted, 2)
 
 
 # The first and the last slot of the calendar are in reach of Beam's timestamps and timers.
+@pytest.mark.many
 @pytest.mark.parametrize("year", [1, 9999])
 def test_times_at_both_ends_of_the_calendar(run_on, kit, runner, year):
     day = {1: "0001-01-01T00:00:00Z", 9999: "9999-12-31T23:59:58Z"}[year]

@@ -20,13 +20,13 @@ def told(revisions):
     return [(r.slot, r.revised_slot, r.counts.tolist(), str(r.stderr)) for r in revisions]
 
 
-def test_a_bounded_stream_revises_every_slot(run, kit):
+def test_a_bounded_stream_revises_every_slot(here, kit):
     transform = histograms(kit, revise=5)
-    ran = run(transform, [kit.batch(ROWS)])
+    ran = here(transform, [kit.batch(ROWS)])
     assert [r.slot for r in ran.revisions] == ran.slots
     assert [r.revised_slot for r in ran.revisions] == [min(s + 5, LAST) for s in ran.slots]
     assert ran.revisions[0].revised_at == transform.slots.end(5)
-    plain = run(histograms(kit), [kit.batch(ROWS)])
+    plain = here(histograms(kit), [kit.batch(ROWS)])
     kit.assert_same_releases(plain.releases, ran.releases)
     assert plain.revisions == []
 
@@ -43,14 +43,14 @@ def pieces(run, kit, **options):
 
 
 @pytest.mark.slow
-def test_pieces_revise_what_one_run_does(run, kit):
-    whole = run(histograms(kit, revise=5, first_slot=0, last_slot=LAST), [kit.batch(ROWS)])
-    assert pieces(run, kit) == told(whole.revisions)
+def test_pieces_revise_what_one_run_does(here, kit):
+    whole = here(histograms(kit, revise=5, first_slot=0, last_slot=LAST), [kit.batch(ROWS)])
+    assert pieces(here, kit) == told(whole.revisions)
 
 
 @pytest.mark.slow
-def test_pieces_of_a_stream_whose_requirements_may_change(run, kit):
-    found = pieces(run, kit, changing=True)
+def test_pieces_of_a_stream_whose_requirements_may_change(here, kit):
+    found = pieces(here, kit, changing=True)
     assert [slot for slot, *_ in found] == list(range(LAST + 1))
 
 

@@ -28,10 +28,10 @@ from streamveil.transforms import (
     ColumnsBudget,
     PerRecordCount,
     PerRecordSum,
-    PrivateHistograms,
     ValueBudget,
     row_batches,
 )
+from streamveil.transforms.release_plan import PrivateHistograms
 from streamveil.transforms.row_batches import _batch, _BatchRowsFn, _cells
 
 HOUR = 3_600_000_000

@@ -100,7 +100,7 @@ def test_so_have_those_of_streams_where_users_count_in_a_few_slots(streams, reco
 
 
 # Ledgers, what is usual, and events of slots that are not over, of members and strangers.
-def test_so_have_those_of_questions(streams, recorded):
+def test_so_have_those_of_queries(streams, recorded):
     for name in ("answers", "answers chosen", "answers planned"):
         state, kept = streams[name].read(recorded[name])
         assert state.next_slot == asked_streams.CUT
@@ -116,6 +116,7 @@ def test_so_have_those_of_questions(streams, recorded):
         assert whole[-len(following) :] == following
 
 
+@pytest.mark.slow
 def test_a_stream_in_two_passes_releases_what_one_does(streams, saved):
     limited = {name: one for name, one in streams.items() if isinstance(one, Limited)}
     assert len(limited) == 5

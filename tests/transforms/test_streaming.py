@@ -39,7 +39,7 @@ class Told(beam.PTransform):
         noted = batches | "Tell in" >> beam.Map(lambda batch: ("in", batch.num_rows))
         noted | "Note in" >> self.collect(self.path)
         outputs = batches | self.transform
-        told = outputs.releases | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
+        told = outputs.results | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
         told | "Note out" >> self.collect(self.path)
         return outputs
 
@@ -207,7 +207,7 @@ def test_late_events_among_others_are_told_by_slot(live, begin):
     assert counted[metrics.EVENTS_READ] == 5 == 3 + counted[metrics.EVENTS_COUNTED]
 
 
-# Of a late user's many events all are late: none is told as beyond the bound of a slot it missed.
+# All of a late user's events are late: none is counted as dropped by contribution bounding.
 def test_late_events_beyond_the_bound_are_late(live, begin):
     line = begin().events(("u1", "a", 0)).advance(2.5)
     _, _, counted = live(line.events(("u2", "b", 0), ("u2", "b", 0), ("u2", "a", 0)).advance(3))
@@ -395,13 +395,13 @@ class Grouped(beam.PTransform):
     def expand(self, batches):
         outputs = batches | self.transform
         kept = (
-            outputs.releases
+            outputs.results
             | beam.WindowInto(FixedWindows(3600))
             | beam.Map(lambda release: ("all", release.slot))
             | beam.GroupByKey()
             | beam.Map(lambda of, at=beam.DoFn.TimestampParam: (list(of[1]), at.micros))
         )
-        return outputs._replace(releases=kept)
+        return outputs._replace(results=kept)
 
 
 # This runner's watermark does not wait for timers as Beam's does, so time passes step by step.
@@ -435,6 +435,7 @@ def test_the_heartbeat_tells_every_slot_of_its_range(tmp_path, kit, new_pipeline
     assert kit.collected(tmp_path / "told") == list(range(first, first + 60))
 
 
+@pytest.mark.slow
 def test_the_heartbeat_starts_with_the_slot_of_the_launch(tmp_path, kit, new_pipeline):
     slots = Slots.of("250ms")
     before = now(slots)
@@ -462,6 +463,7 @@ class RealTime(beam.PTransform):
         return ticks | beam.Map(lambda _: batch).with_output_types(pa.RecordBatch)
 
 
+@pytest.mark.slow
 def test_without_events_the_default_heartbeat_releases_its_range(run, kit):
     slots = Slots.of("250ms")
     first = now(slots) - 3

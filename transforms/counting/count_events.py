@@ -5,7 +5,7 @@ An input that ends is counted at its end, an unbounded one slot by slot as these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from streamveil.engine.count.event_codes import Layout
 from streamveil.engine.count.loss_limit import LossWatch
 from streamveil.engine.encode.dead_letters import tally_of
 from streamveil.engine.messages import REJECTED, TALLIES, Kind
-from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.steps import CountSteps
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.checks import refuse_windows
@@ -51,47 +51,27 @@ class Counted(NamedTuple):
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
     tallies: tuple[beam.PCollection[bytes], ...]
     """Of a bounded input: what became of its events."""
-    clock: SlotClock
-    layout: Layout
-    bounded: bool
-
-
-class Asked(NamedTuple):
-    """The range of slots to release, as far as it is given."""
-
-    first_slot: int | None
-    last_slot: int | None
 
 
 def count_events(
     batches: beam.PCollection[pa.RecordBatch],
-    make_mapper: Callable[..., Maps],
-    counter: Counter,
-    clock: SlotClock,
-    asked: Asked,
+    steps: CountSteps,
     heartbeat: beam.PTransform | None,
-    *,
-    bounded: bool,
     chosen: beam.PCollection[bytes] | None = None,
-    kept: Sequence[tuple[BlockKey, Message]] = (),
 ) -> Counted:
     """Batches -> codes -> counts. Raises ValueError for a windowed or triggered input.
 
     Args:
         batches: the events.
-        make_mapper: gives, on a worker, what turns a batch into integers.
-        counter: says what is told of a block.
-        clock: says when slots close, where there is no end.
-        asked: the range of slots.
+        steps: what is done with them.
         heartbeat: what opens the slots of an unbounded input; real time when None.
-        bounded: whether the input, with all that goes with it, ends.
         chosen: one element that `make_mapper` is to be told, where something is chosen first.
-        kept: events of an earlier run, which go on in this one.
     """
     refuse_windows(batches)
+    bounded, kept = steps.bounded, steps.waiting
     real_time = not bounded and heartbeat is None
     mapped = batches | "MapEvents" >> beam.ParDo(
-        _MapEventsFn(make_mapper, counter, bounded=bounded, real_time=real_time),
+        _MapEventsFn(steps.make_mapper, steps.counter, bounded=bounded, real_time=real_time),
         *(() if chosen is None else (beam.pvalue.AsSingleton(chosen),)),
     ).with_outputs(REJECTED, TALLIES, main="codes")
     mapped.codes.element_type = _CODES
@@ -105,24 +85,17 @@ def count_events(
         codes = (codes, earlier) | "AddKeptEvents" >> beam.Flatten()
         came = EventTally(messages=len(kept)).to_bytes()
         tallies.append(batches.pipeline | "TallyKept" >> beam.Create([came], reshuffle=False))
-    if bounded:
-        counted = count_at_end(codes, counter, clock, asked)
-    else:
-        counted = count_in_time(codes, counter, clock, asked, heartbeat)
+    counted = _count_at_end(codes, steps) if bounded else _count_in_time(codes, steps, heartbeat)
     return counted._replace(
         rejected=(mapped[REJECTED], *counted.rejected),
         tallies=(*tallies, *counted.tallies) if bounded else (),
     )
 
 
-def count_at_end(
-    codes: beam.PCollection[tuple[BlockKey, Message]],
-    counter: Counter,
-    clock: SlotClock,
-    asked: Asked,
-) -> Counted:
+def _count_at_end(codes: beam.PCollection[tuple[BlockKey, Message]], steps: CountSteps) -> Counted:
     """Count a bounded input, all at once."""
-    warn_of_range(*asked)
+    counter = steps.counter
+    warn_of_range(steps.first_slot, steps.last_slot)
     counted = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()
@@ -131,26 +104,18 @@ def count_at_end(
     )
     counted.counts.element_type = _counts_type(counter)
     counted[TALLIES].element_type = bytes
-    return Counted(
-        counted.counts,
-        tuple(_ticks(codes.pipeline, counter, asked)),
-        (),
-        (counted[TALLIES],),
-        clock,
-        counter.layout,
-        bounded=True,
-    )
+    return Counted(counted.counts, tuple(_ticks(codes.pipeline, steps)), (), (counted[TALLIES],))
 
 
-def count_in_time(
+def _count_in_time(
     codes: beam.PCollection[tuple[BlockKey, Message]],
-    counter: Counter,
-    clock: SlotClock,
-    asked: Asked,
+    steps: CountSteps,
     heartbeat: beam.PTransform | None,
 ) -> Counted:
     """Count an unbounded input, each slot as it closes."""
-    slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *asked, counter.stream)
+    counter, clock = steps.counter, steps.clock
+    ends = steps.first_slot, steps.last_slot
+    slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *ends, counter.stream)
     shards = slots | "OpenShards" >> beam.FlatMap(open_blocks, counter.layout).with_output_types(
         _CODES
     )
@@ -162,15 +127,7 @@ def count_in_time(
     )
     counted.counts.element_type = _counts_type(counter)
     counted[REJECTED].element_type = pa.RecordBatch
-    return Counted(
-        counted.counts,
-        (first,),
-        (counted[REJECTED],),
-        (),
-        clock,
-        counter.layout,
-        bounded=False,
-    )
+    return Counted(counted.counts, (first,), (counted[REJECTED],), ())
 
 
 def _counts_type(counter: Counter) -> Any:
@@ -179,13 +136,13 @@ def _counts_type(counter: Counter) -> Any:
 
 
 def _ticks(
-    pipeline: beam.Pipeline, counter: Counter, asked: Asked
+    pipeline: beam.Pipeline, steps: CountSteps
 ) -> Iterator[beam.PCollection[tuple[str, Message]]]:
     """That the given ends of a bounded range are open: it is released without events too."""
-    ends = [slot for slot in asked if slot is not None]
+    ends = [slot for slot in (steps.first_slot, steps.last_slot) if slot is not None]
     if ends:
         yield pipeline | "Ticks" >> beam.Create(
-            [(counter.stream, Message(Kind.OPEN, slot)) for slot in ends]
+            [(steps.counter.stream, Message(Kind.OPEN, slot)) for slot in ends]
         ).with_output_types(KV[str, Message])
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.typehints import KV
 
 from streamveil.engine.count.loss_limit import LossLimit
@@ -17,13 +16,14 @@ from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.local_plan import LOCAL, LocalPlan, slots_sent
 from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import release_at_end
+from streamveil.engine.stream.steps import CountSteps
 from streamveil.mechanisms.core.records import LedgerEntry, Release, Revision
 from streamveil.transforms.at_end import AtEnd
-from streamveil.transforms.counting.count_events import Asked, Counted, count_events
+from streamveil.transforms.counting.count_events import count_events
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.in_time import InTime
 from streamveil.transforms.on_beam import Message
-from streamveil.transforms.release_rows import WithRows
+from streamveil.transforms.release_plan import QueryOutputs
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.stream_options import StreamOptions
@@ -31,67 +31,51 @@ from streamveil.transforms.stream_options import StreamOptions
 _BY_STREAM = KV[str, Message]
 
 
-class _Collected(NamedTuple):
-    releases: beam.PCollection[Release]
-    """One for each slot: safe to publish."""
-    ledger: beam.PCollection[LedgerEntry]
-    """One for each slot: for every class, what the slot and the window that ends with it cost the
-    user of the class whom they cost most. Public as well."""
-    rejected: beam.PCollection[pa.RecordBatch]
-    """Dead letters, of `io.REJECTED_SCHEMA`: raw data, for the operator only."""
-    state: beam.PCollection[tuple[int, bytes]]
-    """Of a bounded input, as :class:`PrivateHistograms` has it: what all devices and the server
-    remember, in one."""
-    revisions: beam.PCollection[Revision]
-    """With `revise` one for each slot, so many slots later: safe to publish."""
-
-
-class Collected(WithRows, _Collected):
-    """What the local setting gives, and `rows` of the releases."""
-
-    revised: beam.PCollection[int] | None = None
-    """Of a bounded input how many revisions there are, as `done` has it of the releases."""
-
-
 @dataclass(eq=False)
 class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
-    """Release a histogram per slot from reports of devices, all of which are played here.
+    """Release a count by key and slot in the local model, from simulated devices.
 
-    Input: as :class:`PrivateHistograms` takes events, bounded or not. Output: :class:`Collected`.
+    The input is a bounded or unbounded PCollection of events, as for :class:`PrivateQueries`. The
+    output is :class:`QueryOutputs`.
 
-    An edge stage holds the raw events, plays a device for every registered user, and tells the
-    server stage tallies of perturbed reports: they are all that crosses. A device that is asked
-    always reports, if only that its user had no event, so presence shows as little as values.
+    The first stage of the pipeline simulates a device for each registered user. It passes only
+    tallies of perturbed reports to the second stage, which is the server. If a device is selected
+    for a slot, it always reports, even if its user had no event. Therefore, a report does not
+    reveal whether the user was present.
 
-    Guarantee: (w, E)-event personalised *local* differential privacy. For every user with
-    requirement (w, E), the joint distribution of all that crosses to the server about any w
-    consecutive slots changes by at most a factor exp(E) when that user's events in them are any
-    others, or none. The registry, the domain, the slots and the range of slots are public.
-    Rejected events, counters and logs are raw. As with :class:`PrivateHistograms`, each run starts
-    filters of its own, and one key is for one input.
+    **Guarantee.** The reports satisfy personalised w-event *local* differential privacy. Take a
+    user with budget epsilon over a window of w slots. If the user's events in any w consecutive
+    slots are replaced by any other events or by none, then the joint distribution of all reports
+    about these slots changes by a factor of at most exp(epsilon). The requirements, the keys and
+    the range of slots are public. Dead letters, counters and logs are not private. The privacy
+    losses of separate runs compose. Therefore, use the same noise key in every run on the same
+    input, so that a repeated run gives the same reports.
 
-    A user's symbol in a slot is one bin: of several events one counts, chosen by a rule that looks
-    only at that user's events. `counts` are estimated shares times the number of users.
+    Each user contributes at most one event per slot. The rule that chooses the event depends only
+    on this user's events. The released `counts` are estimated frequencies times the number of
+    users.
 
     Raises:
-        ConfigurationError: at construction for options that do not fit, such as a registry with a
-            requirement for users outside it; when the pipeline runs as :class:`PrivateHistograms`.
-        ValueError: when applied to a windowed or triggered input.
+        ConfigurationError: at construction, if options are not valid, for example if there is a
+            requirement for unregistered users; when the pipeline runs, if :class:`PrivateQueries`
+            would raise this error.
+        ValueError: when the transform is applied to a windowed or triggered input.
     """
 
-    def expand(self, events: beam.PCollection[Any]) -> Collected:
-        """Build the pipeline: events -> batches -> visits -> tallies -> releases."""
+    def expand(self, events: beam.PCollection[Any]) -> QueryOutputs:
+        """Build the pipeline."""
         batches = as_batches(events, self.columns.names, self.event_mapper)
-        visits = self._visits(batches)
-        edge = self.edge_config(visits.layout, visits.clock)
-        serving = self.server_config(visits.clock)
+        steps = self._steps(bounded=batches.is_bounded)
+        visits = count_events(batches, steps, self.heartbeat)
+        edge = self.edge_config(steps.layout, steps.clock)
+        serving = self.server_config(steps.clock)
         counts, ticks = visits.counts, visits.ticks
-        if visits.bounded:
+        if steps.bounded:
             ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self), LOCAL))
         else:
             counts = settled(counts, [LOCAL], self.settle)
         told = (counts, *ticks) | "AddTicks" >> beam.Flatten()
-        if visits.bounded:
+        if steps.bounded:
             answered = (
                 told
                 | "GatherVisits" >> beam.GroupByKey()
@@ -129,28 +113,27 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
         released[DONE].element_type = released[REVISED].element_type = int
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         state.element_type = tuple[int, bytes]
-        outputs = Collected(
-            released.releases, released[LEDGER], rejected, state, released[REVISIONS]
-        )
-        done, revised = (released[tag] if visits.bounded else None for tag in (DONE, REVISED))
-        outputs.revised = revised
-        return outputs.completed(self.domain.labels, done)
+        done, revised = (released[tag] if steps.bounded else None for tag in (DONE, REVISED))
+        return QueryOutputs(
+            *(released.releases, released[LEDGER], rejected, state, released[REVISIONS]),
+            *(done, done, revised),
+        ).of_counts(self.domain.labels)
 
-    def _visits(self, batches: beam.PCollection[pa.RecordBatch]) -> Counted:
-        """Batches -> codes -> visits of registered users."""
-        bounded = batches.is_bounded
+    def _steps(self, *, bounded: bool) -> CountSteps:
+        """From batches to the visits of registered users."""
         layout = self.layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
         # Nor is the state for them.
         on_workers.resume = on_workers._edge_resume = on_workers._server_resume = None
         on_workers.moves = None
-        return count_events(
-            batches,
-            on_workers.event_mapper,
-            on_workers.counter(layout),
-            SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
-            Asked(self.first_slot, self.last_slot),
-            self.heartbeat,
+        return CountSteps(
+            stream=LOCAL,
             bounded=bounded,
+            layout=layout,
+            clock=SlotClock(self.slots, 0 if bounded else int(self.allowed_lateness)),
+            first_slot=self.first_slot,
+            last_slot=self.last_slot,
+            make_mapper=on_workers.event_mapper,
+            counter=on_workers.counter(layout),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -42,7 +43,7 @@ from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import check_heartbeat, refuse_windows
 from streamveil.transforms.in_time import InTime
 from streamveil.transforms.on_beam import Message, metrics
-from streamveil.transforms.release_rows import WithRows
+from streamveil.transforms.result_rows import rows_of
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _BY_STREAM = KV[str, Message]
@@ -54,7 +55,7 @@ _MOST_BYTES = 64
 class _CollectedReports(NamedTuple):
     assignments: beam.PCollection[tuple[str, bytes]]
     """(user id, assignment as `messages.encode_assignment` has it): for that user's device only."""
-    releases: beam.PCollection[Release]
+    results: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry]
     """One for each slot: for every class, what the slot and the window that ends with it cost the
@@ -63,60 +64,80 @@ class _CollectedReports(NamedTuple):
     """Reports that do not count, as dead letters of `io.REJECTED_SCHEMA`: for the operator."""
 
 
-class CollectedReports(WithRows, _CollectedReports):
-    """What the server of the local setting gives, and `rows` of the releases."""
+class CollectedReports(_CollectedReports):
+    """The outputs of :class:`CollectReports`, which are PCollections, and the results as `rows`."""
+
+    _labels: Sequence[str] = ()
+
+    def named(self, labels: Sequence[str]) -> CollectedReports:
+        """Return the outputs with names for the keys."""
+        self._labels = labels
+        return self
+
+    @cached_property
+    def rows(self) -> beam.PCollection[beam.Row]:
+        """A PCollection with a row for each slot and bin, with the columns of `io.RESULT_SCHEMA`.
+
+        The step that makes the rows is added to the pipeline when you first use this property.
+        """
+        return rows_of(self.results, self._labels)
 
 
 @beam.typehints.with_input_types(bytes)
 @dataclass(eq=False)
 class CollectReports(beam.PTransform):
-    """Ask devices for reports and release a histogram per slot.
+    """Request reports from devices, and release a count by key and slot in the local model.
 
-    Input: reports, bytes as `messages.encode_report` writes them, in the global window. Output:
-    :class:`CollectedReports`.
+    The input is a PCollection of reports in the global window. Each report is encoded as bytes by
+    `messages.encode_report`. The output is :class:`CollectedReports`.
 
-    The first round of a slot opens when the slot has begun and the one before it is released:
-    assignments go out. It closes `first_deadline` after the slot's end, when the watermark of
-    reports and heartbeat has passed it. Then either the release leaves, or the second round opens
-    and closes `second_deadline` after the slot's end, when the release leaves. So a slot is
-    released before the next one ends. Devices that do not answer are missing in the estimate.
+    The first round of a slot opens when the slot has begun and the previous slot is released. The
+    server then sends assignments, which request reports from devices. The round closes when both
+    watermarks, of the reports and of the heartbeat, have passed the slot's end by `first_deadline`.
+    Then either the slot is released, or a second round opens, which closes `second_deadline` after
+    the slot's end. Therefore, a slot is released before the next slot ends. If a device did not
+    answer, its report is missing from the estimate.
 
-    Guarantee: none that users need to take the server's word for. A device perturbs with the
-    budget that it is asked for and refuses what its own filter has not left: see `device`. The
-    server books what it asks, answered or not, against everybody's requirement as well.
+    **Guarantee.** Users need not trust the server. A device perturbs its report with the requested
+    budget, and refuses a request that exceeds the remaining budget of its own privacy filter. The
+    server's ledger records all requests, including those that no device answered.
 
-    A report counts if it has the token of its assignment and comes before its round closes, once.
-    Rejected are reports that are `malformed`, `forged` (a token that the server did not make for
-    that slot and round), `unsolicited` (an ask that was not made), `duplicate` or `late`.
+    A report is accepted only once. It must have the token of its assignment and arrive before its
+    round closes. A report is rejected for one of these reasons: `malformed`, `forged` (the server
+    did not make its token for that slot and round), `unsolicited` (the server did not request it),
+    `duplicate` or `late`.
 
     Raises:
-        ConfigurationError: at construction for options that do not fit.
-        ValueError: when applied to a windowed or triggered input.
+        ConfigurationError: at construction, if an option is not valid.
+        ValueError: when the transform is applied to a windowed or triggered input.
     """
 
     registry: Registry
-    """The public table of users and requirements. All users are in it."""
+    """The public requirements table. It lists all users."""
     domain: Domain
-    """The public bins. A device reports the number of one, or their number for no event."""
+    """The public keys. A device reports the number of a key. If the device has no event, it reports
+    the number of keys."""
     slots: Slots
-    """How time is cut."""
+    """The slots of the stream."""
     first_deadline: int | str
-    """From the end of a slot to the close of its first round: microseconds, or text as `10m`."""
+    """Time from the end of a slot to the close of its first round, in microseconds or as text such
+    as `10m`."""
     second_deadline: int | str
-    """From the end of a slot to the close of its second round, after the first and at most the
-    length of a slot: microseconds, or text."""
+    """Time from the end of a slot to the close of its second round, in microseconds or as text. It
+    must be longer than `first_deadline` and at most the length of a slot."""
     mechanism: str = LOCAL_DEFAULT
-    """A name of `LOCAL_MECHANISMS`."""
+    """A name in `LOCAL_MECHANISMS`, with options."""
     stream: str = "local histogram"
-    """What is reported about: devices keep a filter for each stream."""
+    """Name of the stream. Devices keep a privacy filter for each stream."""
     noise_key: NoiseKey | None = field(default=None, repr=False)
-    """As in :class:`PrivateHistograms`. Who is asked and all tokens follow from it."""
+    """The noise key, as for :class:`PrivateQueries`. It determines all tokens and which devices are
+    selected."""
     first_slot: int | None = None
-    """First slot to release; that of the launch when None."""
+    """First slot to release. If None, it is the slot in which the pipeline is launched."""
     last_slot: int | None = None
-    """Last slot to release."""
+    """Last slot to release. If None, the stream has no end."""
     heartbeat: beam.PTransform | None = None
-    """What begins slots, as in :class:`PrivateHistograms`; real time when None."""
+    """The heartbeat, as for :class:`PrivateQueries`. If None, slots begin in real time."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -126,11 +147,11 @@ class CollectReports(beam.PTransform):
         refuse_limits(self.registry)
         first = self.first_deadline = lateness(self.first_deadline, "first_deadline")
         second = self.second_deadline = lateness(self.second_deadline, "second_deadline")
-        if not first < second <= self.slots.length:
+        if not first < second <= self.slots.shortest:
             raise ConfigurationError(
                 f"first_deadline is {first} us and second_deadline {second} us after the end of a "
-                f"slot of {self.slots.length} us: give a later second one, at most a slot's "
-                "length, so that a slot is released before the next one ends"
+                f"slot of {self.slots.shortest} us or more: give a later second one, at most that, "
+                "so that a slot is released before the next one ends"
             )
         check_range(self.slots, self.first_slot, self.last_slot)
         self._key = SameKey.of(self.noise_key)
@@ -138,7 +159,7 @@ class CollectReports(beam.PTransform):
 
     @property
     def setting(self) -> LocalSetting:
-        """What makes the server."""
+        """The settings of the server."""
         context = {
             STREAM: encoded(self.stream),
             BINS: self.domain.identity(),
@@ -155,7 +176,7 @@ class CollectReports(beam.PTransform):
         )
 
     def expand(self, reports: beam.PCollection[bytes]) -> CollectedReports:
-        """Build the pipeline: reports -> rounds -> assignments and releases."""
+        """Build the pipeline."""
         refuse_windows(reports, "reports")
         checked = reports | "CheckReports" >> beam.ParDo(
             _CheckReportsFn(self.setting)
@@ -195,7 +216,7 @@ class CollectReports(beam.PTransform):
         ).with_output_types(KV[str, bytes])
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
         outputs = CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
-        return outputs.completed(self.domain.labels, None)
+        return outputs.named(self.domain.labels)
 
 
 class _CheckReportsFn(beam.DoFn):
@@ -218,8 +239,8 @@ class _CheckReportsFn(beam.DoFn):
         try:
             if len(element) > self._most:
                 raise ValueError(
-                    f"a message of {len(element)} bytes is no report of {self._symbols} symbols, "
-                    f"which has {self._most} at most"
+                    f"a message of {len(element)} bytes is not a report of {self._symbols} "
+                    f"symbols, which has {self._most} at most"
                 )
             report = decode_report(element)
         except ValueError as error:

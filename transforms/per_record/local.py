@@ -19,6 +19,7 @@ from streamveil.engine.per_record.record_columns import numbers_of
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
@@ -77,14 +78,14 @@ class CollectPerRecord(beam.PTransform):
         if (self.value is None) != (self.kind == COUNT):
             raise ConfigurationError(
                 f"a {self.kind} {'has no' if self.kind == COUNT else 'needs a'} column of values "
-                f"(--value_column), which is {self.value!r}"
+                f"({opt.value_column}), which is {self.value!r}"
             )
         mechanism = mechanism_of(self.kind, self.mechanism, self.beta)
         made = statistic(self.kind, mechanism, bounds_of(self.budget, self.value, self.value_max))
         if not isinstance(made, NodeTotals):
             raise ConfigurationError(
-                f"mechanism {mechanism!r} needs all records in one place (--mechanism): choose hat "
-                "or prdp in the local setting"
+                f"mechanism {mechanism!r} needs all records in one place ({opt.mechanism}): choose "
+                f"hat or prdp in the local setting"
             )
         self._statistic = made
         self._analyzer = Analyzer(made, self.thresholds)
@@ -103,13 +104,19 @@ class CollectPerRecord(beam.PTransform):
 
 
 class CollectPerRecordCount(CollectPerRecord):
-    """Count the devices with a record: see :class:`CollectPerRecord`."""
+    """Count the devices that have a record, under local differential privacy.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
     kind = COUNT
 
 
 class CollectPerRecordSum(CollectPerRecord):
-    """Sum up a column of the devices' records: see :class:`CollectPerRecord`."""
+    """Add up a column of the records that devices hold, under local differential privacy.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
     kind = SUM
 
@@ -171,7 +178,7 @@ class Analyze(beam.PTransform):
         """Build the steps. Raises ConfigurationError for an unbounded input."""
         refuse_windows(reports, "reports")
         if not reports.is_bounded:
-            raise ConfigurationError("the reports have no end: collect those of some devices")
+            raise ConfigurationError("the reports are unbounded: collect those of some devices")
         return (
             reports
             | "AddUp"

@@ -18,6 +18,7 @@ from streamveil.engine.per_record.records_plan import (
 )
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.core.wording import opt
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
 from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.stream_options import StreamOptions
@@ -65,37 +66,50 @@ class PerRecord(StreamOptions, RecordsPlan, beam.PTransform):
         if not batches.is_bounded:
             if self.slots is None:
                 raise ConfigurationError(
-                    "the input has no end, so a window of all times would never close: give the "
-                    "length of panes (--slot)"
+                    "the input is unbounded, so a window of all times would never close: give the "
+                    f"length of panes ({opt.slot})"
                 )
             clock = SlotClock(self.slots, int(self.allowed_lateness))
             return release_in_time(batches, plan, clock, self.heartbeat, self.settle)
         if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(
-                "the range of panes of an input that ends is public, for what is taken from the "
-                "records would tell of a single one: give it (--start and --end)"
+                "the range of panes of a bounded input is public, because a range taken from the "
+                f"records would reveal a single record: give it ({opt.start} and {opt.end})"
             )
         return release_at_end(batches, plan)
 
 
 class PerRecordCount(CountPlan, PerRecord):
-    """Count records: see :class:`PerRecord`."""
+    """Count records, within the privacy budget of each record.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
 
 class PerRecordSum(SumPlan, PerRecord):
-    """Sum up a column of numbers: see :class:`PerRecord`."""
+    """Add up the numbers in a column, within the privacy budget of each record.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
 
 class PerRecordMax(MaxPlan, PerRecord):
-    """The largest number of a column: see :class:`PerRecord`."""
+    """Estimate the largest number in a column, within the privacy budget of each record.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
 
 class PerRecordDistinctCount(DistinctPlan, PerRecord):
-    """Count the distinct numbers of a column: see :class:`PerRecord`."""
+    """Count the distinct numbers in a column, within the privacy budget of each record.
+
+    The page docs/explanation/per-record.md states the guarantee and has examples.
+    """
 
 
 class PerRecordRunningTotal(RunningTotalPlan, PerRecord):
-    """All records so far, counted, or a column of them summed up, at the end of every pane.
+    """At the end of every window, release the count or a column's sum over all records so far.
 
-    From `first_slot` on, which is to be given: see :class:`PerRecord`.
+    The argument `first_slot` is required. The page docs/explanation/per-record.md states the
+    guarantee and has examples.
     """

@@ -20,6 +20,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.engine.messages import FIRST_SLOT, Kind
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
+from streamveil.mechanisms.core.wording import opt
 from streamveil.transforms.checks import follow_to_the_end, keep_keys_whole
 from streamveil.transforms.on_beam import Message
 
@@ -32,43 +33,47 @@ MOST_SLOTS_BEHIND = 10_000_000
 @beam.typehints.with_output_types(int)
 @dataclass(eq=False)
 class Heartbeat(beam.PTransform):
-    """The number of each slot as it begins, in real time; applied to a pipeline.
+    """Emit the number of each slot when the slot begins, in real time.
 
-    Starts with the slot `first`, or with that of the launch when None, catching up at once with
-    the slots that are past, and stops after the slot `last`, if given, or when the pipeline is
-    drained. The slot's start is the event time of its number.
+    Apply this transform to a pipeline. Its output opens the slots of an unbounded input, so that
+    slots without events are also released. The event time of each number is the start of the slot.
 
-    Raises ConfigurationError when applied, if more slots than 10,000,000 are past, or if the last
-    one is before the first.
+    Raises:
+        ConfigurationError: when the transform is applied, if `last` is before `first`, or if more
+            than 10,000,000 slots are in the past.
     """
 
     slots: Slots
-    """How time is cut."""
+    """The slots of the stream."""
     first: int | None = None
+    """The first slot. If None, it is the slot in which the pipeline is launched. Past slots are
+    emitted at once."""
     last: int | None = None
+    """The last slot. If None, slots are emitted until the pipeline is drained."""
 
     def __post_init__(self) -> None:
         """Be a PTransform."""
         super().__init__()
 
     def expand(self, pbegin: PBegin) -> beam.PCollection[int]:
-        """Build the sequence."""
+        """Emit the numbers."""
         slots, now = self.slots, self.slots.index(Timestamp.now().micros)
         first = now if self.first is None else self.first
         if now - first > MOST_SLOTS_BEHIND:
             raise ConfigurationError(
-                f"the stream starts at {format_time(slots.start(first))} (--start), {now - first} "
-                f"slots ago, more than {MOST_SLOTS_BEHIND}: start later or use longer slots"
+                f"the stream starts at {format_time(slots.start(first))} ({opt.start}), "
+                f"{now - first} slots ago, more than {MOST_SLOTS_BEHIND}: start later or use "
+                f"longer slots"
             )
         if self.last is not None and self.last < first:
             raise ConfigurationError(
-                f"the stream ends at {format_time(slots.end(self.last))} (--end), before it starts "
-                f"at {format_time(slots.start(first))}: give an earlier --start"
+                f"the stream ends at {format_time(slots.end(self.last))} ({opt.end}), before it "
+                f"starts at {format_time(slots.start(first))}: give an earlier {opt.start}"
             )
         if self.first is None:
             _LOGGER.warning(
                 "the stream starts at %s, with the slot of this moment: events from before are "
-                "late, so name an earlier --start where a backlog is to count",
+                f"late, so name an earlier {opt.start} where a backlog is to count",
                 format_time(slots.start(first)),
             )
         if isinstance(pbegin.pipeline.runner, BundleBasedDirectRunner):

@@ -12,7 +12,8 @@ which launched a job with workers in it: its worker is a new one, which had read
 newer number was written. Otherwise nothing is forgotten, however often a runner tries.
 
 What other processes wrote is not known. Where a runner lets two of them have one key, parts that
-have numbers, and a sink that refuses a second release, are what is left: see docs/runners.md.
+have numbers, and a sink that refuses a second release, are what is left: see
+docs/explanation/streams.md.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ def telling_one_event(users: Users, turns: int) -> Users:
     """
     if turns < 2:
         raise ConfigurationError(
-            f"turns is {turns}: give 2 or more for devices that are asked so often in a window and "
-            "tell one event of it, or 0 for a turn in each window"
+            f"turns is {turns}: give 2 or more for devices that are asked this often in a window "
+            "and report one event of it, or 0 for one turn per window"
         )
     if users.begun not in (None, len(users.class_of)):
         raise ConfigurationError(
-            "turns is for users and requirements that never change: leave it out, or begin anew "
-            "with the new table"
+            "turns is for users and requirements that never change: leave it out, or start a new "
+            "stream with the new table"
         )
     costs = Requirements(
         Requirement(-(-one.window // turns), math.ldexp(price(one.epsilon), -UNIT_BITS))

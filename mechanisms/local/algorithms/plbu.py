@@ -65,7 +65,7 @@ class Uniform:
     ) -> tuple[UniformState, LocalRelease]:
         """Publish; without any report, repeat. Raises ValueError when no ask is open."""
         if state.slot is None:
-            raise ValueError("reports came before anybody was asked: begin the slot first")
+            raise ValueError("reports arrived before any user was asked: begin the slot first")
         if not tally.reports.any():
             return UniformState(state.last), state.last.release(SKIPPED)
         oracles = oracles_of(self._ask(state.slot), self.users.symbols)

@@ -90,9 +90,9 @@ def _samples(users: Users) -> Units:
     windows = users.classes.windows
     if 2 * windows.max() > n:
         raise ConfigurationError(
-            f"a window of {windows.max()} slots is longer than half of the {n} users, so that not "
-            "even one of them could be asked in every slot: use the mechanism rotation, longer "
-            "slots, shorter windows or more users"
+            f"a window of {windows.max()} slots is longer than half of the {n} users, so that no "
+            "user could be asked in every slot: use the mechanism rotation, longer slots, "
+            "shorter windows or more users"
         )
     return n // (2 * windows)
 

@@ -112,7 +112,7 @@ class Strategy(Generic[S]):
         Raises ValueError when no ask is open.
         """
         if state.asked is None:
-            raise ValueError("reports came before anybody was asked: begin the slot first")
+            raise ValueError("reports arrived before any user was asked: begin the slot first")
         if state.asked.round == 1:
             return self._decide(state, state.asked, tally, random)
         return self._publish(state, state.asked, tally, random)

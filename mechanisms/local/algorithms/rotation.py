@@ -237,7 +237,7 @@ class Rotation:
     ) -> tuple[RotationState, LocalRelease]:
         """Publish; without any report, predict. Raises ValueError when no ask is open."""
         if state.slot is None:
-            raise ValueError("reports came before anybody was asked: begin the slot first")
+            raise ValueError("reports arrived before any user was asked: begin the slot first")
         slot, bank = state.slot, state.bank
         if state.reached is not None:
             bank.elapsed += 1
@@ -366,7 +366,7 @@ class Rotation:
     def away(self, state: RotationState) -> npt.NDArray[np.int32]:
         """Users who take no part, ascending. Raises ValueError before the first slot."""
         if state.seed is None:
-            raise ValueError("nobody has turns before the first slot")
+            raise ValueError("no user has turns before the first slot")
         return self._rota(state).away(state.changes)
 
     def asked(self, state: RotationState, first: int, last: int) -> Iterator[Ask]:

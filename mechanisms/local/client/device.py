@@ -165,7 +165,7 @@ class Device:
         """
         if self._one_event:
             raise ConfigurationError(
-                "a device that tells one event of a window keeps its requirement: make another "
+                "a device that reports one event per window keeps its requirement: make another "
                 "one when this one's window has passed"
             )
         if self._slot is not None and (slot < self._slot or (slot == self._slot and self._answers)):

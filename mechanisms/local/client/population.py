@@ -144,7 +144,7 @@ class Devices:
         if filters.longest is None:
             raise ConfigurationError(
                 "requirements change, but these devices only remember what fixed ones need: give "
-                "them the longest window that anybody may ask for (longest_window)"
+                "them the longest window that a user may ask for (longest_window)"
             )
         if filters.slot is not None and (slot, 0) < (filters.slot, self._round):
             raise ValueError(
@@ -220,7 +220,7 @@ class Devices:
         if self._one_event and (ask.round != 1 or set(ask.oracles) != {OUE0}):
             raise ValueError(
                 f"round {ask.round} of slot {ask.slot} asks by {', '.join(set(ask.oracles))}: "
-                f"devices that tell one event of a window answer once in a slot, by {OUE0}"
+                f"devices that report one event per window answer once per slot, by {OUE0}"
             )
         if ask.round not in (1, 2):
             raise ValueError(f"round {ask.round} of slot {ask.slot} is neither 1 nor 2")

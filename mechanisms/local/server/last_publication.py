@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.core.records import Revised
 from streamveil.mechanisms.local.protocol import LocalRelease, LocalRevised
 from streamveil.mechanisms.local.server.projection import on_simplex
-from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.protocol import SlotRelease, SlotRevision
 
 # The fields of a publication in a mechanism's record.
 FIELDS: dict[str, Any] = {
@@ -117,8 +116,8 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
     )
 
 
-def revised_counts(revised: LocalRevised) -> Revised:
+def revised_counts(revised: LocalRevised) -> SlotRevision:
     """What is published of a revision: as :func:`as_counts`, of those who took part then."""
     estimates = revised.users * revised.frequencies[:-1]
     stderr = revised.users * revised.stderr[:-1]
-    return Revised(revised.slot, np.rint(estimates).astype(np.int64), stderr, estimates)
+    return SlotRevision(revised.slot, np.rint(estimates).astype(np.int64), stderr, estimates)

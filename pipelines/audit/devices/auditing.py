@@ -17,8 +17,7 @@ report, and is not followed by another one in the same block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +29,17 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import derived_key, digest
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, local_mechanism
 from streamveil.pipelines.audit.about import DEVICES
+from streamveil.pipelines.audit.audits import Audit, Part, left_out, watched
 from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.devices.canaries import Spans
 from streamveil.pipelines.audit.devices.clients import Clients
 from streamveil.pipelines.audit.devices.odds import odds
-from streamveil.pipelines.audit.devices.options import DEFAULT_BINS_OF_DEVICES
 from streamveil.pipelines.audit.devices.runs import Answers, DeviceRun
 from streamveil.pipelines.audit.devices.values import Values
-from streamveil.pipelines.audit.findings import REPORT, WINDOW, Check, Findings
-from streamveil.pipelines.audit.guesses import ANY_LOSS, Doubt, Guesses, check
-from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by, left_out, watched
+from streamveil.pipelines.audit.findings import REPORT, WINDOW, Findings
+from streamveil.pipelines.audit.guesses import ANY_LOSS
+from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
+from streamveil.pipelines.options.audit_options import DEFAULT_BINS_OF_DEVICES
 
 Integers = npt.NDArray[np.int64]
 
@@ -51,8 +51,6 @@ LEAST_USERS, CLIENTS, CLIENT_REPORTS, KEPT = 400, 100, 600, 40_000
 
 SLOTS, SPANS, AGAIN = "reports", "windows", "asked again"
 """What canaries meet: the reports of a slot, those of a window, or those of clients' devices."""
-# Checks of a class: see `DevicesAudit.checks`.
-_CHECKS = 4
 
 
 def audited_devices(
@@ -88,11 +86,8 @@ def audited_devices(
     length = max(LENGTH, WINDOWS * asked.longest)
     users = _users(asked, _scaled(people, asked.longest, length), symbols)
     audit = DevicesAudit(mechanism, users, people, length, counts, extent.seed)
-    public = Population(asked, people, symbols)
-    found = found_by(
-        audit, mechanism, extent, own=counts is not None, notes=left_out(public, audit.classes)
-    )
-    return replace(found, about=DEVICES)
+    audit.notes = list(left_out(Population(asked, people, symbols), audit.classes))
+    return found_by(audit, extent)
 
 
 def _users(asked: Requirements, sizes: Integers, symbols: int) -> Users:
@@ -107,8 +102,11 @@ def _scaled(sizes: Integers, longest: int, length: int) -> Integers:
     return np.maximum(many, LEAST_USERS)
 
 
-class DevicesAudit:
-    """Runs of one configuration, and the guesses about their canaries."""
+class DevicesAudit(Audit):
+    """Of all kinds of canaries in one run: see :class:`Audit`."""
+
+    about = DEVICES
+    limits = ANY_LOSS
 
     def __init__(
         self,
@@ -119,21 +117,26 @@ class DevicesAudit:
         counts: Integers | None,
         seed: int,
     ) -> None:
-        self.runs = self.slots = 0
-        self.overspent = 0.0
         self._mechanism, self._asked, self._length = mechanism, users, length
-        self._counts, self._people, self._seed = counts, people, seed
+        self._counts, self._people = counts, people
         self.users = local_mechanism(mechanism, users).users
         """With what reports may cost."""
         self.classes = watched(Population(users.classes, users.sizes, users.symbols))
-        self._guesses: dict[tuple[int, str], list[Guesses]] = {
-            (k, kind): [] for k in self.classes for kind in (SLOTS, SPANS, AGAIN)
-        }
+        # Devices that tell an event are charged for it, and not for a report.
+        charge = REPORT if self.users.asked is None else ""
+        parts = (Part(SLOTS, REPORT), Part(AGAIN, REPORT), Part(SPANS, charge, WINDOW))
+        worlds = {(k, part.name): (part,) for k in self.classes for part in parts}
+        super().__init__(mechanism, seed, worlds)
+        self.own = counts is not None
+
+    def requirement(self, k: int) -> Requirement:
+        """See :class:`Audit`."""
+        return self._asked.classes[k]
 
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """One run, of all classes and of all kinds of canaries."""
-        random = np.random.default_rng([self._seed, number])
-        key = digest(b"audit of devices", b"%d %d" % (self._seed, number))
+        random = np.random.default_rng([self.seed, number])
+        key = digest(b"audit of devices", b"%d %d" % (self.seed, number))
         made_up = random.spawn(1)[0] if number % 2 and self._counts is None else None
         run = DeviceRun(self._mechanism, self._asked, key, made_up)
         values = Values(self.users, self._counts, self._people, self._length, random)
@@ -156,26 +159,12 @@ class DevicesAudit:
                         self._look(spans[kind][answers.class_index], answers)
             for one in (*everybody, *(each.spans for each in clients.values())):
                 one.close()
-        self.runs += 1
-        self.slots += self._length
-        self.overspent = max(self.overspent, run.fullest)
+        self.ran(self._length, run.fullest)
         for k in self.classes:
             found = {SLOTS: spans[SLOTS][k], SPANS: spans[SPANS][k], AGAIN: clients[k].spans}
             for kind, one in found.items():
-                self._guesses[k, kind].append(one.guesses(KEPT))
-
-    def checks(self, doubt: Doubt) -> Iterator[Check]:
-        """All of them; the probability of an error is shared among them."""
-        each = doubt / (len(self.classes) * _CHECKS)
-        for k in self.classes:
-            requirement = self._asked.classes[k]
-            reports, windows, again = (self._guesses[k, kind] for kind in (SLOTS, SPANS, AGAIN))
-            yield check(SLOTS, REPORT, requirement, reports, each, limits=ANY_LOSS)
-            yield check(AGAIN, REPORT, requirement, again, each, limits=ANY_LOSS)
-            if self.users.asked is None:  # else charges are of events, and not of reports
-                yield check(SPANS, REPORT, requirement, windows, each, limits=ANY_LOSS)
-            against = [one.of_window(requirement.epsilon) for one in windows]
-            yield check(SPANS, WINDOW, requirement, against, each, limits=ANY_LOSS)
+                guesses = one.guesses(KEPT).promised(self.requirement(k).epsilon)
+                self.guesses[k, kind].append((guesses,))
 
     def _look(self, spans: Spans, answers: Answers) -> None:
         """Note what answers tell of canaries."""

@@ -96,4 +96,4 @@ class Spans:
             kept = self.random.choice(parts[0].size, most, replace=False)
             parts = [part[kept] for part in parts]
         scores, there, charges = parts
-        return Guesses.of_single(scores, there, charges)
+        return Guesses.of(scores, there, charges)

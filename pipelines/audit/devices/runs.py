@@ -17,7 +17,7 @@ from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.stream import LocalStream
+from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.audit.devices.charges import DeviceCharges

@@ -8,7 +8,7 @@ In memory::
 
 A record is there or not, by a fair coin in every release, and whoever knows all other records
 guesses which. It stands alone, or beside others of about its budget, so many that a mechanism keeps
-them, or as many as leave it in doubt (`doubt.py`); or beside records of the user's own. How
+them, or as many as leave it in doubt (`statistics.py`); or beside records of the user's own. How
 guesses are made is learnt from some releases (`record_odds.py`), which of them count is chosen by
 others, and neither is counted. Charges are added up exactly, of records over the whole range of
 values.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,14 @@ from streamveil.mechanisms.per_record.protocol import Bounds, Floats
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS
+from streamveil.pipelines.audit.audits import Audit, Part, World
 from streamveil.pipelines.audit.clock import check_clock
-from streamveil.pipelines.audit.findings import BUDGET, Check, Findings
-from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Doubt, Guesses, check, joined
+from streamveil.pipelines.audit.findings import BUDGET, Findings
+from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, joined
 from streamveil.pipelines.audit.records.canaries import Canary
-from streamveil.pipelines.audit.records.charges import dearest
-from streamveil.pipelines.audit.records.doubt import in_doubt
 from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
 from streamveil.pipelines.audit.records.shows import Releases, Reports, RunningReleases, Showing
+from streamveil.pipelines.audit.records.statistics import dearest, in_doubt
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 
 # Releases of a canary in a run and a world: drawn at once, and made one at a time; and the same
@@ -105,13 +105,14 @@ def audited_records(
         raise ConfigurationError(
             "there is no record to audit: none has a value and a budget within the bounds"
         )
-    audit = RecordsAudit(records, canaries, own, extent.seed)
-    found = found_by(audit, records.name, extent, own=own is not None, notes=())
-    return replace(found, about=RECORDS)
+    return found_by(RecordsAudit(records, canaries, own, extent.seed), extent)
 
 
-class RecordsAudit:
-    """Runs of one configuration, and the guesses about its canaries."""
+class RecordsAudit(Audit):
+    """Of releases with each record and without: see :class:`Audit`; classes are records."""
+
+    about = RECORDS
+    limits = ANY_LOSS
 
     def __init__(
         self,
@@ -120,49 +121,51 @@ class RecordsAudit:
         own: tuple[Floats, Floats] | None,
         seed: int,
     ) -> None:
-        self.runs = self.slots = 0
-        self._records, self._canaries, self._own, self._seed = records, canaries, own, seed
+        self._records, self._canaries, self._own = records, canaries, own
+        parts = (NOISE,) if records.devices else (NOISE, RELEASE)
+        numbers = range(len(canaries))
+        worlds = {(i, part): (Part(part, BUDGET),) for i in numbers for part in parts}
+        super().__init__(records.name, seed, worlds)
+        self.own = own is not None
         self._made: Any = statistic(
             records.kind, records.mechanism, records.bounds, budget=records.function
         )
         if records.devices and not isinstance(self._made, NodeTotals):
             raise ConfigurationError(
-                f"devices report of a count or of a sum of records, by hat or prdp: not of "
+                f"devices report a count or a sum of records, with hat or prdp, and not "
                 f"{records.name}"
             )
         self.overspent = dearest(self._made, *self._priced())
-        parts = (NOISE,) if records.devices else (NOISE, RELEASE)
         self._showing = {
             (i, world): made
             for i, canary in enumerate(canaries)
             for world, made in self._worlds(canary)
         }
         self._odds: dict[tuple[int, str, str], RecordOdds] = {}
-        self._guesses: dict[tuple[int, str], list[Guesses]] = {
-            (i, part): [] for i in range(len(canaries)) for part in parts
-        }
+
+    def requirement(self, k: int) -> Requirement:
+        """See :class:`Audit`."""
+        return Requirement(1, self._canaries[k].budget)
+
+    def subject(self, k: int) -> str:
+        """See :class:`Audit`."""
+        return self._canaries[k].name
 
     def round(self, number: int, done: Callable[[int], object]) -> None:
-        """Releases with each canary and without: the first run of every `OF` is learnt from."""
-        for i, part in self._guesses:
-            worlds = [world for one, world in self._showing if one == i]
-            found = [self._guessed(i, part, world, number) for world in worlds]
-            self._guesses[i, part].append(joined(found))
-            done(number)
+        """See :class:`Audit`: all of it is one run."""
+        super().round(number, done)
         self.runs += 1
 
-    def checks(self, doubt: Doubt) -> Iterator[Check]:
-        """All of them; the probability of an error is shared among them."""
-        each = doubt / len(self._guesses)
-        for (i, part), found in self._guesses.items():
-            canary = self._canaries[i]
-            made = check(part, BUDGET, Requirement(1, canary.budget), found, each, limits=ANY_LOSS)
-            yield replace(made, subject=canary.name)
+    def guessed(self, world: World, number: int) -> tuple[Guesses, ...]:
+        """See :class:`Audit`: the first run of every `OF` is learnt from."""
+        i, part = world
+        beside = [other for one, other in self._showing if one == i]
+        return (joined([self._guessed(i, part, other, number) for other in beside]),)
 
     def _guessed(self, i: int, part: str, world: str, number: int) -> Guesses:
         """Guesses about a canary in a world; none in a run that is learnt from."""
-        random = np.random.default_rng([self._seed, number, i])
-        name = f"{self._seed} {number} {i} {part} {world}".encode()
+        random = np.random.default_rng([self.seed, number, i])
+        name = f"{self.seed} {number} {i} {part} {world}".encode()
         source = NoiseSource(digest(b"audit of records", name))
         most = self._number(part)
         odds = self._odds.setdefault((i, part, world), RecordOdds())
@@ -236,4 +239,4 @@ class RecordsAudit:
 
 
 def _of(scores: Floats, there: npt.NDArray[np.bool_], budget: float) -> Guesses:
-    return Guesses.of_single(scores, there, np.full(scores.size, budget))
+    return Guesses.of(scores, there, np.full(scores.size, budget))

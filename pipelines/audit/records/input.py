@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.budget_functions import (
     BudgetFunction,
     Divided,
@@ -19,12 +20,11 @@ from streamveil.mechanisms.per_record.budget_functions import (
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.pipelines.audit.records.auditing import Records
 from streamveil.pipelines.audit.records.canaries import Canary, of_budgets, of_records, of_values
-from streamveil.pipelines.audit.records.options import RUNNING, mechanism_of
-from streamveil.pipelines.budgets import budget_of, lookup_of
-from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.options import TABLE
-from streamveil.pipelines.statistics import WITHOUT_VALUE
-from streamveil.pipelines.values import dialect_of
+from streamveil.pipelines.options.audit_options import RECORDS, RUNNING, mechanism_of
+from streamveil.pipelines.options.budget_functions import budget_of, lookup_of
+from streamveil.pipelines.options.declarations import TABLE
+from streamveil.pipelines.options.parsers import dialect_of
+from streamveil.pipelines.options.record_statistics import WITHOUT_VALUE
 
 # Budgets of a function that is not of the values, for canaries.
 _TRIED = 9
@@ -57,9 +57,9 @@ def asked_of(given: argparse.Namespace) -> Asked:
         given.statistic.removeprefix(RUNNING),
         bounds,
         shared,
-        mechanism_of(given),
+        mechanism_of(given, RECORDS),
         given.statistic.startswith(RUNNING),
-        is_true("devices", given.devices),
+        given.devices,
     )
     if given.input:
         values, budgets = _read(given, function, lookup)
@@ -103,7 +103,7 @@ def _read(
         found = np.zeros(batch.num_rows) if number is None else as_numbers(batch.column(number))
         if found is None:
             raise ConfigurationError(
-                f"--value_column={number} holds {batch.column(number).type}: name a column of "
+                f"{opt.value_column}={number} holds {batch.column(number).type}: name a column of "
                 "numbers"
             )
         values.append(found)

@@ -1,4 +1,4 @@
-"""Counting question by question: what travels, which blocks and shards there are, what is told."""
+"""Counting query by query: what travels, which blocks and shards there are, what is told."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,34 +14,34 @@ from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.event_codes import MEMBERS, STRANGERS, Layout, Packed
 from streamveil.engine.count.query_counter import (
     PackedSmall,
-    PortfolioCounter,
-    PortfolioLayout,
+    QueryCounter,
+    QueryLayout,
     _added_up,
     _slots_in_a_block,
-    histograms_of,
-    pack_questions,
+    pack_queries,
+    slot_counts,
 )
 from streamveil.engine.encode.event_mapper import Events
-from streamveil.engine.encode.query_mapper import QuestionsMapper
+from streamveil.engine.encode.query_mapper import QueriesMapper
 from streamveil.engine.messages import Kind, arrays_to_bytes, compressed
 from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-from streamveil.mechanisms.portfolio.conditions import Condition
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
-from streamveil.mechanisms.portfolio.trees import Tree
+from streamveil.mechanisms.queries.conditions import Condition
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import DistinctUsers, Mean, Quantiles
+from streamveil.mechanisms.queries.trees import Tree
 
 USERS = 7
 REGISTRY = Registry.of({f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)})
 ABC = Categories(("a", "b", "c"))
 TREE = Tree((("x", "x", "y"), ("all",) * 3))
-QUESTIONS = (
-    Question("count", value=("v",), domain=ABC, tree=TREE, max_contributions=9),
-    Question("mean", 3, ("v",), ABC, Mean("n", 0, 10), max_contributions=9),
-    Question("people", 5, ("v",), ABC, DistinctUsers(), max_contributions=9),
-    Question("median", 1, statistic=Quantiles("n", (0, 5, 10)), max_contributions=9),
+QUERIES = (
+    Query("count", value=("v",), domain=ABC, tree=TREE, max_contributions=9),
+    Query("mean", 3, ("v",), ABC, Mean("n", 0, 10), max_contributions=9),
+    Query("people", 5, ("v",), ABC, DistinctUsers(), max_contributions=9),
+    Query("median", 1, statistic=Quantiles("n", (0, 5, 10)), max_contributions=9),
 )
-PORTFOLIO = Portfolio(Slots.of("1h"), QUESTIONS)
+QUERY_SET = QuerySet(Slots.of("1h"), QUERIES)
 
 ROWS = st.lists(
     st.tuples(
@@ -53,40 +53,40 @@ ROWS = st.lists(
 
 
 def counter(shards=1, timely=False):
-    layout = PortfolioLayout.of(PORTFOLIO, REGISTRY, shards, timely)
-    return PortfolioCounter(
-        REGISTRY, layout, lambda: Bounding(1), "s", by_user=False, pack=pack_questions
+    layout = QueryLayout.of(QUERY_SET, REGISTRY, shards, timely)
+    return QueryCounter(
+        REGISTRY, layout, lambda: Bounding(1), "s", by_user=False, pack=pack_queries
     )
 
 
 def events_of(rows):
-    """Of (base slot, user, bin, number) rows, for each question."""
+    """Of (base slot, user, bin, number) rows, for each query."""
     slots, users, bins, numbers = map(np.array, zip(*rows, strict=True))
     none = np.zeros((0, 2), np.uint64)
     found = []
-    for question in QUESTIONS:
-        steps = question.statistic.steps(numbers.astype(float))
-        own = (bins if question.value else 0 * bins) * question.measure.steps + steps
-        found.append(Events(slots // question.slots, own, users, none))
+    for query in QUERIES:
+        steps = query.statistic.steps(numbers.astype(float))
+        own = (bins if query.value else 0 * bins) * query.measure.steps + steps
+        found.append(Events(slots // query.slots, own, users, none))
     return found
 
 
 def by_hand(rows):
-    """Histograms by base slot with which a slot ends and question, event by event."""
+    """Histograms by base slot with which a slot ends and query, event by event."""
     found, seen = {}, set()
     for base_slot, user, bin_, number in rows:
-        for q, question in enumerate(QUESTIONS):
-            measure = question.measure
-            slot = base_slot // question.slots
-            if question.statistic.once:
+        for q, query in enumerate(QUERIES):
+            measure = query.measure
+            slot = base_slot // query.slots
+            if query.statistic.once:
                 if (q, slot, user, bin_) in seen:
                     continue
                 seen.add((q, slot, user, bin_))
-            end = (slot + 1) * question.slots - 1
+            end = (slot + 1) * query.slots - 1
             shape = (3, measure.nodes, measure.parts)
             table = found.setdefault(end, {}).setdefault(q, np.zeros(shape, np.int64))
-            step = question.statistic.steps(np.array([number]))[0]
-            for node in measure.above[bin_ if question.value else 0]:
+            step = query.statistic.steps(np.array([number]))[0]
+            for node in measure.above[bin_ if query.value else 0]:
                 table[user % 3, node] += measure.weights[step]
     return found
 
@@ -110,13 +110,13 @@ def test_histograms_are_those_of_each_event_by_hand(rows, batches, shards, timel
     expected = by_hand(rows)
     assert told.keys() == expected.keys()
     for end, messages in told.items():
-        found = histograms_of(messages, made.layout)
+        found = slot_counts(messages, made.layout).histograms
         assert found.keys() == expected[end].keys()
         for q, table in found.items():
             np.testing.assert_array_equal(table, expected[end][q].reshape(3, -1))
 
 
-COUNT, MEAN, PEOPLE, MEDIAN = (replace(question, max_contributions=1) for question in QUESTIONS)
+COUNT, MEAN, PEOPLE, MEDIAN = (replace(query, max_contributions=1) for query in QUERIES)
 DRAWN = (
     COUNT,
     replace(COUNT, name="again"),
@@ -127,31 +127,31 @@ DRAWN = (
 )
 
 
-def counts_of(questions, batches):
-    """By name of a question and end of its slot, its histograms."""
-    portfolio = Portfolio(Slots.of("1h"), questions)
+def counts_of(queries, batches):
+    """By name of a query and end of its slot, its histograms."""
+    query_set = QuerySet(Slots.of("1h"), queries)
     known = {f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)}
     registry = Registry.of(known, default=(Requirement(1, 1.0), 2))
-    layout = PortfolioLayout.of(portfolio, registry, 1, timely=False)
-    made = PortfolioCounter(registry, layout, lambda: Bounding(1), "s", by_user=False)
-    mapper = QuestionsMapper(portfolio, columns_for(portfolio, "u", "t"), registry, bytes(32))
+    layout = QueryLayout.of(query_set, registry, 1, timely=False)
+    made = QueryCounter(registry, layout, lambda: Bounding(1), "s", by_user=False)
+    mapper = QueriesMapper(query_set, columns_for(query_set, "u", "t"), registry, bytes(32))
     blocks, told = {}, {}
     for batch in batches:
-        for block, key, packed, _ in pack_questions(mapper.map(batch)[0], layout, made.bounding):
+        for block, key, packed, _ in pack_queries(mapper.map(batch)[0], layout, made.bounding):
             message = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             blocks.setdefault((*key, block), []).append(message)
     for key, messages in blocks.items():
         for _, message in made.told(key, made.bound(key, messages)):
             told.setdefault(message.slot, []).append(message)
     return {
-        (questions[q].name, end): table.tolist()
+        (queries[q].name, end): table.tolist()
         for end, messages in told.items()
-        for q, table in histograms_of(messages, layout).items()
+        for q, table in slot_counts(messages, layout).histograms.items()
         if table.any()
     }
 
 
-# What one question counts, draws among a user's events included, hangs on no other question.
+# What one query counts, draws among a user's events included, hangs on no other query.
 @settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(
@@ -168,7 +168,7 @@ def counts_of(questions, batches):
     ordered=st.booleans(),
     at_once=st.sampled_from([1, 3, 1 << 16]),
 )
-def test_a_portfolio_counts_what_its_questions_count_alone(rows, batches, ordered, at_once):
+def test_a_query_set_counts_what_its_queries_count_alone(rows, batches, ordered, at_once):
     parts = [(sorted(rows) if ordered else rows)[i::batches] for i in range(batches)]
     made = [
         pa.record_batch(
@@ -183,8 +183,8 @@ def test_a_portfolio_counts_what_its_questions_count_alone(rows, batches, ordere
         if part
     ]
     alone = {}
-    for question in DRAWN:
-        alone |= counts_of((question,), made)
+    for query in DRAWN:
+        alone |= counts_of((query,), made)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(event_codes, "_BOUND_AT_ONCE", at_once)
         together = counts_of(DRAWN, made)
@@ -194,7 +194,7 @@ def test_a_portfolio_counts_what_its_questions_count_alone(rows, batches, ordere
     }
 
 
-# Whoever has all parts of a base slot need not know which questions end with it.
+# Whoever has all parts of a base slot need not know which queries end with it.
 @given(st.lists(st.tuples(st.integers(5, 40), st.integers(1, 3)), min_size=1, max_size=60))
 def test_cells_are_added_up_where_there_are_fewer_of_them(groups):
     cells, events = (np.array(some, np.int64) for some in zip(*groups, strict=True))
@@ -212,20 +212,20 @@ def test_cells_are_added_up_where_there_are_fewer_of_them(groups):
 
 def test_shards_tell_of_base_slots_in_which_nothing_ends():
     made = counter(shards=2, timely=True)
-    assert made.layout.parts == 2 * 2 * len(QUESTIONS)
+    assert made.layout.parts == 2 * 2 * len(QUERIES)
     messages = []
     for part in range(made.layout.parts):
         key = (*made.layout.key(part), 3)
         ((stream, message),) = made.told(key, made.bound(key, []))
         assert (stream, message.slot, message.shard) == ("s", 3, part)
         messages.append(message)
-    assert histograms_of(messages, made.layout) == {}
+    assert slot_counts(messages, made.layout) == ({}, {})
 
 
 # Blocks are about as long in time, so that those of long slots do not hold all events.
 def test_blocks_of_long_slots_have_few_of_them():
-    assert [one.block for one in counter().layout.questions] == [16, 5, 3, 16]
-    assert [one.block for one in counter(timely=True).layout.questions] == [1] * 4
+    assert [one.block for one in counter().layout.queries] == [16, 5, 3, 16]
+    assert [one.block for one in counter(timely=True).layout.queries] == [1] * 4
 
 
 @given(
@@ -265,7 +265,7 @@ def test_packed_events_of_an_earlier_version_are_read(wide):
 
 
 def test_no_events_are_packed_and_read():
-    layout = counter().layout.questions[0]
+    layout = counter().layout.queries[0]
     read = PackedSmall.read(PackedSmall(np.zeros(0, layout.dtype)).to_bytes(), MEMBERS, layout)
     assert not len(read.codes)
 
@@ -276,12 +276,12 @@ def test_no_events_are_packed_and_read():
 )
 def test_blocks_are_shorter_where_that_makes_codes_narrow(users, slots, block):
     chosen = Layout(block=64, users=users, classes=1, bins=4, shards=1)
-    assert _slots_in_a_block(chosen, Question("one", slots)) == block
+    assert _slots_in_a_block(chosen, Query("one", slots)) == block
 
 
 def test_packed_strangers_are_what_they_were():
     rows = np.arange(12, dtype=np.uint64).reshape(4, 3)
-    layout = counter().layout.questions[0]
+    layout = counter().layout.queries[0]
     read = PackedSmall.read(PackedSmall(rows).to_bytes(), STRANGERS, layout)
     np.testing.assert_array_equal(read.codes, rows)
 

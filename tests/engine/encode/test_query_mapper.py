@@ -1,4 +1,4 @@
-"""Events as integers for many questions: conditions, numbers, and what one cannot read."""
+"""Events as integers for many queries: conditions, numbers, and what one cannot read."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 
 from streamveil.engine.encode import query_mapper
 from streamveil.engine.encode.dead_letters import tally_of, with_tally
-from streamveil.engine.encode.query_mapper import QuestionsMapper, slices_of
+from streamveil.engine.encode.query_mapper import QueriesMapper, slices_of
 from streamveil.engine.stream.query_plan import columns_for
 from streamveil.mechanisms import (
     Categories,
@@ -19,21 +19,21 @@ from streamveil.mechanisms import (
     Slots,
 )
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.portfolio.conditions import Condition
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
+from streamveil.mechanisms.queries.conditions import Condition
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import Mean, Quantiles
 
 HOUR = 3_600_000_000
 AB = Categories(("a", "b"))
-COUNT = Question("count", value=("value",), domain=AB)
-SPEED = Question("speed", slots=3, value=("value",), domain=AB, statistic=Mean("speed", 0, 100))
+COUNT = Query("count", value=("value",), domain=AB)
+SPEED = Query("speed", slots=3, value=("value",), domain=AB, statistic=Mean("speed", 0, 100))
 
 
-def mapper(*questions, users=("ann", "bob"), default=None, **options):
-    portfolio = Portfolio(Slots.of("1h"), questions)
+def mapper(*queries, users=("ann", "bob"), default=None, **options):
+    query_set = QuerySet(Slots.of("1h"), queries)
     registry = Registry.of(dict.fromkeys(users, (1, 1.0)), default=default)
-    columns = columns_for(portfolio, "user", "time")
-    return QuestionsMapper(portfolio, columns, registry, bytes(32), **options)
+    columns = columns_for(query_set, "user", "time")
+    return QueriesMapper(query_set, columns, registry, bytes(32), **options)
 
 
 def batch(number, **columns):
@@ -51,7 +51,7 @@ def letters(rejected):
     return [(row["reason"], row["detail"]) for row in rejected.to_pylist()]
 
 
-def test_slots_and_bins_are_those_of_each_question():
+def test_slots_and_bins_are_those_of_each_query():
     speeds = pa.array([0.0, 50.0, 100.0, 100.1, -1.0])
     made = mapper(COUNT, SPEED)
     (counted, measured), rejected = made.map(batch(5, speed=speeds, value=pa.array(list("abaab"))))
@@ -88,24 +88,24 @@ ODD = {
 }
 
 
-# What is no number is no number of one question; the others count the event all the same.
+# What is not a number is not a number of one query; the others count the event all the same.
 @pytest.mark.parametrize("speeds", ODD.values(), ids=ODD.keys())
-def test_what_is_no_finite_number_is_lost_to_its_question_alone(speeds):
+def test_what_is_no_finite_number_is_lost_to_its_query_alone(speeds):
     (counted, measured), rejected = mapper(COUNT, SPEED).map(batch(5, speed=speeds))
     assert len(counted.slots) == 5
     assert len(measured.slots) == 1
     assert [reason for reason, _ in letters(rejected)] == [
-        "not a finite number (question speed, counted in others)",
-        "null number (question speed, counted in others)",
-        *["not a finite number (question speed, counted in others)"] * 2,
+        "not a finite number (query speed, counted in others)",
+        "null number (query speed, counted in others)",
+        *["not a finite number (query speed, counted in others)"] * 2,
     ]
     assert letters(rejected)[1][1] == "speed is null"
     assert json.loads(rejected.to_pylist()[0]["record"])["user"] == "ann"
 
 
-# An event that two questions cannot read is one dead letter, of the first of them.
+# An event that two queries cannot read is one dead letter, of the first of them.
 def test_an_event_is_rejected_once():
-    other = Question(
+    other = Query(
         "other", value=("speed",), domain=Edges((0.0, 1.0)), statistic=Quantiles("speed", (0, 1))
     )
     values, speeds = pa.array(["a", "c", None, "c"]), pa.array([0.5, 0.5, 7.0, 0.5])
@@ -114,9 +114,9 @@ def test_an_event_is_rejected_once():
     )
     assert [len(one.slots) for one in (counted, measured, third)] == [1, 1, 3]
     assert letters(rejected) == [
-        ("outside the domain (question count, counted in others)", "value is c"),
-        ("null value (question count)", "value is null"),
-        ("outside the domain (question count, counted in others)", "value is c"),
+        ("outside the domain (query count, counted in others)", "value is c"),
+        ("null value (query count)", "value is null"),
+        ("outside the domain (query count, counted in others)", "value is c"),
     ]
 
 
@@ -144,16 +144,16 @@ WHERE = {
 
 @pytest.mark.parametrize(("kinds", "condition", "expected"), WHERE.values(), ids=WHERE.keys())
 def test_events_that_do_not_meet_a_condition_are_no_losses(kinds, condition, expected):
-    asked = Question("asked", value=("value",), domain=AB, where=(condition,))
+    asked = Query("asked", value=("value",), domain=AB, where=(condition,))
     (events, everything), rejected = mapper(asked, COUNT).map(batch(4, kind=kinds))
     assert events.slots.tolist() == expected
     assert everything.slots.tolist() == [0, 1, 2, 3]
     assert rejected.num_rows == 0
 
 
-# What one question cannot read is no fault where the question is not about the event.
+# What one query cannot read is no fault where the query is not about the event.
 def test_faults_count_where_conditions_are_met():
-    asked = Question(
+    asked = Query(
         "asked",
         value=("value",),
         domain=AB,
@@ -164,13 +164,13 @@ def test_faults_count_where_conditions_are_met():
         batch(4, kind=KINDS, value=pa.array(["a", "c", "c", "c"]), speed=pa.array([1.0] * 4))
     )
     assert events.slots.tolist() == [0]
-    assert letters(rejected) == [("outside the domain (question asked)", "value is c")]
+    assert letters(rejected) == [("outside the domain (query asked)", "value is c")]
 
 
-def test_strangers_are_the_same_in_all_questions():
+def test_strangers_are_the_same_in_all_queries():
     names = pa.array(["ann", "eve", "mal", "eve"])
     other = (Requirement(1, 1.0), 5)
-    asked = Question("cars", where=(Condition("kind", ("car",)),))
+    asked = Query("cars", where=(Condition("kind", ("car",)),))
     made = mapper(COUNT, asked, default=other)
     (counted, cars), _ = made.map(batch(4, user=names, kind=KINDS))
     assert counted.members.tolist() == [0, -1, -1, -1]
@@ -179,7 +179,7 @@ def test_strangers_are_the_same_in_all_questions():
     np.testing.assert_array_equal(cars.strangers, counted.strangers[[2]])
 
 
-def test_what_is_wrong_with_an_event_is_wrong_for_all_questions():
+def test_what_is_wrong_with_an_event_is_wrong_for_all_queries():
     made = mapper(COUNT, SPEED, first_slot=1, last_slot=3)
     names = pa.array(["ann", "eve", None, "ann", "ann"])
     events, rejected = made.map(batch(5, user=names, speed=pa.array([1.0] * 5)), latest=2)
@@ -201,7 +201,7 @@ def test_what_is_wrong_with_an_event_is_wrong_for_all_questions():
     ],
 )
 def test_columns_of_a_wrong_type_are_refused(column, words):
-    asked = Question("asked", where=(Condition("kind", ("car",)),), statistic=Mean("speed", 0, 1))
+    asked = Query("asked", where=(Condition("kind", ("car",)),), statistic=Mean("speed", 0, 1))
     columns = {"kind": KINDS, "speed": pa.array([1.0] * 4)}
     columns[column] = pa.array([b"1"] * 4) if column == "speed" else pa.array([0.5] * 4)
     for read in (mapper(asked).check, mapper(asked).map):
@@ -209,10 +209,10 @@ def test_columns_of_a_wrong_type_are_refused(column, words):
             read(batch(4, **columns))
 
 
-def test_columns_that_questions_read_are_named_once():
-    asked = Question("asked", where=(Condition("speed", low=1),))
+def test_columns_that_queries_read_are_named_once():
+    asked = Query("asked", where=(Condition("speed", low=1),))
     assert mapper(COUNT, SPEED, asked).columns.names == ("user", "value", "speed", "time")
-    assert mapper(Question("all")).columns.names == ("user", "time")
+    assert mapper(Query("all")).columns.names == ("user", "time")
 
 
 def test_batches_come_in_slices_that_say_once_what_was_lost(monkeypatch):

@@ -119,8 +119,8 @@ def test_chunks_and_plain_lists_make_an_index():
         assert found.find(pa.array(["c", "b", "x"])).tolist() == [2, 1, -1]
 
 
-# Far more texts than cells of the smallest table, and far more questions than texts.
-def test_large_index_and_large_question():
+# Far more texts than cells of the smallest table, and far more queries than texts.
+def test_large_index_and_large_query():
     known = [f"user{i}" for i in range(20_000)]
     index = TextIndex(known)
     assert index.find(pa.array(known[::-1])).tolist() == list(range(20_000))[::-1]

@@ -42,7 +42,7 @@ def test_values_that_are_none():
     np.testing.assert_array_equal(budget.budgets(rows(v=broken)), [np.nan, 1, 0.5])
     encoded = budget.budgets(rows(v=broken.dictionary_encode()))
     np.testing.assert_array_equal(encoded, [np.nan, 1, 0.5])
-    with pytest.raises(ConfigurationError, match="'v' holds binary, which is no number"):
+    with pytest.raises(ConfigurationError, match="'v' holds binary, which is not a number"):
         budget.budgets(rows(v=[b"1"]))
 
 

@@ -10,7 +10,7 @@ from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.protocol import Observed, SlotRelease
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.reports.summary import Summary
 
 ASKED = Requirement(2, 1.0)
 TABLE = {"ann": (2, 1.0), "bob": (3, 1.0)}

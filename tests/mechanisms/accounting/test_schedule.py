@@ -113,6 +113,7 @@ def test_no_window_overspends(name, requirements, decisions):
 
 
 # Asking for an offer again changes nothing.
+@pytest.mark.many
 @NAMES
 @PROPERTY
 @given(REQUIREMENTS, DECISIONS)

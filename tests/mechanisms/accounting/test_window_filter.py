@@ -171,7 +171,9 @@ def test_largest_use():
 def test_state_of_other_classes_is_refused():
     books = WindowFilter([Requirement(2, 1.0), Requirement(3, 1.0)])
     books.charge(np.ones(2, np.int64))
-    with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*begin anew"):
+    with pytest.raises(
+        ConfigurationError, match=r"for 2 classes of users, not 1: .*start a new stream"
+    ):
         WindowFilter.decode(books.encode(), [Requirement(2, 1.0)])
 
 

@@ -1,11 +1,11 @@
 """What noisy results lose, counted without the help of the mechanism that books it.
 
 All noise comes from one sampler, at the very end: `integers + discrete_laplace(unit, ...)`. A tape
-takes its place. In one world it notes every question, the integers and the unit, and answers what
+takes its place. In one world it notes every query, the integers and the unit, and answers what
 it likes; in a neighbouring world, where one user has some more events, it plays the same answers.
-So all that follows from answers is the same, and how far a question's integers have moved, times
-the unit, is the loss of that user in that question: a whole number of units of 2**-40 epsilon.
-Whoever asks other questions in a neighbouring world, or tells something else, has looked at the
+So all that follows from answers is the same, and how far a query's integers have moved, times
+the unit, is the loss of that user in that query: a whole number of units of 2**-40 epsilon.
+Whoever asks other queries in a neighbouring world, or tells something else, has looked at the
 events.
 """
 
@@ -39,11 +39,11 @@ KINDS = ("own", "points", "sums", "any")
 
 
 class LookedError(AssertionError):
-    """A question, or what is told, depends on events."""
+    """A query, or what is told, depends on events."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Query:
     """One noisy result: what it was asked for, of which integers, and what the tape said."""
 
     purpose: str
@@ -65,16 +65,16 @@ class Tape:
     """What gaps end with, one of `KINDS`."""
     last: int
     """From this slot on gaps end at once, so that no sum is left over."""
-    slots: list[list[Question]] = field(default_factory=list)
+    slots: list[list[Query]] = field(default_factory=list)
     losses: list[tuple[str, int]] = field(default_factory=list)
-    """Purpose and loss of every question asked in a neighbouring world."""
+    """Purpose and loss of every query asked in a neighbouring world."""
     slot: int = 0
     asked: int = 0
     purpose: str = ""
     playing: bool = False
 
     def begin(self, slot: int, playing: bool) -> None:
-        """Go to the questions of a slot."""
+        """Go to the queries of a slot."""
         self.slot, self.asked, self.playing = slot, 0, playing
         if not playing:
             self.slots[slot:] = [[]]
@@ -87,13 +87,13 @@ class Tape:
             )
 
     def answer(self, unit: int, integers: np.ndarray) -> np.ndarray:
-        """Note a question, or find it."""
+        """Note a query, or find it."""
         here, number = self.slots[self.slot], self.asked
         self.asked += 1
         if not self.playing:
-            assert self.purpose not in [question.purpose for question in here]
+            assert self.purpose not in [query.purpose for query in here]
             said = self._made_up(unit, integers, number)
-            here.append(Question(self.purpose, unit, integers.copy(), said))
+            here.append(Query(self.purpose, unit, integers.copy(), said))
             return said
         if number >= len(here):
             raise LookedError(f"slot {self.slot}: {self.purpose} is asked in one world only")
@@ -244,7 +244,7 @@ class World:
     def losses(self, events: dict[int, tuple[int, np.ndarray]]) -> list[tuple[str, int]]:
         """What a neighbour loses who has some events: (cohort, events (d,)) by slot.
 
-        In every question, its purpose and the loss. What is booked and what is told must not depend
+        In every query, its purpose and the loss. What is booked and what is told must not depend
         on the events, but for the answers.
         """
         self.tape.losses.clear()

@@ -18,7 +18,7 @@ from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.weighting import Weighting
-from streamveil.pipelines.evaluation.streams import make_stream, population
+from streamveil.pipelines.sample_data.streams import make_stream, population
 
 KEY = bytes(range(32))
 REQUIREMENTS = ((8, 4.0), (12, 6.0), (20, 20.0))
@@ -122,6 +122,7 @@ def test_state_of_another_shape_is_refused(change):
 # With the noisy results given, streams that have nothing in common get the same releases, field
 # by field: gaps, weights, alarms and prices read no counts. Every result was asked for in the same
 # way, with the same weights and public figures.
+@pytest.mark.many
 @pytest.mark.parametrize("size", [1, 1000, 10**7])
 def test_nothing_but_noisy_results_steers(size):
     def told(counts):
@@ -214,7 +215,7 @@ def test_adaptive_is_better_than_pba_and_pbd(stream, margin):
     assert errors["adaptive"] * margin < min(errors["pba"], errors["pbd"])
 
 
-# Nothing is ever said that is no number, from the first release on: not in streams that jump
+# Nothing is ever said that is not a number, from the first release on: not in streams that jump
 # between nothing and everybody, nor with hardly any budget, nor with very much.
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 1.0, 4096.0])

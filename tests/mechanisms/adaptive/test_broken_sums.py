@@ -106,7 +106,7 @@ def survives_an_early_end(patch) -> None:
 
 
 def with_the_slot_of_the_alarm(patch) -> None:
-    """The slot that alarms is in the sum too, and does not pay for it."""
+    """The slot that alarms is in the sum too, and does not help for it."""
 
     def sum_up(state, here, alarmed):
         if alarmed:

@@ -125,7 +125,7 @@ def test_sums_are_planned_where_they_are_better():
 
 
 # A plan that remembers what it weighed last says what a fresh one says, whatever was asked before.
-def test_plans_remember_no_other_question():
+def test_plans_remember_no_other_query():
     kept, quick, slow = plan_of(1.0), member(drift=1.0), member(drift=1e-3)
     asked = [
         (beliefs, np.full(2, scale), risk, QUIET, kinds)
@@ -134,8 +134,8 @@ def test_plans_remember_no_other_question():
         for risk in (NONE, Risk(5.0, 2.0))
         for kinds in ((POINT, SUM), (SUM,))
     ]
-    for question in (*asked, *asked):
-        assert kept.best_gap(*question) == plan_of(1.0).best_gap(*question)
+    for query in (*asked, *asked):
+        assert kept.best_gap(*query) == plan_of(1.0).best_gap(*query)
     for since in (1, 5, 1000):
         for risk in (NONE, Risk(5.0, 2.0)):
             fresh = plan_of(1.0).error_after(POINT, since, 10.0, risk)

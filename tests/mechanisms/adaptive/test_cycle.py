@@ -218,6 +218,7 @@ def test_phases_of_a_cycle(length):
     assert (candidate.phase(np.arange(length) + 5 * length) == phases).all()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("length", [7, 24])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_auto_finds_the_cycle(length, seed):
@@ -230,6 +231,7 @@ def test_auto_finds_the_cycle(length, seed):
 
 
 # None in noise, nor in a curve that wanders, jumps or climbs; and then little is paid.
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["still", "walk", "steps", "trend"])
 def test_auto_finds_none_where_there_is_none(kind):
     rng = np.random.default_rng(3)

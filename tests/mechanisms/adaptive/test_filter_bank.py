@@ -59,6 +59,7 @@ def test_slots_are_foreseen_alike_alone_and_together():
 
 
 # Exact counts that stay, and exact counts that rise evenly, are forecast exactly.
+@pytest.mark.many
 @pytest.mark.parametrize("rise", [0.0, 3.0, -2.0])
 @pytest.mark.parametrize("gap", [1, 5])
 def test_exact_counts_are_tracked(rise, gap):
@@ -75,6 +76,7 @@ def test_exact_counts_are_tracked(rise, gap):
 
 # A stream that one member describes is that member's; its forecast errors have the variance that
 # was expected, up to 20 % for what the others add (500 slots of 30 bins).
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drift", "bend", "white"), [(1e-2, 0.0, 0.0), (1e-2, 0.0, 1.0), (0.0, 1e-4, 0.0)]
 )

@@ -274,6 +274,7 @@ def test_adversaries_reach_every_part():
 
 
 # A class whose half reserve is less than one slot's worth, even an empty one, does not lock it up.
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[100, 4000, 30, 50], [100, 4000, 30, 0]])
 def test_the_reserve_is_of_use_with_a_short_window(sizes):
     largest, _ = largest_use([*LONG, (11, 1.0)], sizes, 4)
@@ -361,6 +362,7 @@ def tilted():
     return counts, [Requirement(1, 0.002), Requirement(1, 0.01)], [5000, 5000]
 
 
+@pytest.mark.slow
 def test_what_a_window_of_one_slot_has_goes_to_sums():
     """Nothing that is not spent in its slot is ever of use."""
     counts, asked, sizes = tilted()

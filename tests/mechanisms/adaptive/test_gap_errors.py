@@ -33,6 +33,7 @@ def in_table(kind, gap, log_ratio):
 
 
 # What the table says of points and sums is where the filters settle, slot by slot.
+@pytest.mark.many
 @KINDS
 @pytest.mark.parametrize(("gap", "log_ratio"), [(1, 0), (2, -12), (7, 3), (24, 5), (168, 2)])
 def test_the_table_is_that_of_the_filters(kind, gap, log_ratio):

@@ -37,6 +37,7 @@ def figures(releases, quantum):
     return np.sqrt(((estimates - COUNTS[10:]) ** 2).mean()), np.median(errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", "adaptive:cycle=24"])
 def test_quanta_change_neither_errors_nor_what_is_told_of_them(name):
     error, told = figures(released(1, name=name)[0], 1)

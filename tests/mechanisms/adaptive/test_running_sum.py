@@ -79,7 +79,7 @@ def test_noise_falls_with_the_square_of_the_slots():
     assert variances[0] == pytest.approx(4 * variances[1]) == pytest.approx(16 * variances[2])
 
 
-# Words are those of all slots, weights and the unit: another question gets other noise.
+# Words are those of all slots, weights and the unit: another query gets other noise.
 def test_other_slots_and_weights_get_other_noise(monkeypatch):
     asked = {
         words_of(begun()[0], monkeypatch),

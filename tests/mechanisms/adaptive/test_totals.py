@@ -84,6 +84,7 @@ def released(counts, epsilon, window, users, seed):
 
 
 # Shrunk one by one, they were 40 to 70 % too low.
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [2.0, 0.7])
 def test_sums_of_sparse_bins_are_not_biased(epsilon):
     parts = []
@@ -97,6 +98,7 @@ def test_sums_of_sparse_bins_are_not_biased(epsilon):
 
 
 # Of a bin of 118 events a day intervals around 0 excluded the truth in two of three days.
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "users"), [(0.3, 800), (0.6, 5000)])
 def test_intervals_hold_the_largest_bin_from_the_first_days_on(epsilon, users):
     held = []
@@ -125,6 +127,7 @@ def wave(seed, slots, period=6.28):
 
 
 # The first releases say little of a wave: intervals held .61 to .63.
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "window"), [(0.1, 7), (0.2, 14)])
 def test_intervals_hold_waves_that_releases_have_not_shown(epsilon, window):
     held = []

@@ -48,6 +48,7 @@ def shares(wave, cycles, users, window, epsilon, seed):
 
 
 # A window of a whole wave has room for one release a day, which saw the same hour every day.
+@pytest.mark.slow
 def test_releases_see_all_hours_of_a_wave_as_long_as_the_window():
     for seed in range(6):
         found = shares(DAY, 40, 400, 8, 1.0, seed)
@@ -56,6 +57,7 @@ def test_releases_see_all_hours_of_a_wave_as_long_as_the_window():
 
 
 # A release that took all that was saved up kept one slot of every window without budget for ever.
+@pytest.mark.slow
 def test_no_day_of_a_week_is_left_out_for_ever():
     assert all(shares(WEEK, 20, 1500, 7, 0.3, seed).min() > 0.08 for seed in range(6))
 

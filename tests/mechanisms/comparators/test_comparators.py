@@ -41,6 +41,7 @@ def test_they_are_registered():
 
 # No window of any class overspends, in exact integers, whatever the counts do: also where there
 # are more events than users.
+@pytest.mark.many
 @NAMES
 @settings(max_examples=40)
 @given(

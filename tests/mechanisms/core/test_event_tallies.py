@@ -1,4 +1,4 @@
-"""Tallies of events: what they say of single questions goes through the pipeline with the rest."""
+"""Tallies of events: what they say of single queries goes through the pipeline with the rest."""
 
 import pytest
 
@@ -8,7 +8,7 @@ ONE = EventTally(3, read_by={"a": 2, "b": 0}, unread_by={"b": {"null": Lost(3, "
 OTHER = EventTally(2, read_by={"a": 0, "b": 0}, unread_by={"b": {"null": Lost(2, "f", 1, "y")}})
 
 
-def test_what_questions_can_read_is_added_up_and_goes_through_bytes():
+def test_what_queries_can_read_is_added_up_and_goes_through_bytes():
     total = EventTally.total([ONE, OTHER])
     assert total.read_by == {"a": 2, "b": 0}
     assert total.unread_by == {"b": {"null": Lost(5, "f", 1, "y")}}
@@ -16,7 +16,7 @@ def test_what_questions_can_read_is_added_up_and_goes_through_bytes():
     assert total.blind == ("b",)
 
 
-def test_a_question_is_blind_where_it_asks_about_events_and_reads_none():
+def test_a_query_is_blind_where_it_asks_about_events_and_reads_none():
     assert EventTally(3, read_by={"a": 0}).blind == ()
     assert EventTally.total([OTHER, EventTally(1, read_by={"b": 1})]).blind == ()
 

@@ -14,7 +14,7 @@ from streamveil.engine.per_record.mapper import Source
 from streamveil.mechanisms import Categories, Edges, Grid, Lifetime, Registry, Requirement, Slots
 from streamveil.mechanisms.core.domains import WithNull, WithOther
 from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
-from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.local_days import CalendarMonths, CalendarSlots
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record.budget_functions import (
     Divided,
@@ -27,10 +27,13 @@ from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.per_record.randomizer import Randomizer
-from streamveil.mechanisms.portfolio.bounds import AutoBounds
-from streamveil.mechanisms.portfolio.conditions import Condition
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.statistics import (
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.queries.bounds import AutoBounds
+from streamveil.mechanisms.queries.conditions import Condition
+from streamveil.mechanisms.queries.cuts import Months
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import (
     Count,
     DistinctUsers,
     Mean,
@@ -40,9 +43,7 @@ from streamveil.mechanisms.portfolio.statistics import (
     TopK,
     Variance,
 )
-from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.queries.trees import Tree
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.transforms import Columns
 
@@ -63,7 +64,7 @@ TABLE = Registry.of({"ann": (3, 0.5), "bob": (1, 2.0)}, default=(Requirement(2, 
 USERS = Users((Requirement(3, 0.5), Requirement(1, 1.0)), np.array([0, 1, 1], np.int32), 4)
 SOURCE = Source(BUDGET, "fare", key="zone", keys=("n", "s"), time="time", first_slot=3)
 TREE = Tree((("near", "far"),))
-QUESTION = Question(
+QUERY = Query(
     *("visits", 24, ("place",), Categories(("cafe", "park"))),
     where=(Condition("km", low=2.5),),
     tree=TREE,
@@ -78,6 +79,8 @@ ON_RECORD = [
     (Lifetime(2.0), "48ef0314687ff5d1"),
     (Slots.of("1h", "2024-05-01"), "ad20215c4829a089"),
     (CalendarSlots(86_400_000_000, zone="Europe/Paris"), "7abe77fc9fb1e18c"),
+    (CalendarMonths(months=3, zone="Europe/Paris"), "efa1146017326885"),
+    (Months(3, 24, -96), "1efe8ddee4082633"),
     (Categories(("cafe", "park", "café")), "d91704c4f7cfb38b"),
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
@@ -106,8 +109,8 @@ ON_RECORD = [
     (Auto(0.05, 3), "7808b0289d415ad8"),
     (Condition("kind", ("car", "van")), "8cb839d50b804fbc"),
     (TREE, "8cd27cbe346bc4b2"),
-    (QUESTION, "4a396cc2aab675bb"),
-    (Portfolio(Slots.of("1h"), (QUESTION,)), "f033b9754c38b4e9"),
+    (QUERY, "8dd46f187ecaad2c"),
+    (QuerySet(Slots.of("1h"), (QUERY,)), "1adb698dc4ea9416"),
     (Count(), "a8174b7e62252322"),
     (DistinctUsers(), "0edf5bbb9f6d46b8"),
     (TopK(3), "d9ef3e1d34d39eb8"),

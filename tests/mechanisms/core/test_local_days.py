@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.local_days import (
+    CalendarMonths,
+    CalendarSlots,
+    count_in,
+    lengths_near,
+    multiple,
+    zone_of,
+)
 from streamveil.mechanisms.core.records import (
     EPOCH,
     MICROSECONDS,
     ConfigurationError,
     Slots,
+    format_time,
     parse_time,
 )
 
@@ -104,3 +112,78 @@ def test_weeks_begin_on_monday_unless_told():
     assert Slots.of("2w").start(1) == parse_time("1970-01-19")
     assert Slots.of("7d") == Slots(WEEK, 0)
     assert Slots.of("1w", "1970-01-01") == Slots(WEEK, 0)
+
+
+# ---- months ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(ZONES), st.lists(TIMES, min_size=1, max_size=20), st.sampled_from([1, 3, 12])
+)
+def test_every_moment_is_in_the_month_of_its_date(zone, times, months):
+    slots = CalendarMonths(months=months, zone=zone)
+    for time, slot in zip(times, slots.indices(np.array(times)).tolist(), strict=True):
+        assert slots.index(time) == slot
+        assert slots.start(slot) <= time < slots.end(slot)
+        day = CalendarSlots(DAY, zone=zone)
+        first = dt.date.fromordinal(EPOCH.toordinal() + slots.shown(slot) // DAY)
+        assert (first.day, (first.year - 1970) * 12 + first.month - 1) == (1, slot * months)
+        assert slots.start(slot) == day.start(slots.shown(slot) // DAY)
+
+
+def test_months_begin_at_local_midnight():
+    berlin = CalendarMonths(zone="Europe/Berlin")
+    march = (2024 - 1970) * 12 + 2
+    assert [format_time(berlin.start(slot), "Europe/Berlin") for slot in (march, march + 1)] == [
+        "2024-03-01T00:00:00+01:00",
+        "2024-04-01T00:00:00+02:00",
+    ]
+    assert (berlin.text, berlin.of_days, CalendarMonths(months=24).text) == ("1mo", True, "2y")
+    assert berlin.indices(np.zeros(0, np.int64)).shape == (0,)
+
+
+# The Gregorian calendar repeats itself after 400 years.
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Sao_Paulo"])
+@pytest.mark.parametrize("months", [1, 3, 5, 12])
+def test_slots_of_400_years_begin_with_the_months_of_python(months, zone):
+    slots = CalendarMonths(months=months, zone=zone)
+    clock, first = zoneinfo.ZoneInfo(zone), -160 * 12 // months
+    starts = []
+    for slot in range(first, first + 4800 // months + 1):
+        year, month = divmod(slot * months, 12)
+        midnight = dt.datetime(1970 + year, month + 1, 1, tzinfo=clock)
+        starts.append((midnight - EPOCH) // dt.timedelta(microseconds=1))
+        assert slots.start(slot) == starts[-1]
+    numbers, begins = np.arange(first, first + len(starts)), np.array(starts)
+    np.testing.assert_array_equal(slots.indices(begins), numbers)
+    np.testing.assert_array_equal(slots.indices(begins[1:] - 1), numbers[:-1])
+    assert [slots.end(slot) for slot in numbers[:-1].tolist()] == starts[1:]
+
+
+def test_multiples_of_slots():
+    quarters = CalendarMonths(months=3, zone="Europe/Berlin")
+    assert multiple(quarters, 4) == CalendarMonths(months=12, zone="Europe/Berlin")
+    assert multiple(Slots(HOUR, 5000), 24) == Slots(DAY, 5000)
+    assert count_in(CalendarMonths(months=12), quarters) == 4
+    # A month of average length has whole seconds, but no month has that length.
+    for longer, slots in [("1mo", "1s"), ("1mo", "3mo"), ("4mo", "3mo"), ("1w", "1mo")]:
+        assert count_in(Slots.of(longer), Slots.of(slots)) is None
+    assert lengths_near(Slots.of("10mo"), quarters) == "9mo or 1y"
+    assert lengths_near(Slots.of("1h"), Slots.of("1d")) == "1d"
+
+
+def test_months_as_text():
+    assert Slots.of(" 3mo ") == CalendarMonths(months=3)
+    assert (zone_of(Slots.of("1y")), zone_of(CalendarMonths(zone="Asia/Tokyo"))) == (
+        None,
+        "Asia/Tokyo",
+    )
+    with pytest.raises(ConfigurationError, match=r"slots of 1y are counted from January 1970 on"):
+        Slots.of("1y", "2024-01-01")
+
+
+@pytest.mark.parametrize(("months", "zone"), [(0, "UTC"), (1201, "UTC"), (1, "Mars/Base")])
+def test_months_that_cannot_be_are_refused(months, zone):
+    with pytest.raises(ConfigurationError, match=r"hundred years|unknown"):
+        CalendarMonths(months=months, zone=zone)

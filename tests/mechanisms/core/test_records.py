@@ -74,7 +74,7 @@ def test_slot_lengths(text, microseconds):
 
 
 @pytest.mark.parametrize(
-    "text", ["0h", "0ms", "", "1", "h", "-1h", "1.5h", "1y", "1H", "1h30m", "one hour", "1 h x"]
+    "text", ["0h", "0ms", "", "1", "h", "-1h", "1.5h", "1mon", "1H", "1h30m", "one hour", "1 h x"]
 )
 def test_bad_slot_length_is_named(text):
     with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))}.*write 1w, 1d, 1h"):

@@ -70,7 +70,7 @@ def test_default_needs_a_public_number(count):
 
 
 def test_empty_registry_is_refused():
-    with pytest.raises(ConfigurationError, match="nobody could be counted"):
+    with pytest.raises(ConfigurationError, match="no user could be counted"):
         Registry.of({})
 
 
@@ -137,7 +137,7 @@ def test_what_names_no_user_is_refused(users, message):
 
 @pytest.mark.parametrize("limits", [[True, True], [-3, 1], [2.5, 1.0], [2]])
 def test_what_is_no_limit_is_refused(limits):
-    with pytest.raises(ConfigurationError, match=r"max_slots is of .* for 2 users: give each"):
+    with pytest.raises(ConfigurationError, match=r"max_slots has type .* for 2 users: give each"):
         Registry.build(["a", "b"], np.full(2, 9), np.ones(2), max_slots=np.array(limits))
 
 

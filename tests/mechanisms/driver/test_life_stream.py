@@ -140,7 +140,9 @@ def test_counts_below_nothing_are_scaled_as_others_are():
 
 
 def test_a_budget_too_small_to_ask_anything_is_refused():
-    with pytest.raises(ConfigurationError, match="too small to ask how much a limit of 30 slots"):
+    with pytest.raises(
+        ConfigurationError, match="too small to estimate how much a limit of 30 slots"
+    ):
         stream(30, epsilon=2000 * 2.0**-40)
 
 

@@ -1,8 +1,8 @@
-"""What neighbours lose by releases and questions together, apart from the sums of the code.
+"""What neighbours lose by releases and queries together, apart from the sums of the code.
 
 A noisy number of rate r that differs by n between two inputs tells them apart by at most r n. The
 rates are those with which noise was drawn, the differences those of what it was added to. So the
-loss adds up, and no pair may lose more than was asked for, nor by questions more than is set aside.
+loss adds up, and no pair may lose more than was asked for, nor by queries more than is set aside.
 Broken on purpose, the code is convicted.
 """
 
@@ -83,16 +83,16 @@ class Released:
 
 
 def losses(limit, asked, adjacency, most, worlds):
-    """Units by which questions, and slots, tell two worlds apart."""
+    """Units by which queries, and slots, tell two worlds apart."""
     one, other = (Released(limit, asked, adjacency, most, events) for events in worlds)
-    questions = 0
+    queries = 0
     for (raw, rates), (beside, same) in zip(one.answers, other.answers, strict=True):
         np.testing.assert_array_equal(rates, same)
         differ = np.abs(raw - beside)
         assert not differ[rates == 0].any()  # what has no noise says nothing
-        questions += int(rates @ differ)
+        queries += int(rates @ differ)
     differ = np.abs(one.counts - other.counts).sum(axis=(1, 2))
-    return questions, float(np.array(one.rates) @ differ)
+    return queries, float(np.array(one.rates) @ differ)
 
 
 @st.composite
@@ -125,13 +125,13 @@ def test_no_pair_of_neighbours_loses_more_than_was_asked_for(pair):
     limit, asked, adjacency, *_ = pair
     if not limit.applies(asked, adjacency):
         return
-    questions, slots = losses(*pair)
-    assert questions <= aside(EPSILON)
-    assert questions + slots <= to_units(EPSILON)
+    queries, slots = losses(*pair)
+    assert queries <= aside(EPSILON)
+    assert queries + slots <= to_units(EPSILON)
 
 
 def worst(most=1):
-    """What questions and slots cost a user who is always there, of the dearest window."""
+    """What queries and slots cost a user who is always there, of the dearest window."""
     limit, asked, slots = Limit(1, 2), Requirement(24, EPSILON), 72
     events = np.zeros((slots, BINS), np.int64)
     events[np.arange(slots), np.arange(slots) % BINS] = most
@@ -145,8 +145,8 @@ def worst(most=1):
 
 def test_a_user_who_is_always_there_pays_nearly_all():
     for most in (1, 3):
-        questions, slots = worst(most)
-        assert 0.55 < questions <= 1
+        queries, slots = worst(most)
+        assert 0.55 < queries <= 1
         assert 0.7 < slots <= 1
 
 
@@ -184,8 +184,8 @@ def rest_without_noise(monkeypatch):
 @pytest.mark.parametrize("broken", [rest_by_bin, twice, slots_not_events])
 def test_what_is_broken_is_convicted(monkeypatch, broken):
     broken(monkeypatch)
-    questions, _ = worst(most=3)
-    assert questions > 1
+    queries, _ = worst(most=3)
+    assert queries > 1
 
 
 def test_what_has_no_noise_is_convicted(monkeypatch):

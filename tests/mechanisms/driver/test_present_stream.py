@@ -83,6 +83,7 @@ def covered(true, releases):
     return (np.abs(counts - true) < 1.645 * stderr).mean(axis=0)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     share = crowd.kept.sum() / crowd.all.sum()
     assert share < 0.9
@@ -117,6 +118,7 @@ def test_a_bin_that_heavy_users_prefer_is_made_up_for():
     assert (far < 2).all()
 
 
+@pytest.mark.slow
 def test_events_are_what_is_scaled_where_several_count_in_a_slot():
     """Users who come often have more events when they come."""
     often = np.arange(20_000) < 3_000
@@ -131,6 +133,7 @@ def test_events_are_what_is_scaled_where_several_count_in_a_slot():
     assert counts == pytest.approx(many.all[100:].sum(), rel=0.06)
 
 
+@pytest.mark.slow
 def test_classes_are_weighed_by_events_not_by_users():
     """A tenth of the users, who ask for a shorter window, have most of the events."""
     asked = (ASKED, Requirement(50, 2.0))
@@ -218,7 +221,7 @@ def test_of_a_small_class_none_is_asked_for_by_itself():
 
 
 def test_a_budget_too_small_to_ask_anything_is_refused():
-    with pytest.raises(ConfigurationError, match="too small to ask how much a limit"):
+    with pytest.raises(ConfigurationError, match="too small to estimate how much a limit"):
         stream(asked=(Requirement(40, 500 * 2.0**-40),))
 
 

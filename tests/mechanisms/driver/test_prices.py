@@ -98,6 +98,7 @@ def check(found: list[tuple]) -> None:
         assert (spent <= price).all()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("text", FIXED)
 @PROPERTY
 @given(asked=windows_and_epsilons(), sensitivity=st.integers(1, 3), seed=st.integers(0, 2**32))
@@ -107,6 +108,7 @@ def test_no_slot_costs_more_than_was_said(text, asked, sensitivity, seed):
     check(fixed(text, people(asked, sizes, BINS, sensitivity), counts_of(random, len(asked))))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("text", FOREVER)
 @PROPERTY
 @given(
@@ -122,6 +124,7 @@ def test_no_slot_forever_costs_more_than_was_said(text, epsilon, sensitivity, se
 WISHES = asked_units([(4, 1.0, 4, 1.0), (2, 0.5, 3, 2.0), (1, 9.0, 8, 0.3), (8, 0.2, 1, 5.0)])
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "text",
     [*DYNAMIC_MECHANISMS, *(pytest.param(one, marks=pytest.mark.slow) for one in ADAPTIVE)],
@@ -165,6 +168,7 @@ SIZES = np.array([1000, 50])
 
 
 # To ask for the price shapes no release: what is said does not steer what is done.
+@pytest.mark.many
 @pytest.mark.parametrize("text", [*MECHANISMS, "adaptive:cycle=3"])
 def test_the_price_shapes_no_release(text):
     population = people([(3, 10.0), (5, 20.0)], [1000, 50], BINS)

@@ -128,6 +128,7 @@ def test_algorithm_3_takes_the_nearest_term_that_is_left(monkeypatch):
 
 
 # With the published Lambda nearly nothing is ever spent.
+@pytest.mark.slow
 def test_algorithm_3_with_its_own_rate_saves_the_budget_for_nobody():
     done = simulate_infinite(
         "dpi", np.full((1000, 4), 9), 2.0, KEY, pool=10, precision=10, order="exponential"

@@ -32,7 +32,7 @@ def populations(draw) -> Users:
 def tally_of(ask: Ask, users: Users, answer) -> Tally:
     """Reports to an ask, perturbed or not: all for the symbol `answer`, any for None.
 
-    -1 is no report at all.
+    -1 is not a report at all.
     """
     classes = len(users.classes)
     reports = np.bincount(users.class_of[ask.users], minlength=classes).astype(np.int64)

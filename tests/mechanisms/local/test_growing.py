@@ -13,7 +13,7 @@ from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.stream import LocalStream
+from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
 from tests.mechanisms.local.recount import Recount

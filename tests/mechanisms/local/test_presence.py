@@ -260,7 +260,7 @@ def test_many_devices_refuse_what_would_tell_more():
     users = telling_one_event(population([(4, 1.0)] * 3, symbols=2), 4)
     devices, values = Devices(users, KEY), np.zeros(3, np.int64)
     for ask in (everybody(0, 3, kind=OUE), everybody(0, 3, round_=2)):
-        with pytest.raises(ValueError, match="answer once in a slot, by oue0"):
+        with pytest.raises(ValueError, match="answer once per slot, by oue0"):
             devices.report(ask, values)
     with pytest.raises(BudgetExceeded):
         devices.report(everybody(0, 3, UNIT // 2 + 1), values)

@@ -121,6 +121,7 @@ def test_extreme_budgets(name, epsilon):
 
 
 # PLBU and LBU are unbiased: flakiness 1e-6, by their own standard errors.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lbu", "plbu"])
 def test_uniform_is_unbiased(name):
     slots, bins = 400, 4

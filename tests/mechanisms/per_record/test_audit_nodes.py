@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import NoiseSource
-from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+from streamveil.mechanisms.per_record import Bounds, RunningTotal
+from streamveil.mechanisms.registry import statistic
 from tests.mechanisms.test_audit import audit
 
 RUNS = 20_000
@@ -62,6 +63,7 @@ def looked_at(made, value, budget, label, nodes=None):
     return proven(*found)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("value", "budget"), RECORDS)
 @pytest.mark.parametrize(("kind", "name"), MECHANISMS)
 def test_a_release_keeps_within_the_budget(kind, name, value, budget):
@@ -74,6 +76,7 @@ def test_a_release_keeps_within_the_budget(kind, name, value, budget):
 
 
 # Noise for twice the budgets that records were split by.
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), MECHANISMS)
 def test_half_of_the_noise_is_noticed(kind, name):
     made = statistic(kind, name, BOUNDS)

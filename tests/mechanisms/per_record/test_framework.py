@@ -18,7 +18,6 @@ from streamveil.mechanisms.per_record import (
     Own,
     own_mechanism,
     select_domain,
-    statistic,
 )
 from streamveil.mechanisms.per_record.base_distinct import Distinct
 from streamveil.mechanisms.per_record.base_max import Max
@@ -26,6 +25,7 @@ from streamveil.mechanisms.per_record.base_sum import Sum
 from streamveil.mechanisms.per_record.framework import largest_values, thresholds
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_epsilon, fine_units
 from streamveil.mechanisms.randomness.noise import NoiseSource, fine_laplace
+from streamveil.mechanisms.registry import statistic
 
 FLAKINESS = 1e-6
 BUDGET = Inverse(1e3, 1e6, 10.0)

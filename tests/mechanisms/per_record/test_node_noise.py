@@ -20,8 +20,8 @@ from streamveil.mechanisms.per_record import (
     PerRecordRelease,
     domain_index,
     partition,
-    statistic,
 )
+from streamveil.mechanisms.registry import statistic
 
 FLAKINESS = 1e-6
 PROPERTY = settings(max_examples=60)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, NoiseSource
-from streamveil.mechanisms.per_record import Bounds, Inverse, RunningTotal, statistic
+from streamveil.mechanisms.per_record import Bounds, Inverse, RunningTotal
+from streamveil.mechanisms.registry import statistic
 
 PROPERTY = settings(max_examples=15)
 SOURCE = NoiseSource(bytes(range(32)), "running")
@@ -119,6 +120,7 @@ def variances_of(ticks):
 # Standard errors of all ticks together, over a million of them, and at ticks spread evenly over
 # orders of magnitude, from 80 on; next to those of trees of all 2**m leaves in epoch m, of a tree
 # that knows the horizon, and of noise at every tick.
+@pytest.mark.slow
 def test_error_over_a_million_ticks():
     variances, ticks = variances_of(10**6), np.arange(1, 10**6 + 1)
     # The formula is what is released.

@@ -1,6 +1,7 @@
 """What blocks cost where requirements change: for all ways to be there, and by the plain rule."""
 
 from functools import cache
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms.presence.calendars import phases
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, TOO_STRICT, Asking, Prices
 from streamveil.mechanisms.presence.limits import block_length
+from streamveil.mechanisms.queries.cuts import Cut, Even
 
 KEY = bytes(range(32))
 SLOTS = 13
@@ -273,3 +275,148 @@ def test_slot_by_slot_or_at_once_it_is_the_rule(data):
         assert mine == plain(limit, place, said[user], usual)
         all_at_once = at_once.classes(np.full(SLOTS, user), np.arange(SLOTS))
         assert all_at_once.tolist() == mine
+
+
+# ---- slots of several base slots ----------------------------------------------------------------
+
+BASE = 12
+"""Base slots of the cases below."""
+WINDOW = 4
+"""Base slots of the longest window."""
+ASKED = (0, 1, 2, 12, 30)
+"""Epsilons: of who leaves, below all classes, of one, between two and of the last."""
+
+
+class Coarse(NamedTuple):
+    """How slots cut base slots, and how many of them are in a block."""
+
+    cut: Cut
+    length: int
+
+    @property
+    def longest(self):
+        return self.cut.most_in(WINDOW)
+
+
+COARSE = [Coarse(Even(2), 1), Coarse(Even(3), 1), Coarse(Even(2), 2), Coarse(Even(5), 1)]
+
+
+def coarse_classes(case, users, changes, usual, within=True):
+    """Class of each user in each slot that ends, shape (n, slots).
+
+    Changes of a user: base slots and epsilons, shape (n, c); -1 for none.
+    """
+    asked = Prices(
+        *(KEY, case.length, case.longest, LEVELS),
+        lambda users: np.full(len(users), usual),
+        0,
+        within=within,
+    )
+    asking, found = Asking(asked, np.zeros(0, np.int64)), []
+    times, epsilons = changes
+    for base in range(BASE):
+        slot = case.cut.of(base)
+        rows, columns = np.nonzero(times == base)
+        inside = within and not case.cut.begins(base)
+        due = np.full(len(rows), base), epsilons[rows, columns]
+        asking.ask(slot, users[rows], *due, inside)
+        if case.cut.due(base):
+            found.append(asking.classes(users, np.full(len(users), slot)))
+            asking.forget(slot + 1)
+    return np.stack(found, 1)
+
+
+def epsilons_in_force(case, users, changes, usual):
+    """Epsilons in force in each base slot, by the plain rule: a list for each user and base slot.
+
+    What is asked for is in force from the first block on that begins with the slot of it or later,
+    at once where nothing was in force; and until what is asked for next is.
+    """
+    told = []
+    phase = phases(KEY, users, np.full(len(users), case.length))
+    for shift, times, wanted in zip(
+        phase.tolist(), *(one.tolist() for one in changes), strict=True
+    ):
+        first = [(-1, -1, int(LEVELS[usual]))] if usual >= 0 else []
+        for at, epsilon in sorted(zip(times, wanted, strict=True)):
+            slot = case.cut.of(at)
+            ahead = -(slot + shift) % case.length
+            now = [one for begins, base, one in first if begins <= slot and base <= at]
+            if first or epsilon:
+                waits = at > 0 and now and now[-1]
+                first.append((slot + ahead if waits else slot, at, epsilon))
+        told.append(
+            [
+                [one for begins, at, one in first if begins <= case.cut.of(base) and at <= base][
+                    -1:
+                ]
+                for base in range(BASE)
+            ]
+        )
+    return told
+
+
+def all_changes(number):
+    """All ways in which a user can ask so often, at different base slots: two arrays (n, c)."""
+    times = np.array(list(combinations(range(BASE), number)))
+    asked = np.array(list(product(ASKED, repeat=number)))
+    return np.repeat(times, len(asked), axis=0), np.tile(asked, (len(times), 1))
+
+
+def coarsely_broken(case, usual, changes, within=True):
+    """Users of whom a promise is not kept, ahead or back; and who count where they may not."""
+    users = np.arange(len(changes[0]))
+    classes = coarse_classes(case, users, changes, usual, within)
+    costs = np.where(classes >= 0, LEVELS[np.maximum(classes, 0)], 0)
+    ended = classes.shape[1]
+    ahead, back, alone = set(), set(), set()
+    for user, promised in enumerate(epsilons_in_force(case, users, changes, usual)):
+        for base, now in enumerate(promised):
+            slot = case.cut.of(base)
+            if slot < ended and classes[user, slot] >= 0 and not (now and now[0]):
+                alone.add(user)
+            for epsilon in filter(None, now):
+                if costs[user, slot : case.cut.of(base + WINDOW - 1) + 1].max(initial=0) > epsilon:
+                    ahead.add(user)
+            for epsilon in filter(None, promised[max(base - WINDOW + 1, 0)]):
+                begins = case.cut.of(max(base - WINDOW + 1, 0))
+                if costs[user, begins : slot + 1].max(initial=0) > epsilon:
+                    back.add(user)
+    return ahead, back, alone
+
+
+@pytest.mark.parametrize("usual", [NOTHING_ASKED, 1])
+@pytest.mark.parametrize("case", COARSE)
+@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_changes_within_slots_keep_promises_over_base_slots(case, usual, number):
+    ahead, back, alone = coarsely_broken(case, usual, all_changes(number))
+    assert not ahead
+    assert not back
+    if case.length == 1:  # with blocks, who leaves is still promised what was asked for before
+        assert not alone
+
+
+def test_changes_taken_for_those_of_the_slot_that_begins_are_convicted():
+    """What was asked for in the first part of a slot is then in force in no slot at all."""
+    ahead, _, _ = coarsely_broken(COARSE[0], 1, all_changes(2), within=False)
+    assert ahead
+    _, _, alone = coarsely_broken(COARSE[0], NOTHING_ASKED, all_changes(2), within=False)
+    assert alone
+
+
+def test_base_slots_by_base_slots_or_at_once_is_the_same():
+    case, (times, epsilons) = COARSE[0], all_changes(3)
+    users = np.arange(len(times))
+    slowly = coarse_classes(case, users, (times, epsilons), 1)
+    prices = Prices(
+        *(KEY, 1, case.longest, LEVELS), lambda users: np.full(len(users), 1), 0, within=True
+    )
+    at_once = Asking(prices, np.zeros(0, np.int64))
+    for turn in range(3):
+        base = times[:, turn]
+        slots = case.cut.numbers(base)
+        inside = case.cut.firsts(slots) != base
+        at_once.ask(slots, users, base, epsilons[:, turn], inside)
+    for slot in range(slowly.shape[1]):
+        found = at_once.classes(users, np.full(len(users), slot))
+        np.testing.assert_array_equal(found, slowly[:, slot])

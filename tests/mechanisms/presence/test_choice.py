@@ -96,6 +96,7 @@ def test_what_a_look_costs_is_set_aside(adjacency):
         assert spent + aside <= budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "least", "most"), [(0.01, 1, 4), (0.05, 4, 8), (0.1, 6, 8)])
 def test_a_look_finds_a_limit_where_users_are_rarely_there(rate, least, most):
     look, found = Look(ASKED), []
@@ -108,6 +109,7 @@ def test_a_look_finds_a_limit_where_users_are_rarely_there(rate, least, most):
     assert least <= np.median(limited) <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "users"), [(0.3, 10_000), (0.7, 10_000), (0.05, 200), (0.05, 0)])
 def test_it_finds_none_where_they_are_often_there_or_few(rate, users):
     look = Look(ASKED)
@@ -149,6 +151,6 @@ def test_what_is_no_rate_is_refused(wrong):
 
 def test_a_budget_too_small_to_look_is_refused():
     asked = [Requirement(100, 200 * 2.0**-40)]
-    with pytest.raises(ConfigurationError, match="too small a budget to choose a limit by"):
+    with pytest.raises(ConfigurationError, match="too small a budget to estimate a limit"):
         Auto().looks((), asked, ADD_REMOVE)
     assert Auto(0.01).looks((), asked, ADD_REMOVE) == [Look(asked[0])]

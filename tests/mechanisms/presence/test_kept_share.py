@@ -1,4 +1,4 @@
-"""The share that is kept: what questions cost, by enumeration, and how far answers are right."""
+"""The share that is kept: what queries cost, by enumeration, and how far answers are right."""
 
 from itertools import pairwise
 
@@ -69,7 +69,7 @@ def test_the_rest_never_rises_when_events_are_removed():
 @pytest.mark.parametrize("bins", [1, 10])
 @pytest.mark.parametrize("rule", [(120, 6, 2), (120, 25, 2), (9, 1, 3), (12, 2, 2)])
 @pytest.mark.parametrize("budget", [aside(1.0), 12_345_678])
-def test_questions_cost_no_more_than_their_budget(rule, bins, budget):
+def test_queries_cost_no_more_than_their_budget(rule, bins, budget):
     query = query_of(*rule, bins=bins)
     rates, (layer, rest) = query.rates(budget), query.sensitivities
     parts = [rates.kept, *[rates.layers] * 2, *[rates.bins] * 2]  # two layers are in both

@@ -1,11 +1,11 @@
-"""The share of lives that is kept: what questions cost, and how right answers are."""
+"""The share of lives that is kept: what queries cost, and how right answers are."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.presence.kept_share import LAYERS
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.presence.life_share import (
     BEYOND,
     DOUBT,
@@ -13,12 +13,14 @@ from streamveil.mechanisms.presence.life_share import (
     GUESS,
     MEMORIES,
     NEAR,
+    OTHERS,
     LifeQuery,
     LifeShare,
     LivesLeftOut,
     Missing,
     due,
     mostly_left_out,
+    unknown,
 )
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import RandomWords
@@ -33,7 +35,7 @@ def told(there, in_life, events=1):
 
 
 def answers(table, in_life):
-    """What is asked of a life, answer by answer: shape (answers, 2)."""
+    """What is asked of a lifetime, answer by answer: shape (answers, 2)."""
     found, since = [], np.zeros(2, np.int64)
     for age, row in enumerate(near_and_beyond(table), 1):
         since += row
@@ -74,7 +76,7 @@ def test_a_visit_is_in_one_answer_of_a_kind(in_life, there):
 
 @pytest.mark.parametrize("query", [LifeQuery(1, 1), LifeQuery(5, 3), LifeQuery(20, 2)])
 @pytest.mark.parametrize("budget", [aside(1.0), 12_345])
-def test_questions_cost_no_more_than_their_budget(query, budget):
+def test_queries_cost_no_more_than_their_budget(query, budget):
     rates, (near, beyond) = query.rates(budget), query.sensitivities
     assert 0.98 * budget < rates.layers * near + rates.rest * beyond <= budget
 
@@ -212,3 +214,66 @@ def test_what_makes_up_most_is_told():
     assert mostly_left_out(known, 150)
     assert mostly_left_out({**known, "kept_share": 0.4}, 200)
     assert not mostly_left_out({**known, "events_beyond": 100.0}, -5)
+
+
+# ---- a part of the cells ----------------------------------------------------------------------
+
+SOME = np.array([True, False, False, True])
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(1, 9)), max_size=30))
+def test_an_event_is_in_one_of_the_two_answers_about_near_events(rows):
+    """So both change by no more, together, than one answer about all of them would."""
+    layers, bins, events = np.array(rows, np.int64).reshape(-1, 3).T
+    beyond = Beyond(layers, np.zeros(len(rows), np.int64), bins, events)
+    mine = np.ones(len(rows), np.bool_)
+    counts = np.zeros(4, np.int64)
+    whole = LifeQuery(2, 9).sums(counts, beyond, mine)
+    part = LifeQuery(2, 9, SOME).sums(counts, beyond, mine)
+    assert part[NEAR] + part[OTHERS] == whole[NEAR]
+    assert part[NEAR] == events[(layers < LAYERS) & SOME[bins]].sum()
+    assert part[BEYOND] == events[(layers >= LAYERS) & SOME[bins]].sum()
+    assert LifeQuery(2, 9, SOME).sensitivities == LifeQuery(2, 9).sensitivities
+    assert LifeQuery(2, 9, SOME).rates(12_345) == LifeQuery(2, 9).rates(12_345)
+
+
+def part_share(seed, query, shares=(0.13, 1.0), odds=0.35):
+    """What is known after 200 slots, of which this part of the numbers is what is asked about."""
+    known, rates, words = unknown(query), query.rates(aside(30.0)), RandomWords(bytes([seed]) * 32)
+    own, each = (round(share * 100 * query.unit) for share in shares)
+    since = np.zeros(query.width, np.int64)
+    for age in range(1, 201):
+        part = query.part is not None
+        known = known.released(own, each) if part else known.released(own)
+        if age > query.in_life:
+            near = np.array([own, 0, each - own][: query.width])
+            since += np.round(odds * near).astype(np.int64)
+        asked = due(age, query.in_life)
+        if asked.any():
+            answer = query.answer(since, asked, rates, words)
+            known = known.told(answer, asked, rates)
+            since[query.asked(asked)] = 0
+    return known, odds * own
+
+
+def test_a_part_is_told_better_with_the_others():
+    alone, split = LifeQuery(12, 1024, unit=1024), LifeQuery(12, 1024, SOME, 1024)
+    errors = []
+    for query in (alone, split):
+        found = [part_share(seed, query) for seed in range(40)]
+        missed = [(known.missing(200).events - true) / true for known, true in found]
+        errors.append(float(np.sqrt(np.mean(np.square(missed)))))
+        sure = [
+            abs(m) * t < 1.645 * k.missing(200).variance ** 0.5
+            for m, (k, t) in zip(missed, found, strict=True)
+        ]
+        assert np.mean(sure) >= 0.85
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_what_was_saved_of_a_part_is_what_it_was():
+    known, _ = part_share(1, LifeQuery(12, 1024, SOME, 1024))
+    again = unknown(known.own.query).of_numbers(np.array(known.numbers))
+    assert again.numbers == known.numbers
+    assert again.missing(200) == known.missing(200)

@@ -186,8 +186,8 @@ def test_a_budget_too_small_for_its_slots_is_refused():
     ("limit", "said"),
     [
         (Limit(25, 2), "saves nothing over 100 slots.*give at most max_slots=8"),
-        (Limit(9, 2), "does not pay over 100 slots.*1/36 of the budget.*give at most max_slots=8"),
-        (Limit(1, 40), "does not pay over 100 slots.*give fewer blocks, such as max_slots=1,2"),
+        (Limit(9, 2), "does not help over 100 slots.*1/36 of the budget.*give at most max_slots=8"),
+        (Limit(1, 40), "does not help over 100 slots.*give fewer blocks, such as max_slots=1,2"),
         (Limit(9, 99), "saves nothing over 100 slots.*give fewer blocks, such as max_slots=8,2"),
     ],
 )
@@ -211,7 +211,7 @@ def test_what_is_no_whole_number_is_refused(wrong):
 
 
 def test_a_limit_of_nothing_is_refused():
-    with pytest.raises(ConfigurationError, match="says nothing"):
+    with pytest.raises(ConfigurationError, match="is empty"):
         Limit(None)
     with pytest.raises(ConfigurationError, match="adjacency 'both' is unknown"):
         effective_window(10, 1, 2, "both")
@@ -231,14 +231,14 @@ def test_a_limit_for_all_is_left_out_where_it_does_not_pay():
     door = terms(made, [LONG, MIDDLE, SHORT])
     assert (door.most, door.aside[1:]) == ((8, 20, 3), (0, 0))
     assert limits_of(Limit(2), (), [MIDDLE], REPLACE) == (Limit(2),)
-    with pytest.raises(ConfigurationError, match=r"max_slots=2 in .* does not pay over 20 slots"):
+    with pytest.raises(ConfigurationError, match=r"max_slots=2 in .* does not help over 20 slots"):
         limits_of(Limit(2), (), [SHORT, MIDDLE])
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ([LONG, LONG], r"at most max_slots=8; else leave the limit out$"),
+        ([LONG, LONG], r"at most max_slots=8; otherwise leave the limit out$"),
         (
             [MIDDLE, LONG],
             r"at most max_slots=8; .*the shortest, 20 slots, at most max_slots=1 does",
@@ -270,7 +270,7 @@ def test_a_class_may_have_a_limit_of_its_own():
     assert limits_of(Limit(2, 3), (4, None, 1), asked) == (Limit(4, 3), Limit(2, 3), Limit(1, 3))
     # It need not pay for anybody else; but whoever it is for.
     assert limits_of(Limit(9), (4, 1), [LONG, MIDDLE]) == (Limit(4), Limit(1))
-    with pytest.raises(ConfigurationError, match=r"max_slots=9 in .* does not pay over 100 slots"):
+    with pytest.raises(ConfigurationError, match=r"max_slots=9 in .* does not help over 100 slots"):
         limits_of(Limit(9), (None, 1), [LONG, MIDDLE])
     with pytest.raises(ConfigurationError, match=r"users with .*window=20.*at most max_slots=1;"):
         limits_of(Limit(2), (None, 2), [LONG, MIDDLE])

@@ -2,23 +2,13 @@
 
 import pytest
 
-from streamveil.pipelines.audit import (
-    asked_worlds,
-    auditing,
-    changes,
-    for_ever,
-    presence,
-    questions,
-    replay_worlds,
-    worlds,
-)
+from streamveil.pipelines.audit import auditing, replay_worlds, rounds, worlds
 
 
 @pytest.fixture
 def short(monkeypatch):
     """Runs of as few slots as there can be."""
-    for module in (worlds, asked_worlds):
-        monkeypatch.setattr(module, "LENGTH", 20)
+    monkeypatch.setattr(worlds, "LENGTH", 20)
     monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
 
 
@@ -26,7 +16,5 @@ def short(monkeypatch):
 def replayed_briefly(monkeypatch):
     """Worlds that are replayed are short: `tests/audits` has long ones, and whole runs."""
     monkeypatch.setattr(replay_worlds, "LENGTH", 36)
-    for module in (auditing, presence, questions, for_ever):
-        monkeypatch.setattr(module, "second", lambda stages, _: stages)
-    for module in (replay_worlds, presence, changes, questions):
-        monkeypatch.setattr(module, "STAGES", 1)
+    monkeypatch.setattr(rounds, "_second", lambda stages, _: stages)
+    monkeypatch.setattr(auditing, "STAGES", 1)

@@ -7,10 +7,10 @@ import pytest
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import auditing, changes, clock, command, presence, replay, runs
-from streamveil.pipelines.audit import questions as asked
+from streamveil.pipelines.audit import auditing, changes, clock, presence, replay, runs, streams
 from streamveil.pipelines.audit.devices import auditing as devices
 from streamveil.pipelines.audit.records import auditing as records
+from streamveil.pipelines.commands import audit as command
 from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"
@@ -46,8 +46,8 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
         assert one["at_least"] == pytest.approx(one["times"] * one["claimed"])
         assert 0 <= one["right"] <= one["guesses"]
     html = page.read_text()
-    assert "<h1>No violation found</h1>" in html
-    assert "An acquittal is none" in html
+    assert "<h1>No violation detected</h1>" in html
+    assert "is not a proof of privacy" in html
     assert 'href="#main"' in html.split('<main id="main"')[0]
     assert "<section" not in html.split("<main")[0] + html.split("</main>")[1]
     assert "streamveil audit --default_requirement=4,3,100" in html
@@ -61,12 +61,12 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
         (auditing, ["--mechanism=adaptive", "events"]),
         (presence, ["--max_slots=1"]),
         (changes, ["--requirement_changes=drawn", "--mechanism=adaptive"]),
-        (asked, ["questions"]),
+        (auditing, ["queries"]),
     ],
 )
 @pytest.mark.parametrize("some", [",100", ""])
 def test_a_guessed_population_is_audited_as_one(
-    toolbox, files, questions, monkeypatch, module, flags, some
+    toolbox, files, queries, monkeypatch, module, flags, some
 ):
     made, known = [], []
 
@@ -79,22 +79,19 @@ def test_a_guessed_population_is_audited_as_one(
         return DynamicStream(*given, **options)
 
     monkeypatch.setattr(module, "found_by", stop)
-    monkeypatch.setattr(changes, "DynamicStream", learn)
+    monkeypatch.setattr(streams, "DynamicStream", learn)
     table, given = files[-1], f"--default_requirement=60,2.5{some}"
-    more = {"events": files[:-1], "questions": [questions]}
+    more = {"events": files[:-1], "queries": [queries]}
     options = [one for flag in flags for one in more.get(flag, [flag])]
     outcome = toolbox.run("audit", table, given, *options)
     assert "made" in outcome.err, outcome
     (audit,) = made
     last = 2  # after the two classes of the table
-    if module is asked:
-        streams = audit._asked.stream(bytes(32)).streams
-        assert [one.mechanism.population.guessed for one in streams] == [last] * 2
-        return
-    assert audit._population.guessed == last
     if module is changes:
         next(iter(next(audit.stages()).play()))
         assert known == [last]
+    populations = audit.streams.scene.populations
+    assert [one.guessed for one in populations] == [last] * (2 if "queries" in flags else 1)
 
 
 @pytest.mark.parametrize("output", ["page=p.html", "json=f.json", "rejected=r.jsonl"])
@@ -147,7 +144,7 @@ def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypa
     outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}")
     assert outcome.code == 4
     assert "CONVICTED: pba tells at least" in outcome.out
-    assert "<h1>Convicted</h1>" in page.read_text()
+    assert "<h1>Violation detected</h1>" in page.read_text()
 
 
 @pytest.mark.usefixtures("short")
@@ -162,44 +159,54 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "nobody's requirements are known"),
+        ([], "no requirements are given"),
         ([ASKED, "--mechanism=rotation:cycle=x"], "option cycle is 'x'"),
         ([ASKED, "--mechanism=pba", "--devices"], "'pba' is for requirements over windows"),
         ([ASKED, "--devices=maybe"], "--devices=maybe"),
-        ([ASKED, "--devices", "--max_contributions=2"], "a device reports one value in a slot"),
-        ([ASKED, "--devices", "--adjacency=replace"], "one guarantee covers events added"),
-        ([ASKED, "--devices", "--questions=q.yaml"], "a device answers one question"),
+        ([ASKED, "--devices", "--max_contributions=2"], "a device reports one value per slot"),
+        ([ASKED, "--devices", "--adjacency=replace"], "its guarantee always covers events"),
+        ([ASKED, "--devices", "--queries=q.yaml"], "a device answers a single query"),
         ([ASKED, "--budget=inverse:3"], "is for statistics of records: give --statistic"),
         (["--mechanism=hat"], "--statistic is missing"),
         (["--statistic=count"], "--budget is missing"),
         (["--statistic=mean", "--budget=inverse:3"], "--statistic=mean is unknown"),
         ([*RECORDS, "--mechanism=pba"], "'pba' is for requirements over windows"),
-        ([*RECORDS, ASKED], "is not for per-record: a record's budget is --budget"),
-        ([*RECORDS, "--slot=1d"], "a record pays once, whatever its slot"),
-        ([*RECORDS, "--bins=4"], "--bins=4 is not for per-record: there are none"),
-        ([*RECORDS, "--questions=q.yaml"], "each is of users, and a record has a budget"),
+        ([*RECORDS, ASKED], "is not for per-record: each record has its own budget"),
+        ([*RECORDS, "--slot=1d"], "each record spends its budget once, whatever its slot"),
+        ([*RECORDS, "--bins=4"], "--bins=4 is not for per-record: statistics of records have"),
+        ([*RECORDS, "--queries=q.yaml"], "each is of users, and a record has a budget"),
         ([*RECORDS, "--epsilon_min=0.1"], "--epsilon_min=0.1 is for --budget=table:FILE"),
         ([*RECORDS, "--beta=0.1", "--mechanism=hat:beta=0.2"], "beta is given twice"),
         ([*RECORDS, "--input=e.csv"], "--value_column is missing"),
-        (["--statistic=max", *RECORDS[1:], "--devices"], "a count or a sum, and not max"),
+        (["--statistic=max", *RECORDS[1:], "--devices"], "count and sum, and not max"),
         (["--statistic=sum", "--budget=table:b.csv"], "--value_max is missing"),
         (["--statistic=count", "--budget=inverse:3", "--value_max=9"], "--epsilon_max is missing"),
-        ([ASKED, "--devices", "--max_slots=3"], "devices count by themselves"),
-        ([ASKED, "--devices", "--guarantee=infinite", "--epsilon=1"], "a requirement over windows"),
-        ([ASKED, "--devices", "--requirement_changes=drawn"], "requirements change with the table"),
-        ([*RECORDS, "--guarantee=infinite", "--epsilon=1"], "a record's budget is --budget"),
-        ([*RECORDS, "--max_slots=3"], "the unit is the record"),
+        ([ASKED, "--devices", "--max_slots=3"], "devices limit their own reports"),
+        ([ASKED, "--devices", "--guarantee=infinite", "--epsilon=1"], "budgets over windows only"),
+        (
+            [ASKED, "--devices", "--requirement_changes=drawn"],
+            "requirements change when you edit the table",
+        ),
+        ([*RECORDS, "--guarantee=infinite", "--epsilon=1"], "each record has its own budget"),
+        ([*RECORDS, "--max_slots=3"], "the privacy unit is the record"),
         ([ASKED, "--devices", "--domain=a,b"], "--domain=a,b is for events: give --input"),
-        ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
-        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is about windows"),
-        ([ASKED, "--questions=q.yaml", "--max_slots=3"], "is not for --questions: their users"),
-        ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
-        ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
-        ([ASKED, "--questions=q.yaml", "--domain=a,b"], "is not for --questions: each question"),
-        ([ASKED, "--questions=q.yaml", "--slot=1d"], "is not for --questions: the file has"),
-        ([ASKED, "--questions=q.yaml", "--user_column=u"], "is for events: give --input"),
-        ([ASKED, "--questions=q.yaml", "--input=e.csv"], "--user_column is missing"),
-        (["--questions=q.yaml"], "nobody's requirements are known"),
+        ([ASKED, "--mechanism=gated"], "'gated' is for lifetime budgets"),
+        ([ASKED, "--guarantee=infinite", "--epsilon=1"], "applies to windows"),
+        (
+            [ASKED, "--queries=q.yaml", "--max_slots=3"],
+            "is not for --queries: in an audit of queries",
+        ),
+        (
+            [ASKED, "--queries=q.yaml", "--epsilon=1"],
+            "is not for --queries: query sets are audited with",
+        ),
+        ([ASKED, "--queries=q.yaml"], "file of queries q.yaml does not exist"),
+        ([ASKED, "--queries=q.yaml", "--mechanism=pba"], "is not for --queries: each query"),
+        ([ASKED, "--queries=q.yaml", "--domain=a,b"], "is not for --queries: each query"),
+        ([ASKED, "--queries=q.yaml", "--slot=1d"], "is not for --queries: the file sets"),
+        ([ASKED, "--queries=q.yaml", "--user_column=u"], "is for events: give --input"),
+        ([ASKED, "--queries=q.yaml", "--input=e.csv"], "--user_column is missing"),
+        (["--queries=q.yaml"], "no requirements are given"),
         ([ASKED, "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--input=e.csv"], "--user_column is missing"),
         ([ASKED, "--bins=0"], "bins is 0"),
@@ -221,10 +228,10 @@ def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
     assert outcome.message.count("\n") == 0
 
 
-def test_a_table_that_limits_slots_is_refused_of_questions(toolbox, tmp_path, questions):
+def test_a_table_that_limits_slots_is_refused_of_queries(toolbox, tmp_path, queries):
     table = tmp_path / "requirements.csv"
     table.write_text("user,window,epsilon,max_slots\nann,3,1.0,2\n")
-    outcome = toolbox.run("audit", f"--requirements={table}", questions, "--runs=4")
+    outcome = toolbox.run("audit", f"--requirements={table}", queries, "--runs=4")
     assert outcome.code == 2
     assert "limits the slots in which users count" in outcome.message
 
@@ -282,8 +289,8 @@ def test_records_are_audited(toolbox, tmp_path):
     assert found["checks"][0]["subject"] == "record of 20, E = 0.5"
     assert found["checks"][0]["window"] is None
     html = page.read_text()
-    assert "Whoever knows all other records guessed" in html
-    assert "Charged to a record" in html
+    assert "An attacker who knows all other records guessed" in html
+    assert "Budget spent on a record, at most" in html
     assert "<dt>noise</dt>" in html
 
 
@@ -322,61 +329,59 @@ def test_budgets_of_a_table_are_audited_and_shared_among_records(toolbox, paymen
     assert "hat, a count of records on devices" in outcome.out
 
 
-QUESTIONS = """
-base_slot: 1d
-questions:
-  - {name: places, value: place, domain: [a, b], mechanism: uniform, max_contributions: 2}
-  - {name: all, slot: 2d, mechanism: uniform}
+QUERIES = """
+slot: 1d
+queries:
+  - {name: places, by: place, keys: [a, b], mechanism: uniform, max_contributions: 2}
+  - {name: all, every: 2d, mechanism: uniform}
 """
 
 
 @pytest.fixture
-def questions(tmp_path):
-    path = tmp_path / "questions.yaml"
-    path.write_text(QUESTIONS)
-    return f"--questions={path}"
+def queries(tmp_path):
+    path = tmp_path / "queries.yaml"
+    path.write_text(QUERIES)
+    return f"--queries={path}"
 
 
 @pytest.mark.usefixtures("short")
-def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
+def test_queries_are_audited_together_and_each(toolbox, queries, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
-    flags = (questions, "--runs=4", "--bins=16", f"--page={page}", f"--json={figures}")
+    flags = (queries, "--runs=4", "--bins=16", f"--page={page}", f"--json={figures}")
     outcome = toolbox.run("audit", ASKED, *flags)
     assert outcome.code == 0, outcome.err
-    assert "| all questions: w = 4, E = 3 | windows | window |" in outcome.out
+    assert "| all queries: w = 4, E = 3 | windows | window |" in outcome.out
     assert "| all: w = 4, E = 3 | windows | share |" in outcome.out
-    assert "no violation found in the portfolio of questions.yaml" in outcome.out
+    assert "no violation found in the query set of queries.yaml" in outcome.out
     found = json.loads(figures.read_text())
-    assert {one["question"] for one in found["checks"]} == {"all questions", "places", "all"}
+    assert {one["query"] for one in found["checks"]} == {"all queries", "places", "all"}
     html = page.read_text()
     assert html.count('<tr><th class="text nowrap" scope="row">') == len(found["checks"])
-    assert "A user's budget is of all questions together" in html
+    assert "All queries share a user's budget" in html
 
 
-def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_4(toolbox, questions, monkeypatch):
+def test_a_conviction_of_a_query_is_told_and_the_exit_code_is_4(toolbox, queries, monkeypatch):
     mutants.slots_in_part_as_whole(monkeypatch)
-    outcome = toolbox.run("audit", ASKED, questions, "--runs=4", "--bins=32")
+    outcome = toolbox.run("audit", ASKED, queries, "--runs=4", "--bins=32")
     assert outcome.code == 4
-    assert "CONVICTED: the portfolio of questions.yaml tells at least" in outcome.out
-    assert "by question 'all'" in outcome.out
+    assert "CONVICTED: the query set of queries.yaml tells at least" in outcome.out
+    assert "by query 'all'" in outcome.out
 
 
 @pytest.mark.usefixtures("short")
-def test_questions_are_audited_beside_events_of_a_file(toolbox, files, questions):
+def test_queries_are_audited_beside_events_of_a_file(toolbox, files, queries):
     flags = [flag for flag in files if not flag.startswith(("--value", "--slot", "--domain"))]
-    outcome = toolbox.run("audit", *flags, questions, "--runs=4")
+    outcome = toolbox.run("audit", *flags, queries, "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| all questions: w = 3, E = 4 | windows | window |" in outcome.out
+    assert "| all queries: w = 3, E = 4 | windows | window |" in outcome.out
     assert "rejected: unparsable time 1" in outcome.out
-    refused = toolbox.run("audit", *flags, questions, "--runs=4", "--bins=3")
+    refused = toolbox.run("audit", *flags, queries, "--runs=4", "--bins=3")
     assert "--bins=3 is for worst cases" in refused.message
 
 
-def test_questions_whose_bounds_are_chosen_are_not_audited(toolbox, tmp_path):
+def test_queries_whose_bounds_are_chosen_are_not_audited(toolbox, tmp_path):
     path = tmp_path / "auto.yaml"
-    path.write_text(
-        "base_slot: 1d\nquestions: [{name: delay, statistic: mean, column: late, bounds: auto}]"
-    )
-    outcome = toolbox.run("audit", ASKED, f"--questions={path}", "--runs=4")
+    path.write_text("slot: 1d\nqueries: [{name: delay, statistic: mean, of: late, bounds: auto}]")
+    outcome = toolbox.run("audit", ASKED, f"--queries={path}", "--runs=4")
     assert outcome.code == 2
-    assert "question 'delay' has bounds: auto" in outcome.message
+    assert "query 'delay' has bounds: auto" in outcome.message

@@ -1,4 +1,4 @@
-"""The audit of limits on presence convicts what tells too much, and nothing else."""
+"""The audit of participation limits convicts what tells too much, and nothing else."""
 
 import json
 
@@ -10,7 +10,7 @@ from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Lifetime
 from streamveil.mechanisms.presence import Counters, Limit, kept_share, life_share
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, EVERYBODY
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit.comers import Rule, comers, spacing
+from streamveil.pipelines.audit.churning_users import Rule, comers, spacing
 from streamveil.pipelines.audit.findings import CHARGE, LIFE, WINDOW
 from streamveil.pipelines.audit.presence import LEFT_OUT, audited_presence
 from streamveil.pipelines.audit.rounds import Extent
@@ -139,9 +139,8 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
     every = spacing(rule, pairs, alone=False)
     starts = np.arange(3) * every
     plan = comers(rule, pairs, starts, np.tile([0, 2], (3, 1)), 1, KEY)
-    plan = plan.of_users(np.array([1, 2, 3, 4, 5, 6])).flipped(np.random.default_rng(1))
-    canaries = plan.canaries
-    counts = canaries.add_to(plan.beside(np.zeros((3 * every, 1, 4), np.int64)))
+    canaries = plan.of_users(np.array([1, 2, 3, 4, 5, 6])).flipped(np.random.default_rng(1))
+    counts = canaries.add_to(np.zeros((3 * every, 1, 4), np.int64))
     expected = np.zeros_like(counts)
     told = 0
     for group in range(6):
@@ -149,15 +148,15 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
         pair = pairs[number % len(pairs)]
         story = pair.there if canaries.there[group] else pair.instead
         user = rule.user(KEY, starts[number], pair.offset % rule.block, number << 32)
-        who, when = np.full(len(story.slots), user), starts[number] + story.slots
+        who, when = np.full(len(story), user), starts[number] + story[:, 0]
         layers = Counters(rule.rules, KEY, who[:0]).layers(who, when, 0 * who, 3 * every)
-        bins = 2 * place + story.moved
+        bins = 2 * place + story[:, 1]
         np.add.at(expected, (when[layers == 0], 0, bins[layers == 0]), canaries.users[group])
         told += canaries.users[group] * int(((layers > 0) & (layers <= 3)).sum())
     assert np.array_equal(counts, expected)
-    assert sum(int(one.events.sum()) for one in plan.beyond(1, 3 * every)) == told
+    assert sum(int(one.events.sum()) for one in canaries.beyond(3 * every)) == told
     differ = limit.slots(asked, adjacency)
-    assert max((row >= 0).sum() for row in plan.differing) == differ
+    assert np.bincount(canaries.met[0]).max() == differ
 
 
 # As of `test_auditing.py`.
@@ -251,9 +250,9 @@ def test_a_table_may_limit_slots(toolbox, tmp_path):
     [
         (["--guarantee=user", "--epsilon=1"], "--max_slots is missing"),
         (["--guarantee=user", "--epsilon=1", "--max_slots=2,2"], "--max_slots=2,2 is not M"),
-        (["--guarantee=infinite", "--epsilon=1", "--max_slots=2"], "is about windows"),
+        (["--guarantee=infinite", "--epsilon=1", "--max_slots=2"], "applies to windows"),
         (["--default_requirement=3,1,9", "--max_slots=3"], "saves nothing over 3 slots"),
-        (["--default_requirement=30,1,9", "--max_slots=auto"], "audit that, as --max_slots=M"),
+        (["--default_requirement=30,1,9", "--max_slots=auto"], "audit that limit"),
         (["--default_requirement=30,1,9", "--max_slots=x"], "--max_slots=x is not M"),
         (
             ["--default_requirement=30,1,9", "--max_slots=1", "--mechanism=dpbd"],

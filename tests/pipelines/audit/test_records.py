@@ -11,9 +11,8 @@ from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.pipelines.audit.records import auditing as records
 from streamveil.pipelines.audit.records.auditing import Records, audited_records
 from streamveil.pipelines.audit.records.canaries import of_budgets, of_records, of_values
-from streamveil.pipelines.audit.records.charges import dearest
-from streamveil.pipelines.audit.records.doubt import in_doubt
 from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
+from streamveil.pipelines.audit.records.statistics import dearest, in_doubt
 from streamveil.pipelines.audit.rounds import Extent
 from tests.audits.mutants import MUTANTS
 from tests.audits.scenes import BRIEF
@@ -157,7 +156,7 @@ def test_canaries_stand_beside_records_of_ones_own():
 
 def test_what_cannot_be_audited_is_refused():
     made = Records("max", BOUNDS, FALLING, devices=True)
-    with pytest.raises(ConfigurationError, match="devices report of a count or of a sum"):
+    with pytest.raises(ConfigurationError, match="devices report a count or a sum"):
         audited_records(made, of_values(FALLING, BOUNDS), extent=BRIEF)
     with pytest.raises(ConfigurationError, match="there is no record to audit"):
         audited_records(Records("sum", BOUNDS, FALLING), [], extent=BRIEF)

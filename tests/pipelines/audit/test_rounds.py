@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Requirement
+from streamveil.pipelines.audit.audits import Audit
 from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.findings import CHARGE
 from streamveil.pipelines.audit.guesses import Doubt, Guesses, check
+from streamveil.pipelines.audit.page import json_of, page_of
 from streamveil.pipelines.audit.replay import Neighbour, Stage
-from streamveil.pipelines.audit.report import json_of, page_of
 from streamveil.pipelines.audit.rounds import LEAST_RUNS, USUAL, Extent, found_by
 
 
@@ -32,16 +33,20 @@ def test_what_would_not_end_or_too_soon_is_refused(wrong, message):
         Extent(**wrong)
 
 
-class Counted:
+class Counted(Audit):
     """Rounds that find nothing."""
 
-    runs, slots, overspent = 0, 0, 0.0
+    notes = ("a note",)
+
+    def __init__(self, stages=None):
+        super().__init__("it", 0, {})
+        self.doubts, self._stages = [], stages
+
+    def stages(self):
+        return self._stages
 
     def round(self, number, done):
         self.runs += 1
-
-    def __init__(self):
-        self.doubts = []
 
     def checks(self, doubt):
         self.doubts.append(doubt)
@@ -58,7 +63,7 @@ class Counted:
 )
 def test_an_audit_ends_by_rounds(extent, rounds):
     audit = Counted()
-    found = found_by(audit, "nothing", extent, own=False, notes=["a note"])
+    found = found_by(audit, extent)
     assert found.runs == found.rounds == rounds
     assert found.notes == ("a note",)
     assert audit.doubts[-1] == Doubt(pytest.approx(1 - extent.confidence), pytest.approx(0.001))
@@ -75,8 +80,10 @@ class Clock:
 class Slow(Counted):
     """Rounds of ten pieces, each of which looks at the clock; bounds take time as well."""
 
-    def __init__(self, clock, piece, bounds):
-        super().__init__()
+    notes = ()
+
+    def __init__(self, clock, piece, bounds, stages=None):
+        super().__init__(stages)
         self.clock, self.piece, self.bounds = clock, piece, bounds
 
     def round(self, number, done):
@@ -97,7 +104,7 @@ def test_seconds_hold_however_slow_the_machine(piece, bounds, began, monkeypatch
     clock = Clock(monkeypatch)
     audit = Slow(clock, piece, bounds)
     extent = Extent(runs=None, seconds=60.0, began=began)
-    found = found_by(audit, "it", extent, own=False, notes=())
+    found = found_by(audit, extent)
     begun = 1000.0 if began is None else began
     # A piece that had begun, and bounds of the fewest rounds, which nobody knew.
     assert clock.now - begun <= 60.0 + piece + LEAST_RUNS * bounds
@@ -114,7 +121,7 @@ def test_seconds_hold_however_slow_the_machine(piece, bounds, began, monkeypatch
 
 def test_an_input_that_takes_long_to_read_leaves_half_of_the_seconds(monkeypatch):
     clock = Clock(monkeypatch)
-    found_by(Slow(clock, 0.1, 0.0), "it", Extent(None, 60.0, began=900.0), own=False, notes=())
+    found_by(Slow(clock, 0.1, 0.0), Extent(None, 60.0, began=900.0))
     assert 1025 < clock.now <= 1030.1
 
 
@@ -143,7 +150,7 @@ def test_replays_come_first_and_say_how_far_they_came(
     clock = Clock(monkeypatch)
     stages = [slow_stage(clock, seconds) for _ in range(4)]
     extent = Extent(runs=None, seconds=60.0)
-    found = found_by(Slow(clock, 0.01, 0.0), "it", extent, own=False, notes=(), stages=stages)
+    found = found_by(Slow(clock, 0.01, 0.0, stages), extent)
     told = found.replayed
     assert (told.worlds, told.slots, told.complete) == (worlds, slots, complete)
     assert ("as many as there was time for" in told.sentence) != complete
@@ -154,21 +161,21 @@ def test_replays_come_first_and_say_how_far_they_came(
 def test_nothing_that_was_looked_at_is_no_acquittal(monkeypatch):
     clock = Clock(monkeypatch)
     audit, extent = Slow(clock, 100.0, 0.0), Extent(runs=None, seconds=60.0)
-    found = found_by(audit, "it", extent, own=False, notes=())
+    found = found_by(audit, extent)
     assert not found.covered
     assert found.sentence == "nothing was found out about it: give it more time"
     clock.now = 1000.0
     stages = [slow_stage(clock, 1e-3)]
-    found = found_by(Slow(clock, 100.0, 0.0), "it", extent, own=False, notes=(), stages=stages)
+    found = found_by(Slow(clock, 100.0, 0.0, stages), extent)
     assert found.covered
     assert "no violation found in it by replay, which is all" in found.sentence
     assert json.loads(json_of(found, "it"))["verdict"] == "no violation found"
-    assert "No violation found" in page_of(found, "it")
+    assert "No violation detected" in page_of(found, "it")
 
 
 def test_rounds_are_told_as_they_are_done():
     told = []
-    found_by(Counted(), "nothing", Extent(runs=4, done=told.append), own=False, notes=())
+    found_by(Counted(), Extent(runs=4, done=told.append))
     assert told == [1, 2, 3, 4]
 
 
@@ -177,11 +184,11 @@ def test_rounds_are_told_as_they_are_done():
 def test_a_verdict_takes_more_confidence_than_a_bound_and_both_are_told(right, shown, convicted):
     class Guessed(Counted):
         def checks(self, doubt):
-            guesses = [Guesses.of_single(np.ones(20), np.ones(20, bool), np.ones(20))] * 2
-            guesses.append(Guesses.of_single(np.ones(40), np.arange(40) < right, np.ones(40)))
+            guesses = [Guesses.of(np.ones(20), np.ones(20, bool), np.ones(20))] * 2
+            guesses.append(Guesses.of(np.ones(40), np.arange(40) < right, np.ones(40)))
             yield check("bins", CHARGE, Requirement(1, 1.0), guesses, doubt)
 
-    found = found_by(Guessed(), "it", Extent(runs=4), own=False, notes=())
+    found = found_by(Guessed(), Extent(runs=4))
     (one,) = found.checks
     assert 0 < one.surely < one.times
     assert (one.times > 1) == shown

@@ -1,4 +1,4 @@
-"""Cards of runs on files: of passes, of questions, of records; each is checked, and damaged."""
+"""Cards of runs on files: of passes, of queries, of records; each is checked, and damaged."""
 
 import datetime as dt
 import json
@@ -144,23 +144,23 @@ def test_limits_that_a_run_chose_are_in_the_card_of_its_passes(files, toolbox):
     files.job.requirements(dict.fromkeys(USERS, (15, 4.0)))
     card = files.passes(16, 20, max_slots="auto")
     (one,) = card["promise"]["classes"]
-    assert one["limit"]["chosen"]
-    assert not isinstance(one["limit"]["max_slots"], list)
+    assert one["limits"][0]["chosen"]
+    assert not isinstance(one["limits"][0]["max_slots"], list)
     assert files.faults(toolbox) == ""
 
 
-QUESTIONS = """
-base_slot: 1d
-questions:
-  - {name: visits, value: value, domain: [A, B, C], slot: 1d, times: [1w]}
-  - {name: people, slot: 1w, statistic: distinct}
+QUERIES = """
+slot: 1d
+queries:
+  - {name: visits, by: value, keys: [A, B, C], every: 1d, rollups: [1w]}
+  - {name: people, every: 1w, statistic: distinct}
 """
 ASKED = {"value_column": None, "domain": None, "slot": None}
 
 
-def test_questions_have_one_card_for_all(files, toolbox, monkeypatch):
+def test_queries_have_one_card_for_all(files, toolbox, monkeypatch):
     job = files.job
-    asked = {**ASKED, "questions": job.write("q.yaml", QUESTIONS), "output": job.path("answers")}
+    asked = {**ASKED, "queries": job.write("q.yaml", QUERIES), "output": job.path("answers")}
     asked["ledger"] = job.path("ledger.jsonl")
     job.done(start="2024-01-03", end="2024-01-17", **asked)
     card = files.card("answers/card.json")
@@ -183,13 +183,11 @@ def test_questions_have_one_card_for_all(files, toolbox, monkeypatch):
         return files.faults(toolbox, **where)
 
     dear = [{**row, "spent": row["spent"] + 2} if i == 5 else row for i, row in enumerate(rows)]
-    assert "a window of all questions cost" in tampered(dear)
+    assert "a window of all queries cost" in tampered(dear)
     assert "no row of it for every class" in tampered(rows[:3] + rows[4:])
     assert "twice" in tampered([*rows, rows[3]])
-    lost = tampered(
-        [{"asked" if k == "question" else k: v for k, v in row.items()} for row in rows]
-    )
-    assert "has no column question" in lost
+    lost = tampered([{"asked" if k == "query" else k: v for k, v in row.items()} for row in rows])
+    assert "has no column query" in lost
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "1e+300 as spent" in tampered([{**rows[0], "spent": 1e300}, *rows[1:]])
@@ -212,9 +210,9 @@ def test_questions_have_one_card_for_all(files, toolbox, monkeypatch):
     assert "visits" in files.faults(toolbox, **where)
 
 
-def test_questions_in_passes_add_up_as_well(files, toolbox):
+def test_queries_in_passes_add_up_as_well(files, toolbox):
     job = files.job
-    asked = {**ASKED, "questions": job.write("q.yaml", QUESTIONS), "output": job.path("answers")}
+    asked = {**ASKED, "queries": job.write("q.yaml", QUERIES), "output": job.path("answers")}
     job.flags |= asked
     for day in (5, 16):
         Path(job.path("clock")).write_text(f"{FIRST + dt.timedelta(day)}T00:00:00Z")

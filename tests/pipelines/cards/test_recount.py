@@ -4,23 +4,29 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.core.budgets import to_units
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Lifetime, Requirement
+from streamveil.mechanisms.presence.limits import Limit, terms
+from streamveil.mechanisms.queries.cuts import Months, cut_of
 from streamveil.pipelines.cards.histories import Histories, Row
 from streamveil.pipelines.cards.recount import (
-    Answer,
+    Account,
     dearest_sums,
-    life_sums,
+    in_windows,
+    months_met,
+    reach_of,
+    slots_met,
     window_sums,
-    wrong_portfolio,
+    wrong_account,
 )
 
 SPENT = np.array([3, 0, 5, 2, 2, 0, 7, 1], np.int64)
+SLOTS = np.arange(10, 18)
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 8, 20])
 def test_windows_add_up(window):
     expected = [sum(SPENT[max(0, t - window + 1) : t + 1]) for t in range(len(SPENT))]
-    assert window_sums(SPENT, window).tolist() == expected
+    assert window_sums(SLOTS, SLOTS, SPENT, window).tolist() == expected
 
 
 @pytest.mark.parametrize(("most", "reach"), [(1, 3), (2, 3), (3, 3), (2, 0), (9, 0)])
@@ -33,8 +39,50 @@ def test_the_dearest_slots_add_up(most, reach):
 
 
 def test_a_granted_budget_begins_anew():
-    slots = np.arange(10, 18)
-    assert life_sums(SPENT, slots, [12, 16]).tolist() == [3, 3, 5, 7, 9, 9, 7, 8]
+    account = account_of(Lifetime(1.0), SLOTS, SLOTS, SPENT, SPENT)
+    found = in_windows(account, 0, [12, 16], 17)
+    assert found.cost.tolist() == [3, 3, 5, 7, 9, 9, 7, 8]
+
+
+@pytest.mark.parametrize("adjacency", [ADD_REMOVE, REPLACE])
+@pytest.mark.parametrize("window", [1, 2, 5, 12, 30, 365])
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize("chosen", [False, True])
+def test_the_reach_of_a_limit_is_what_the_filter_of_the_run_goes_by(
+    adjacency, window, blocks, chosen
+):
+    """It is worked out apart from it, so that a mistake in one of the two shows."""
+    asked = Requirement(window, 0.7)
+    for most in (1, 2, 7, 400):
+        limit = Limit(most, blocks, chosen=chosen)
+        shape = {"max_slots": most, "blocks": blocks, "in_life": None, "chosen": chosen}
+        (door,) = zip(*astuple(limit, asked, adjacency), strict=True)
+        assert reach_of(asked, adjacency, **shape) == door
+    life = Limit(None, blocks, 9, chosen)
+    shape = {"max_slots": None, "blocks": blocks, "in_life": 9, "chosen": chosen}
+    (door,) = zip(*astuple(life, Lifetime(0.7), adjacency), strict=True)
+    assert reach_of(Lifetime(0.7), adjacency, **shape) == door
+
+
+def astuple(limit, requirement, adjacency):
+    door = terms([limit], [requirement], adjacency)
+    return door.most, door.reach, door.aside
+
+
+def test_the_slots_that_a_window_meets_are_those_that_mechanisms_go_by():
+    for window in range(1, 40):
+        for slots in range(1, 12):
+            assert slots_met(window, slots) == cut_of(slots).most_in(window)
+    for window in (*range(1, 70), 365, 366, 367, 800, 1186, 2342, 3347):
+        for months, per_day in ((1, 1), (1, 24), (3, 1), (7, 1), (11, 1), (12, 1), (13, 1)):
+            found = months_met(window, months, per_day)
+            assert found == Months(months, per_day).most_in(window)
+
+
+def account_of(requirement, first, last, spent, in_window):
+    query = np.zeros(len(first), np.int64)
+    columns = (np.array(one, np.int64) for one in (last, first, last, spent, in_window))
+    return Account(requirement, query, *columns, ["the ledger"], True)
 
 
 def answers(*spans, spent=1):
@@ -46,18 +94,23 @@ def answers(*spans, spent=1):
             sum(spent for a, b in so_far if a <= end and b > end - 3)
             for end in range(first, last + 1)
         )
-        told.append(Answer("q", first, last, spent, fullest))
-    return told
+        told.append((first, last, spent, fullest))
+    return list(zip(*told, strict=True))
+
+
+def wrong_answers(requirement, look, told, until):
+    account = account_of(requirement, *told)
+    return list(wrong_account(account, in_windows(account, look, [], until)))
 
 
 def test_answers_of_several_base_slots_count_in_every_window_that_they_meet():
     made = answers((0, 0), (1, 1), (0, 1), (2, 2), (3, 3), (2, 3), (0, 6))
     enough = Requirement(3, 6 * 2.0**-40)
-    assert list(wrong_portfolio(enough, 0, made, 6)) == []
-    (fault,) = wrong_portfolio(Requirement(3, 5 * 2.0**-40), 0, made, 6)
-    assert "a window of all questions cost" in fault
+    assert wrong_answers(enough, 0, made, 6) == []
+    (fault,) = wrong_answers(Requirement(3, 5 * 2.0**-40), 0, made, 6)
+    assert "a window of all queries cost" in fault
     more = Requirement(3, 7 * 2.0**-40)
-    assert "add up" in next(iter(wrong_portfolio(more, 1, made, 6)))  # a look is in every window
+    assert "add up" in wrong_answers(more, 1, made, 6)[0]  # a look is in every window
 
 
 E1 = int(to_units(1.0))

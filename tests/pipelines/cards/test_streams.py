@@ -13,11 +13,12 @@ from unittest import mock
 import pytest
 from apache_beam.io.filesystem import FileSystem
 
-from streamveil.pipelines import jobs, launch
-from streamveil.pipelines.cards import statement
+from streamveil.pipelines.cards import run_card
 from streamveil.pipelines.cards.files import read_card, write_card
 from streamveil.pipelines.cards.registry_form import deployment_of
-from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.jobs import run
+from streamveil.pipelines.reports.summary import Summary
+from streamveil.pipelines.runners import launch
 
 FIRST = dt.date(2024, 1, 1)
 NUMBER = (FIRST - dt.date(1970, 1, 1)).days
@@ -264,6 +265,28 @@ def test_a_ledger_that_the_card_does_not_name_is_checked_too(endless):
     assert "cost 7" in endless.checked(f"--ledger={ledger}").err
 
 
+def test_a_ledger_in_a_table_is_checked_as_it_is_exported(stream):
+    """In any order, perhaps twice, with whole numbers as text."""
+    ledger = stream.job.path("ledger.jsonl")
+    stream.filled(ledger=ledger, card=stream.path)
+
+    def to_a_table(card):
+        run_of(card).update(files={}, streams={"releases": "folder", "ledger": "bigquery"})
+
+    stream.change(to_a_table)
+    assert "the ledger went to bigquery" in stream.checked().err
+    rows = [json.loads(line) for line in Path(ledger).read_text().splitlines()]
+    texts = ("slot", "first_base_slot", "last_base_slot", "window", "users")
+    exported = [{**row, **{name: str(row[name]) for name in texts}} for row in reversed(rows)]
+    place = stream.exported([*exported, exported[3]], "export.json")
+    done = stream.checked(f"--ledger={place}")
+    assert done.code == 0, done
+    assert "1 row stood there once more" in done.err
+    exported[3]["spent"] += 8
+    place = stream.exported(exported, "export.json")
+    assert "promises epsilon" in stream.checked(f"--ledger={place}").err
+
+
 @pytest.mark.slow
 def test_requirements_that_changed_after_the_launch_are_those_of_the_ledger(stream):
     job, ledger = stream.job, stream.job.path("ledger.jsonl")
@@ -345,10 +368,10 @@ def test_windows_of_records_without_an_end_are_checked(job, toolbox, schema):
 
 BAD_PLACES = {
     "of a stream": ("kafka:h:9092/cards", "a card is one file"),
-    "that is no card": ("users.csv", "users.csv"),
+    "that is not a card": ("users.csv", "users.csv"),
     "in no folder": ("nowhere/card.json", "not a folder where a file may be written"),
     "of events": ("in/x.csv", "would be written where the input"),
-    "of another file": ("text.json", "is no card, which would be replaced"),
+    "of another file": ("text.json", "is not a card, and would be overwritten"),
 }
 
 
@@ -366,7 +389,7 @@ def test_a_place_where_no_card_can_be_is_refused_before_anything_runs(case, stre
 
 def test_nothing_is_launched_where_the_card_cannot_be_written(stream):
     full = OSError(errno.ENOSPC, "No space left on device", stream.path)
-    with mock.patch.object(statement, "write_card", side_effect=full):
+    with mock.patch.object(run_card, "write_card", side_effect=full):
         done = stream.launched()
     assert done.code == 1  # a fault of the machine, after which the same launch may do
     assert "so nothing was launched: choose another place (--card)" in done.err
@@ -376,7 +399,7 @@ def test_nothing_is_launched_where_the_card_cannot_be_written(stream):
 def test_results_are_whole_though_their_card_is_not(stream):
     full = OSError(errno.ENOSPC, "No space left on device", stream.path)
     out = stream.job.path("out.jsonl")
-    with mock.patch.object(statement, "write_card", side_effect=full):
+    with mock.patch.object(run_card, "write_card", side_effect=full):
         done = stream.job(**{**stream.flags, "end": stream.end, "output": out})
     assert done.code == 1
     assert f"The results are whole: {out}" in done.err
@@ -435,7 +458,7 @@ def test_a_card_is_on_any_filesystem_of_beam(stream):
     assert list(Elsewhere.kept) == [stream.path]
     assert stream.checked().code == 0
     Elsewhere.kept["elsewhere://bucket/text"] = b"a letter"
-    assert "is no card" in stream.launched(card="elsewhere://bucket/text").err
+    assert "is not a card" in stream.launched(card="elsewhere://bucket/text").err
 
 
 # What somebody may do to the rows of a stream, or to its card.
@@ -513,7 +536,7 @@ CARDS = {
     ),
     "its words promise less": (
         lambda c: c["deployment"]["privacy_loss"].update(
-            privacy_parameters_details="epsilon 0.01 for ever: everybody"
+            privacy_parameters_details="epsilon 0.01 for ever: users, how many is not known"
         ),
         "not in the words of its own promise",
     ),
@@ -669,6 +692,47 @@ def test_rows_that_came_twice_and_in_any_order_are_taken_once(endless):
     assert "2 rows stood there once more" in done.err
 
 
+@pytest.fixture(scope="module")
+def launched_tidy(tmp_path_factory, toolbox):
+    """The same of a stream of tidy rows, which is what nobody has to ask for."""
+    made = Stream(with_events(toolbox.Job(tmp_path_factory.mktemp("tidy"))), toolbox)
+    made.flags["layout"] = None
+    made.launched()
+    made.filled()
+    return made.job.folder
+
+
+@pytest.fixture
+def tidy(launched_tidy, tmp_path, toolbox):
+    """A copy of it."""
+    return Stream(toolbox.Job(Path(shutil.copytree(launched_tidy, tmp_path / "copy"))), toolbox)
+
+
+def messages_of(stream):
+    """What a consumer of a topic has: a message for each slot."""
+    for path in sorted(stream.folder.glob("release-*")):
+        rows = list(map(json.loads, path.read_text().splitlines()))
+        common = {name: rows[0][name] for name in ("query", "slot", "start", "end", "status")}
+        names = [name for name in rows[0] if name not in common]
+        yield {**common, "rows": [{name: row[name] for name in names} for row in rows]}
+
+
+def test_tidy_rows_in_a_folder_and_in_messages_are_checked(tidy):
+    done = tidy.checked()
+    assert done.code == 0, done
+    assert "12 slots was released once" in done.out
+    assert "release with --layout=rows to have that checked as well" in done.err
+    assert "nothing was compared that says a cost" in done.err
+    messages = list(messages_of(tidy))
+    again = tidy.checked(releases=tidy.exported([*reversed(messages), messages[4]]))
+    assert again.code == 0, again
+    assert "3 rows stood there once more" in again.err
+    lost = tidy.checked(releases=tidy.exported(messages[1:]))
+    assert f"slots {NUMBER} are missing" in lost.err
+    messages[3]["rows"][0]["key"] = "Z"
+    assert "the bin 'Z' is not both" in tidy.checked(releases=tidy.exported(messages)).err
+
+
 def test_rows_as_bigquery_exports_them(endless):
     """Whole numbers and times are text there, and each row names the bins."""
 
@@ -709,11 +773,11 @@ def test_revisions_of_a_stream_are_checked_where_they_are_named(stream):
     assert "there twice" in stream.checked(where).err
 
 
-QUESTIONS = """
-base_slot: 1d
-questions:
-  - {name: visits, value: value, domain: [A, B, C], slot: 1d, times: [1w]}
-  - {name: people, slot: 2d, statistic: distinct}
+QUERIES = """
+slot: 1d
+queries:
+  - {name: visits, by: value, keys: [A, B, C], every: 1d, rollups: [1w]}
+  - {name: people, every: 2d, statistic: distinct}
 """
 
 
@@ -721,7 +785,7 @@ questions:
 def test_answers_in_a_folder_are_checked_against_card_and_ledger(stream, schema):
     job, ledger = stream.job, stream.job.path("ledger.jsonl")
     asked = {"value_column": None, "domain": None, "slot": None, "mechanism": None}
-    asked |= {"questions": job.write("q.yaml", QUESTIONS), "ledger": ledger, "card": stream.path}
+    asked |= {"queries": job.write("q.yaml", QUERIES), "ledger": ledger, "card": stream.path}
     stream.filled(**asked)
     schema.validate(stream.card)
     assert stream.card["runs"][0]["streams"] == {
@@ -755,14 +819,14 @@ def test_limits_that_a_run_may_choose_are_all_in_the_card_of_its_launch(stream):
     """Whoever chose one that is not among them did not keep what was promised."""
     stream.job.requirements(dict.fromkeys(USERS, (15, 4.0)))
     flags = {**stream.flags, "end": str(FIRST + dt.timedelta(40)), "max_slots": "auto"}
-    with mock.patch.object(jobs, "run_here", side_effect=KeyboardInterrupt):
+    with mock.patch.object(run, "run_here", side_effect=KeyboardInterrupt):
         stream.job(**flags)
     (one,) = stream.card["promise"]["classes"]
-    assert None in one["limit"]["max_slots"]
-    assert 1 in one["limit"]["max_slots"]
+    assert None in one["limits"][0]["max_slots"]
+    assert 1 in one["limits"][0]["max_slots"]
     stream.job.done(**flags)
     (one,) = stream.card["promise"]["classes"]
-    assert len(one["limit"]["max_slots"]) == 1
+    assert len(one["limits"][0]["max_slots"]) == 1
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Runs as they might have been."""
 
-from streamveil.pipelines.evaluation.comparison import Comparison, Run
+from streamveil.pipelines.evaluation.comparison import Comparison
+from streamveil.pipelines.evaluation.comparison_table import Run
 from streamveil.pipelines.evaluation.w_event import WEvent
 
 

@@ -11,7 +11,7 @@ from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.sources import Bound
 from streamveil.pipelines.evaluation.w_event import WEvent
-from streamveil.pipelines.inputs import Inputs
+from streamveil.pipelines.plans.inputs import Inputs
 from streamveil.transforms import Columns
 
 BINS = tuple("12345")

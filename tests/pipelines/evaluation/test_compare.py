@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, simulate
-from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
+from streamveil.pipelines.evaluation.comparison import compare, tasks
+from streamveil.pipelines.evaluation.comparison_table import noise_key
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent, divergence
 
@@ -69,6 +70,7 @@ def test_revisions_are_measured_of_mechanisms_that_can():
     assert found.to_arrow()["revised"].to_pylist()[0] is None
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_and_progress_counts_runs():
     todo = laid(streams=("sin", "step-fixed"), asked=((0.6, 6), (0.3, 3)))
     seen = []

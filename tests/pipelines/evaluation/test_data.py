@@ -11,8 +11,8 @@ from streamveil.io import write_table
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.pipelines.evaluation import data as module
 from streamveil.pipelines.evaluation.data import Data, Letters, spread
-from streamveil.pipelines.evaluation.options import preset
-from streamveil.pipelines.inputs import Inputs
+from streamveil.pipelines.options.evaluate_options import preset
+from streamveil.pipelines.plans.inputs import Inputs
 from streamveil.transforms import Columns
 
 DAY = dt.timedelta(days=1)

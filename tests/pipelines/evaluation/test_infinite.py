@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.pipelines.evaluation.comparison import Comparison, Run, tasks
+from streamveil.pipelines.evaluation.comparison import Comparison, tasks
+from streamveil.pipelines.evaluation.comparison_table import Run
 from streamveil.pipelines.evaluation.infinite import Infinite
 from streamveil.pipelines.evaluation.page import course_of
 from streamveil.pipelines.evaluation.sources import Drawn, SlotCounts
-from streamveil.pipelines.evaluation.streams import BINS, INFINITE_STREAMS, JUMP, infinite_stream
+from streamveil.pipelines.sample_data.streams import BINS, INFINITE_STREAMS, JUMP, infinite_stream
 
 CHEAP = ("gated", "dpi:pool=20", "constant", "doubling", "horizon")
 
@@ -162,6 +163,7 @@ def test_a_course_is_a_mean_of_stretches_and_runs():
     assert np.isnan(course_of(courses, 2)[1])
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_run():
     made = runs(("constant", 9, 0), ("gated", 8, 1), ("horizon", 5, 1))
     made += [replace(one, facts={**one.facts, "stream": "<b>"}) for one in made]
@@ -186,6 +188,7 @@ def test_the_page_says_what_was_run():
 # ---- the command -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_compares(toolbox, tmp_path):
     events = tmp_path / "visits.csv"
     rows = [f"u{u},{'ABC'[(u + d) % 3]},2024-01-{d:02d}" for d in range(1, 9) for u in range(30)]

@@ -7,11 +7,12 @@ from streamveil.engine.stream.local_server import Server
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
-from streamveil.mechanisms.local.server.stream import LocalStream
+from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
-from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
+from streamveil.pipelines.evaluation.comparison import compare, tasks
+from streamveil.pipelines.evaluation.comparison_table import noise_key
 from streamveil.pipelines.evaluation.drivers import Local, WindowUse, is_local, local_users
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import WEvent
@@ -24,6 +25,7 @@ def runs(seeds=1, names=NAMES):
     return compare(WEvent(), todo).runs
 
 
+@pytest.mark.slow
 def test_figures():
     found = runs()
     assert [one.mechanism for one in found] == list(NAMES)

@@ -5,14 +5,10 @@ import pytest
 
 from streamveil.io import read_table
 from streamveil.mechanisms.per_record.budget_functions import Inverse
-from streamveil.pipelines.evaluation.comparison import Comparison, Run, Task
-from streamveil.pipelines.evaluation.per_record import (
-    PER_RECORD_DATA,
-    Data,
-    PerRecord,
-    figures_of,
-    trimmed_mean,
-)
+from streamveil.pipelines.evaluation.comparison import Comparison
+from streamveil.pipelines.evaluation.comparison_table import Run, Task
+from streamveil.pipelines.evaluation.per_record import Data, PerRecord, figures_of, trimmed_mean
+from streamveil.pipelines.sample_data.records import PER_RECORD_DATA
 
 
 def run(seed, *errors, mechanism="hat"):

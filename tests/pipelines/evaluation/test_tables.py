@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from streamveil.pipelines.evaluation.comparison import figure
+from streamveil.pipelines.evaluation.comparison_table import figure
 from streamveil.pipelines.evaluation.w_event import WEvent
 from tests.pipelines.evaluation.runs import compared, run
 

@@ -4,6 +4,7 @@ import datetime as dt
 import errno
 import inspect
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 
 import streamveil as sv
 from streamveil.mechanisms.core.records import MachineFault
-from streamveil.pipelines.commands import COMMANDS
-from streamveil.pipelines.in_memory.options import COLUMNS
+from streamveil.pipelines.in_memory.keyword_arguments import COLUMNS
+from streamveil.pipelines.options.commands import COMMANDS
+from tests.calls import arguments
 
 KEY = bytes(range(32))
 
@@ -64,6 +66,7 @@ DATA = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", DATA)
 def test_data_of_every_kind_is_counted_alike(table, asked, kind):
     asked |= {"noise_key": KEY}
@@ -119,8 +122,8 @@ def test_values_of_python_are_as_their_text(asked, table):
         **{"slot": "1d", "domain": "A,B,C", "start": "2024-01-01", "end": "2024-01-09"},
         **{"max_contributions": 1, "default_requirement": "3,0.5,10"},
     }
-    found = sv.release(table, **{**asked, **SAME})
-    assert found.to_arrow().equals(sv.release(table, **{**asked, **text}).to_arrow())
+    found = sv.release(table, **arguments({**asked, **SAME}))
+    assert found.to_arrow().equals(sv.release(table, **arguments({**asked, **text})).to_arrow())
 
 
 @pytest.mark.parametrize(
@@ -160,11 +163,24 @@ def test_changes_in_memory_are_as_a_file_of_them(job, asked, table):
 @pytest.mark.parametrize("function", [sv.release, sv.collect, sv.per_record])
 def test_arguments_are_options_of_the_command_with_its_defaults(function):
     command = COMMANDS[function.__name__.replace("_", "-")]
-    usual = command.strict().parse_args([])
-    for name, argument in inspect.signature(function).parameters.items():
-        if name == "data" or argument.default is argument.empty:
-            continue
-        assert argument.default == getattr(usual, COLUMNS.get(name, name)), name
+    usual = command.defaults
+    named = inspect.signature(function).parameters
+    defaults = {name: each.default for name, each in named.items()}
+    if defaults.pop("run", None) is not None:
+        defaults |= vars(sv.RunOptions())
+    for name, default in defaults.items():
+        if name not in ("data", "queries") and default is not inspect.Parameter.empty:
+            assert default == usual[COLUMNS.get(name, name)], name
+
+
+def test_a_release_has_few_arguments_and_help_that_explains_each():
+    named = inspect.signature(sv.release).parameters
+    assert len(named) <= 20
+    for name in named:
+        assert f"\n        {name}: " in sv.release.__doc__.replace("*", ""), name
+    fields = inspect.getsource(sv.RunOptions)
+    for name in vars(sv.RunOptions()):
+        assert re.search(rf"^    {name}: .*\n    \"\"\"", fields, re.M), name
 
 
 REFUSED = {
@@ -173,8 +189,9 @@ REFUSED = {
     "a mechanism": ({"mechanism": "pbe"}, ["'pbe'", "choose one of", "pbd"]),
     "a domain": ({"domain": 3}, ["domain is 3", "give a list"]),
     "a start": ({"start": "May"}, ["start: time 'May'", "write 2024-03-31"]),
-    "no requirements": ({"requirements": None}, ["requirements is missing", "default_requirement"]),
+    "no requirements": ({"requirements": None}, ["requirements is missing", "budget=1/7d"]),
     "a column": ({"user": "who"}, ["data: the table has no column 'who'", "'user'"]),
+    "two columns": ({"user": ["user", "value"]}, ["user names 2 columns", "join them into one"]),
     "a number": ({"max_contributions": 1.5}, ["max_contributions=1.5", "such as 2"]),
     "a choice": ({"guarantee": "none"}, ["guarantee", "'none'", "w-event"]),
     "a key": ({"noise_key": "hunter2"}, ["noise_key is not the key", "file:PATH"]),
@@ -182,7 +199,7 @@ REFUSED = {
     "a delimiter of a table": ({"delimiter": ";"}, ["delimiter", "data is a table"]),
     "columns of a table": ({"columns": ["user", "x"]}, ["columns", "data is a table"]),
     "a short key": ({"noise_key": b"hunter2"}, ["7 bytes", "needs 32"]),
-    "a budget": ({"epsilon": 1}, ["epsilon=1", "give guarantee=infinite"]),
+    "a budget": ({"epsilon": 1}, ["epsilon=1", "write budget=1/7d"]),
     "a bin for others": (
         {"domain": sv.Categories(("A", "B")), "other": "A"},
         ["'A'"],
@@ -207,7 +224,7 @@ REFUSED = {
 def test_what_is_wrong_is_told_in_one_line(asked, table, case):
     more, words = REFUSED[case]
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        sv.release(table, **{**asked, **more})
+        sv.release(table, **arguments({**asked, **more}))
     message = str(caught.value)
     assert isinstance(caught.value, sv.ConfigurationError)
     assert caught.value.__suppress_context__  # else it is told twice, first in other words
@@ -238,9 +255,15 @@ def test_a_key_of_another_type_is_a_type_error_that_does_not_show_it(asked, tabl
     assert "1234567" not in str(caught.value)
 
 
+def test_what_a_user_wrote_stays_as_it_is(asked, table):
+    with pytest.raises(sv.ConfigurationError, match=r"^start: time '--slot' ") as caught:
+        sv.release(table, **{**asked, "start": "--slot"})
+    assert "--start" not in str(caught.value)
+
+
 def test_what_is_for_the_command_alone_keeps_its_dashes(asked, table):
     with pytest.raises(sv.ConfigurationError, match=r"=3 .*requirement_changes or --"):
-        sv.release(table, **asked, longest_window=3)
+        sv.release(table, **asked, run=sv.RunOptions(longest_window=3))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +294,10 @@ def test_a_stream_that_a_person_interrupts_is_no_fault_of_the_data(asked, table)
     [
         (
             ConnectionResetError("reset\nby the server"),
-            "reset by the server: mend that",
+            "reset by the server: fix that",
         ),
-        (OSError(errno.EIO, "a disk"), "a disk: mend that, open it anew"),
-        (ValueError("no more"), "no more: mend that, open it anew"),
+        (OSError(errno.EIO, "a disk"), "a disk: fix that, open it anew"),
+        (ValueError("no more"), "no more: fix that, open it anew"),
         (MemoryError("a batch"), "out of memory: give the run more memory"),
     ],
     ids=lambda each: type(each).__name__,
@@ -294,13 +317,23 @@ def test_a_stream_that_breaks_off_is_not_released(asked, table, fault, said):
     assert type(fault).__name__ in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("limits", [{}, {"u1": 2}])
+def test_limits_are_no_mapping(asked, table, limits):
+    with pytest.raises(sv.ConfigurationError) as caught:
+        sv.release(table, **asked, max_slots=limits)
+    assert str(caught.value) == (
+        f"max_slots is {limits}, of type dict: give a number of slots, such as 3, or 'auto'; "
+        "limits of some users are a column max_slots of the requirements"
+    )
+
+
 def test_a_value_that_is_no_text_is_a_type_error(asked, table):
     with pytest.raises(TypeError, match=r"start is .* of type set"):
         sv.release(table, **asked, start={1})
 
 
 def test_a_stream_has_no_end(asked):
-    with pytest.raises(sv.ConfigurationError, match=r"data=watch:\*\.csv does not end"):
+    with pytest.raises(sv.ConfigurationError, match=r"data=watch:\*\.csv is unbounded"):
         sv.release("watch:*.csv", **asked)
 
 
@@ -327,8 +360,12 @@ def test_much_beyond_the_bound_is_warned_of(asked, table, caplog):
     one = table.filter(pa.compute.equal(table["user"], "u1"))
     many = pa.concat_tables([one] * 5)
     with caplog.at_level(logging.WARNING, "streamveil"):
-        sv.release(many, **{**asked, "max_rejected": 1.0, "domain": ["A", "B", "C", "X"]})
-    assert "were beyond the bound of max_contributions" in caplog.text
+        sv.release(
+            many,
+            **{**asked, "domain": ["A", "B", "C", "X"]},
+            run=sv.RunOptions(max_rejected=1.0),
+        )
+    assert "were dropped by the bound of max_contributions" in caplog.text
 
 
 def test_a_row_that_cannot_be_read_is_a_dead_letter(asked, table):

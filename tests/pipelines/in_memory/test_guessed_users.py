@@ -41,12 +41,12 @@ def test_releases_are_not_cut_off_at_a_guess(events, guess, caplog):
         time="time",
         slot="1d",
         domain=["f", "m"],
-        default_requirement=guess,
+        run=sv.RunOptions(default_requirement=guess),
     )
     truth = events.groupby("kind").size().tolist()
     rows = found.to_pandas()
-    assert (np.abs(rows["count"] - truth) < 10).all()
-    assert (rows["high"] - rows["count"] < 10).all()
+    assert (np.abs(rows["value"] - truth) < 10).all()
+    assert (rows["high"] - rows["value"] < 10).all()
     assert ("names 80:" in found.text) == any(NAMED in one for one in warnings(caplog))
     assert ("names 80:" in found.text) == (guess == GUESSES[0])
 
@@ -56,16 +56,16 @@ def test_answers_are_not_cut_off_at_a_guess(events, guess, caplog):
     queries = [
         {"name": "users", "statistic": "distinct"},
         {"name": "events"},
-        {"name": "sum", "statistic": "sum", "column": "one", "lower": 0, "upper": 1},
-        {"name": "kinds", "value": "kind", "domain": ["f", "m"], "levels": ["all"]},
+        {"name": "sum", "statistic": "sum", "of": "one", "bounds": [0, 1]},
+        {"name": "kinds", "by": "kind", "keys": ["f", "m"], "levels": ["all"]},
     ]
-    found = sv.answers(
+    found = sv.release(
         events,
-        questions={
-            "base_slot": "1d",
-            "questions": [{**one, "share": 0.25} for one in queries],
+        {
+            "slot": "1d",
+            "queries": [{**one, "share": 0.25} for one in queries],
         },
-        default_requirement=guess,
+        run=sv.RunOptions(default_requirement=guess),
         user="user",
         time="time",
     )
@@ -91,4 +91,4 @@ def test_a_full_table_bounds_counts(events):
         domain=["f", "m"],
         requirements=known,
     )
-    assert max(found[0].counts) <= 400
+    assert max(found["count"][0].counts) <= 400

@@ -10,10 +10,9 @@ import pytest
 
 import streamveil as sv
 from streamveil.mechanisms.core.arguments import domain_of
-from streamveil.mechanisms.portfolio.reading import portfolio_of
-from streamveil.pipelines.in_memory.options import options_of
-from streamveil.pipelines.options import add_shared_options
-from streamveil.pipelines.yaml import _parsed
+from streamveil.mechanisms.queries.reading import query_set_of
+from streamveil.pipelines.in_memory.keyword_arguments import options_of
+from streamveil.pipelines.options.commands import COMMANDS
 
 EVENTS = pd.DataFrame({"user": ["u0"], "place": ["cafe"], "time": ["2024-05-01"], "n": [1.0]})
 ASKED = {
@@ -43,23 +42,23 @@ NO_DOMAINS = [
 ]
 
 
-def question(**keys):
-    return {"base_slot": "1d", "questions": [{"name": "n", **keys}]}
+def query(**keys):
+    return {"slot": "1d", "queries": [{"name": "n", **keys}]}
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=lambda value: type(value).__name__)
 def test_a_domain_of_any_kind(domain):
     expected = sv.Categories(tuple(CAFE))
     assert domain_of(domain, "domain", "place") == expected
-    assert portfolio_of(question(value="place", domain=domain)).questions[0].domain == expected
+    assert query_set_of(query(by="place", keys=domain)).queries[0].domain == expected
 
 
 @pytest.mark.parametrize(("domain", "words"), NO_DOMAINS)
 def test_a_domain_that_is_none(domain, words):
     with pytest.raises(sv.ConfigurationError, match=f"domain.*{words}") as release:
         sv.release(EVENTS, value="place", slot="1d", domain=domain, **ASKED)
-    with pytest.raises(sv.ConfigurationError, match=f"domain.*{words}") as answers:
-        sv.answers(EVENTS, questions=question(value="place", domain=domain), **ASKED)
+    with pytest.raises(sv.ConfigurationError, match=f"keys.*{words}") as answers:
+        sv.release(EVENTS, query(by="place", keys=domain), **ASKED)
     for error in (release, answers):
         assert "\n" not in str(error.value)
 
@@ -68,7 +67,7 @@ def test_a_table_is_the_domain_of_a_release():
     found = sv.release(
         EVENTS, value="place", slot="1d", domain=DOMAINS[1], mechanism="uniform", **ASKED
     )
-    assert found.to_pandas()["bin"].tolist() == CAFE
+    assert found.to_pandas()["key"].tolist() == CAFE
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_a_table_is_the_domain_of_a_release():
 def test_requirements_that_are_none(requirements):
     for run in (
         lambda **asked: sv.release(EVENTS, value="place", slot="1d", domain=CAFE, **asked),
-        lambda **asked: sv.answers(EVENTS, questions=question(), **asked),
+        lambda **asked: sv.release(EVENTS, query(), **asked),
     ):
         with pytest.raises(sv.ConfigurationError, match=r"^requirements") as error:
             run(**{**ASKED, "requirements": requirements})
@@ -95,38 +94,38 @@ def test_requirements_that_are_none(requirements):
 
 
 @pytest.mark.parametrize(
-    ("questions", "words"),
+    ("queries", "words"),
     [
         (pd.DataFrame({"a": [1]}), "of type DataFrame"),
         (pd.Series([1]), "of type Series"),
         (np.array([1]), "of type ndarray"),
         (pa.table({"a": [1]}), "of type Table"),
-        ({"base_slot": "1d", "questions": pd.DataFrame({"name": ["n"]})}, "of type DataFrame"),
-        ({"base_slot": "1d", "questions": [pd.Series({"name": "n"})]}, "question 1 of the list"),
-        ({"base_slot": pd.Series(["1d"]), "questions": [{"name": "n"}]}, "base_slot is"),
-        (question(value=pd.DataFrame({"a": [1]})), "'n': value is"),
-        (question(where=pd.DataFrame({"a": [1]})), "'n': where is"),
-        (question(where={"place": pd.DataFrame({"a": [1]})}), "column 'place' is"),
+        ({"slot": "1d", "queries": pd.DataFrame({"name": ["n"]})}, "of type DataFrame"),
+        ({"slot": "1d", "queries": [pd.Series({"name": "n"})]}, "query 1 of the list"),
+        ({"slot": pd.Series(["1d"]), "queries": [{"name": "n"}]}, "slot is"),
+        (query(by=pd.DataFrame({"a": [1]})), "'n': by is"),
+        (query(where=pd.DataFrame({"a": [1]})), "'n': where is"),
+        (query(where={"place": pd.DataFrame({"a": [1]})}), "column 'place' is"),
     ],
 )
-def test_questions_that_are_none(questions, words):
+def test_queries_that_are_none(queries, words):
     with pytest.raises(sv.ConfigurationError, match=words) as error:
-        sv.answers(EVENTS, questions=questions, **ASKED)
+        sv.release(EVENTS, queries, **ASKED)
     assert "\n" not in str(error.value)
 
 
-def test_columns_and_arrays_inside_questions():
-    asked = question(times=np.array(["2d", "4d"]), where={"place": pd.Series(["cafe"])})
-    same = question(times=["2d", "4d"], where={"place": ["cafe"]})
-    assert portfolio_of(asked).questions == portfolio_of(same).questions
+def test_columns_and_arrays_inside_queries():
+    asked = query(rollups=np.array(["2d", "4d"]), where={"place": pd.Series(["cafe"])})
+    same = query(rollups=["2d", "4d"], where={"place": ["cafe"]})
+    assert query_set_of(asked).queries == query_set_of(same).queries
 
 
-def test_exact_numbers_inside_questions():
-    asked = question(share=Decimal("0.3"), weight=Fraction(1, 2))
-    same = question(share=0.3, weight=0.5)
-    assert portfolio_of(asked).identity() == portfolio_of(same).identity()
+def test_exact_numbers_inside_queries():
+    asked = query(share=Decimal("0.3"), weight=Fraction(1, 2))
+    same = query(share=0.3, weight=0.5)
+    assert query_set_of(asked).identity() == query_set_of(same).identity()
     requirements = {"u0": (1, Decimal("4000"))}
-    found = sv.answers(EVENTS, questions=asked, **{**ASKED, "requirements": requirements})
+    found = sv.release(EVENTS, asked, **{**ASKED, "requirements": requirements})
     assert round(found["n"].to_pandas().value[0]) == 1
 
 
@@ -140,18 +139,18 @@ def test_exact_numbers_inside_questions():
     ],
 )
 def test_bounds_of_any_kind_of_number(lower, upper):
-    asked = question(statistic="sum", column="n", lower=lower, upper=upper)
-    same = question(statistic="sum", column="n", lower=0, upper=2.5)
-    assert portfolio_of(asked).questions == portfolio_of(same).questions
-    asked = question(where={"n": {"from": lower, "to": upper}})
-    same = question(where={"n": {"from": 0, "to": 2.5}})
-    assert portfolio_of(asked).questions == portfolio_of(same).questions
+    asked = query(statistic="sum", of="n", bounds=[lower, upper])
+    same = query(statistic="sum", of="n", bounds=[0, 2.5])
+    assert query_set_of(asked).queries == query_set_of(same).queries
+    asked = query(where={"n": {"from": lower, "to": upper}})
+    same = query(where={"n": {"from": 0, "to": 2.5}})
+    assert query_set_of(asked).queries == query_set_of(same).queries
 
 
 @pytest.mark.parametrize("bound", [Decimal("nan"), Decimal("sNaN"), True, np.True_, 10**400, "0"])
 def test_bounds_that_are_none(bound):
-    with pytest.raises(sv.ConfigurationError, match="upper is"):
-        portfolio_of(question(statistic="sum", column="n", lower=0, upper=bound))
+    with pytest.raises(sv.ConfigurationError, match="number 2 of bounds is"):
+        query_set_of(query(statistic="sum", of="n", bounds=[0, bound]))
 
 
 class Lazy:
@@ -177,4 +176,4 @@ def test_options_are_any_kind_of_number():
 def test_forms_of_times_are_listed_with_their_commas():
     forms = ["%d.%m.%Y", "%b %d, %Y"]
     assert options_of("release", {"time_format": forms}).time_format == "\n".join(forms)
-    assert _parsed((add_shared_options,), {"time_format": forms}).time_format == "\n".join(forms)
+    assert COMMANDS["per-record"].take({"time_format": forms}).time_format == "\n".join(forms)

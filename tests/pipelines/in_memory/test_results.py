@@ -8,18 +8,24 @@ import pyarrow.csv
 import pytest
 
 import streamveil as sv
+from streamveil.io import RESULT_SCHEMA
 
 
 @pytest.fixture
-def releases(job, asked):
+def result(job, asked):
     return sv.release(job.path("events.csv"), **asked)
+
+
+@pytest.fixture
+def releases(result):
+    return result["count"]
 
 
 def test_releases_are_a_tidy_table(releases):
     frame = releases.to_pandas()
-    assert list(frame) == ["slot", "start", "bin", "count", "low", "high", "status"]
+    assert list(frame) == RESULT_SCHEMA.names
     assert len(frame) == 9 * 3
-    assert frame["bin"].tolist()[:3] == ["A", "B", "C"]
+    assert frame["key"].tolist()[:3] == ["A", "B", "C"]
     assert frame["start"].iloc[0].isoformat() == "2024-01-01T00:00:00+00:00"
     assert frame.equals(releases.to_arrow().to_pandas())
 
@@ -27,28 +33,30 @@ def test_releases_are_a_tidy_table(releases):
 def test_releases_are_a_sequence(releases):
     assert len(releases) == 9
     assert [release.slot for release in releases] == releases.to_arrow("rows")["slot"].to_pylist()
-    assert releases[0].values.tolist() == releases.to_arrow()["count"].to_pylist()[:3]
+    assert releases[0].values.tolist() == releases.to_arrow()["value"].to_pylist()[:3]
     assert releases[0].counts.tolist() == [round(one) for one in releases[0].values]
 
 
 def test_another_layout_is_refused(releases):
-    with pytest.raises(sv.ConfigurationError, match="layout 'wide' is unknown: choose rows or"):
+    with pytest.raises(sv.ConfigurationError, match="layout 'wide' is unknown: choose tidy or"):
         releases.to_arrow("wide")
 
 
-def test_they_show_themselves(releases):
-    text = repr(releases)
-    assert text.startswith("9 releases of 3 bins by adaptive, 2024-01-01T00:00:00Z to 2024-01-10")
+def test_they_show_themselves(result):
+    text = repr(result)
+    assert text.startswith("count: count of 3 keys in 9 slots by adaptive, 2024-01-01T00:00:00Z to")
     assert "320 events read" in text
     assert "--" not in text
-    html = releases._repr_html_()
+    html = result._repr_html_()
     assert html.count("<tr>") == 11
     assert "and 17 rows more" in html
     assert "contribution bound" in html
 
 
 def test_a_label_is_no_html(job, asked):
-    shown = sv.release(job.path("events.csv"), **{**asked, "other": "<b>"})._repr_html_()
+    shown = sv.release(
+        job.path("events.csv"), **asked, run=sv.RunOptions(other="<b>")
+    )._repr_html_()
     assert "<td>&lt;b&gt;</td>" in shown
     assert "<b>" not in shown
 
@@ -56,11 +64,11 @@ def test_a_label_is_no_html(job, asked):
 def test_they_are_drawn(releases):
     axes = releases.plot()
     assert [line.get_label() for line in axes.get_lines()] == ["A", "B", "C"]
-    again = releases.plot(bins=["B"], ax=axes)
+    again = releases.plot(keys=["B"], ax=axes)
     assert again is axes
     assert len(axes.get_lines()) == 4
-    with pytest.raises(sv.ConfigurationError, match="there is no bin 'X': choose of A, B, C"):
-        releases.plot(bins=["X"])
+    with pytest.raises(sv.ConfigurationError, match="there is no key 'X': choose of A, B, C"):
+        releases.plot(keys=["X"])
 
 
 @pytest.mark.parametrize(
@@ -146,8 +154,8 @@ counted = {"value": "place", "slot": "1d", "domain": ["A", "B"]}
 calls = {
     "release": lambda: sv.release(table, **columns, **counted),
     "collect": lambda: sv.collect(table, **columns, **counted),
-    "answers": lambda: sv.answers(
-        table, **columns, questions={"base_slot": "1d", "questions": [{"name": "visits"}]}
+    "a set": lambda: sv.release(
+        table, sv.count("visits"), sv.count("days", every="2d"), **columns, slot="1d"
     ),
     "per_record": lambda: sv.per_record(
         table, statistic="sum", budget="sqrt:1", value="delay", value_max=9, epsilon_max=1

@@ -8,6 +8,7 @@ import pytest
 
 import streamveil as sv
 from streamveil.io import events, read_table, write_table
+from tests.calls import arguments
 
 CHANGES = """user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward
 u1,19724,2,0.5,2,0.5
@@ -36,7 +37,10 @@ def as_written(job, table):
 
 def check_same(job, found):
     """What a call gave must be what the command wrote."""
-    for table, name in ((found.to_arrow("rows"), "out.jsonl"), (found.ledger, "ledger.jsonl")):
+    for table, name in (
+        (found["count"].to_arrow("rows"), "out.jsonl"),
+        (found.ledger, "ledger.jsonl"),
+    ):
         assert as_written(job, table) == Path(job.path(name)).read_bytes()
 
 
@@ -50,7 +54,7 @@ def test_releases_ledger_and_figures_are_those_of_the_command(job, asked, case):
     job.done(**more)
     table = pyarrow.csv.read_csv(job.path("events.csv"))
     for data in (job.path("events.csv"), table):
-        found = sv.release(data, **{**asked, **more})
+        found = sv.release(data, **arguments({**asked, **more}))
         check_same(job, found)
         assert found.summary == json.loads(Path(job.path("summary.json")).read_text())
         letters = read_table(job.path("rejected.parquet"))

@@ -37,6 +37,7 @@ from streamveil.engine.count.event_codes import (
 from streamveil.engine.count.shards import close_at_end
 from streamveil.engine.messages import REJECTED, TALLIES, Kind, Message
 from streamveil.engine.slot_clock import SlotClock
+from streamveil.engine.stream.steps import Steps
 from streamveil.engine.stream_step import StateWentBack
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
@@ -463,6 +464,7 @@ def test_random_histories_of_a_stream(kit, registry):
 
 
 # What is told is the same to the last byte, in whatever order it came.
+@pytest.mark.slow
 def test_order_of_arrival_does_not_matter(kit, registry):
     random = np.random.default_rng(5)
     events = [(name, "ab"[i % 2], slot) for i, name in enumerate(USERS) for slot in range(LAST + 1)]
@@ -659,7 +661,25 @@ class Joins(beam.PTransform):
         self.transform = transform
 
     def expand(self, inputs):
-        counted = self.transform._count(*inputs)
+        bounded = all(one.is_bounded for one in inputs)
+        made = self.transform
+        made.check_changes(changes=True, bounded=bounded)
+        # Of a mechanism that need not be one of changing requirements: nothing is released.
+        clock = SlotClock(made.slots, 0 if bounded else made.allowed_lateness)
+        layout = made.layout(bounded)
+        steps = Steps(
+            stream="histogram",
+            bounded=bounded,
+            layout=layout,
+            clock=clock,
+            first_slot=made.first_slot,
+            last_slot=made.last_slot,
+            make_mapper=partial(made.event_mapper, True),
+            counter=made.counter(layout, by_user=True),
+            config=None,
+            shard_logic=made.shard_logic(layout, clock, changes=True, keeps=False),
+        )
+        counted = made._count(*inputs, steps)
         return counted.counts, counted.rejected | "All rejected" >> beam.Flatten()
 
 
@@ -735,6 +755,7 @@ def transform_of(kit, registry, **options):
     return kit.histograms(registry, **options)
 
 
+@pytest.mark.many
 def test_a_bounded_pipeline_joins_as_the_truth(joined, kit, runner, registry):
     messages, letters = joined(runner, transform_of(kit, registry), bounded_source(kit, 3))
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))

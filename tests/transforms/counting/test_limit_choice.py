@@ -51,10 +51,10 @@ def events(kit, rows, first=0, last=SLOTS - 1):
     return kit.batch([row for row in rows if first <= row[2] <= last])
 
 
-def test_each_class_has_the_limit_that_it_should(run, kit):
+def test_each_class_has_the_limit_that_it_should(here, kit):
     made = transform(kit)
     assert [look and look.requirement.window for look in made._looks] == [None, 48, 60]
-    ran = run(made, [events(kit, ROWS)])
+    ran = here(made, [events(kit, ROWS)])
     _, state = max(ran.state)
     none, rare, often = chosen_of(made, state)
     assert none == EVERY_SLOT
@@ -69,19 +69,19 @@ def test_each_class_has_the_limit_that_it_should(run, kit):
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_shards_choose_as_one(run, kit, shards):
-    whole = run(transform(kit, shards=shards), [events(kit, ROWS)])
+def test_shards_choose_as_one(here, kit, shards):
+    whole = here(transform(kit, shards=shards), [events(kit, ROWS)])
     batches = [events(kit, ROWS[start::5]) for start in range(5)]
-    parts = run(transform(kit, shards=shards), batches)
+    parts = here(transform(kit, shards=shards), batches)
     kit.assert_same_releases(parts.releases, whole.releases)
 
 
 @pytest.mark.slow
-def test_who_counts_is_decided_by_what_was_chosen(run, kit):
+def test_who_counts_is_decided_by_what_was_chosen(here, kit):
     made = transform(kit)
-    ran = run(made, [events(kit, ROWS)])
+    ran = here(made, [events(kit, ROWS)])
     chosen = chosen_of(made, max(ran.state)[1])
-    given = run(transform(kit, chosen), [events(kit, ROWS)])
+    given = here(transform(kit, chosen), [events(kit, ROWS)])
     beyond = [one.counters.get(metrics.EVENTS_BEYOND_LIMIT, 0) for one in (ran, given)]
     assert beyond[0] == beyond[1] > 0
 
@@ -105,43 +105,43 @@ def test_runners_choose_alike(run_on, kit):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_under_the_limits_of_the_first(run, kit):
+def test_a_run_goes_on_under_the_limits_of_the_first(here, kit):
     releases, state, made = [], None, []
     for first, last in ((0, 69), (70, 79), (80, SLOTS - 1)):
         piece = transform(kit, first_slot=first, last_slot=last, resume=state)
-        ran = run(piece, [events(kit, ROWS, first, last)])
+        ran = here(piece, [events(kit, ROWS, first, last)])
         _, state = max(ran.state)
         releases += ran.releases
         made.append(chosen_of(transform(kit, last_slot=69), state))
     assert made[0] == made[1] == made[2]
     assert len(releases) == SLOTS
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    with pytest.raises(ConfigurationError, match="the participation limit"):
         transform(kit, Limit(2), first_slot=SLOTS, last_slot=SLOTS + 9, resume=state)
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    with pytest.raises(ConfigurationError, match="the participation limit"):
         transform(kit, Auto(blocks=3), first_slot=SLOTS, last_slot=SLOTS + 9, resume=state)
 
 
-def test_where_nobody_comes_no_limit_is_chosen(run, kit):
+def test_where_nobody_comes_no_limit_is_chosen(here, kit):
     made = transform(kit, may_be_empty=True)
-    _, state = max(run(made, [kit.batch([])]).state)
+    _, state = max(here(made, [kit.batch([])]).state)
     assert all(one.is_none for one in chosen_of(made, state))
 
 
 @pytest.mark.parametrize("good", [0, 40])
-def test_where_the_input_is_lost_nobody_is_looked_at(run, kit, monkeypatch, good):
+def test_where_the_input_is_lost_nobody_is_looked_at(here, kit, monkeypatch, good):
     asked = []
     monkeypatch.setattr(Look, "answer", lambda *given: asked.append(given))
     lost = [(user, "z", slot) for user, _, slot in ROWS[good:100]]
     found = f"Found: 100 read, {100 - good} rejected .*, {good} counted"
     with pytest.raises(Exception, match=found):
-        run(transform(kit, max_rejected=0.5), [events(kit, ROWS[:good] + lost)])
+        here(transform(kit, max_rejected=0.5), [events(kit, ROWS[:good] + lost)])
     assert not asked
 
 
 def test_a_stream_without_end_needs_to_be_told(run, kit):
     made = transform(kit)
     line = kit.timeline(made)
-    with pytest.raises(ConfigurationError, match=r"so the input must end.*auto:0.05"):
+    with pytest.raises(ConfigurationError, match=r"so the input must be bounded.*auto:0.05"):
         run(line.transform, line, "--streaming")
     rated = transform(kit, Auto(0.05))
     assert rated.limits == (EVERY_SLOT, *(Look(REGISTRY.classes[k]).expected(0.05) for k in (1, 2)))

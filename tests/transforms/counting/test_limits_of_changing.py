@@ -177,10 +177,10 @@ def letters(ran):
     return slots
 
 
-def test_at_the_end_users_are_in_the_classes_of_their_blocks(run, kit, made):
+def test_at_the_end_users_are_in_the_classes_of_their_blocks(here, kit, made):
     transform = made()
     parts = [kit.batch(ROWS[part::3]) for part in range(3)]
-    ran = run(WithChanges(transform, change_batch(CHANGES[::-1])), parts)
+    ran = here(WithChanges(transform, change_batch(CHANGES[::-1])), parts)
     told, found, homeless, strict = expected(transform, kit, ROWS)
     assert strict > 0
     assert [one.counts.tolist() for one in ran.releases] == [one.counts.tolist() for one in told]
@@ -204,23 +204,23 @@ def in_time(kit, transform, rows, first=0):
 
 
 @pytest.mark.slow
-def test_pieces_of_a_stream_count_as_one_run_does(run, kit, made):
+def test_pieces_of_a_stream_count_as_one_run_does(here, kit, made):
     changes = change_batch(CHANGES)
-    whole = run(WithChanges(made(shards=2), changes), [kit.batch(ROWS)])
+    whole = here(WithChanges(made(shards=2), changes), [kit.batch(ROWS)])
     releases, state = [], None
     for first, last in ((0, 21), (22, 63), (64, LAST)):
         options = {"first_slot": first, "last_slot": last, "resume": state, "shards": 2}
         rows = [kit.batch([row for row in ROWS if first <= row[2] <= last])]
         transform = made(**options, changing=state is None)
         # What is to come is in the state.
-        ran = run(transform if state else WithChanges(transform, changes), rows)
+        ran = here(transform if state else WithChanges(transform, changes), rows)
         releases += ran.releases
         _, state = max(ran.state)
     kit.assert_same_releases(releases, whole.releases)
     options = {"first_slot": LAST + 1, "last_slot": None, "resume": state, "shards": 2}
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    with pytest.raises(ConfigurationError, match="the participation limit"):
         made(**options, limit=None, mechanism="dpbd")
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    with pytest.raises(ConfigurationError, match="the participation limit"):
         made(**options, limit=Limit(1, 3))
 
 
@@ -237,10 +237,10 @@ def begun(run, kit, made):
     return max(ran.state)[1]
 
 
-def test_a_run_goes_on_with_the_changes_that_the_one_before_was_told(run, kit, made, begun):
+def test_a_run_goes_on_with_the_changes_that_the_one_before_was_told(here, kit, made, begun):
     """Though nobody says again that requirements change."""
     after = made(first_slot=3, last_slot=4, resume=begun, changing=False)
-    ran = run(after, [kit.batch(LATER)])
+    ran = here(after, [kit.batch(LATER)])
     assert ran.counters[metrics.EVENTS_COUNTED] == 3
     assert letters(ran) == {3: 1, 4: 2}
 
@@ -251,13 +251,13 @@ def test_a_stream_goes_on_with_the_changes_that_a_run_was_told(run_on, kit, made
     assert letters(stream) == {3: 1, 4: 2}
 
 
-def test_the_last_door_knows_that_users_move_from_class_to_class(run, kit, made, monkeypatch):
+def test_the_last_door_knows_that_users_move_from_class_to_class(here, kit, made, monkeypatch):
     """What a slot costs one class, users of a later class may have paid as well."""
     built, unspent = [], PresenceTerms.unspent
     monkeypatch.setattr(
         PresenceTerms, "unspent", lambda terms: built.append(terms) or unspent(terms)
     )
-    run(WithChanges(made(last_slot=0), change_batch(JOINS)), [kit.batch([("u1", "a", 0)])])
+    here(WithChanges(made(last_slot=0), change_batch(JOINS)), [kit.batch([("u1", "a", 0)])])
     assert built
     for terms in built:
         door = unspent(terms)
@@ -265,19 +265,19 @@ def test_the_last_door_knows_that_users_move_from_class_to_class(run, kit, made,
         assert (door.in_window - np.array(terms.aside)).tolist() == [5, 5, 5]
 
 
-def test_without_an_end_nothing_is_released(run, kit, made):
+def test_without_an_end_nothing_is_released(here, kit, made):
     """A shard would not know up to which slot changes came in time: others' visits would tell."""
     transform = WithChanges(made(last_slot=None), change_batch(JOINS))
     with pytest.raises(ConfigurationError, match="the last slot must be known: give --end"):
-        run(transform, [kit.batch(LATER)])
+        here(transform, [kit.batch(LATER)])
 
 
 @pytest.mark.slow
-def test_in_time_users_are_in_the_same_classes(run, run_on, kit, made):
+def test_in_time_users_are_in_the_same_classes(here, run_on, kit, made):
     last, cut = 35, 21
     rows = [row for row in ROWS if row[2] <= last]
     changes = change_batch(CHANGES)
-    whole = run(WithChanges(made(last_slot=last), changes), [kit.batch(rows)])
+    whole = here(WithChanges(made(last_slot=last), changes), [kit.batch(rows)])
     transform = made(last_slot=last, shards=2)
     stream = run_on(
         "bundle_based",
@@ -288,7 +288,7 @@ def test_in_time_users_are_in_the_same_classes(run, run_on, kit, made):
     kit.assert_same_releases(stream.releases, whole.releases)
     assert letters(stream) == letters(whole)
 
-    first = run(
+    first = here(
         WithChanges(made(last_slot=cut), changes), [kit.batch([r for r in rows if r[2] <= cut])]
     )
     _, state = max(first.state)
@@ -297,24 +297,24 @@ def test_in_time_users_are_in_the_same_classes(run, run_on, kit, made):
     late = WithChanges(transform, change_batch([("u9", 3, both(12, 300.0))]))
     rest = run_on("bundle_based", transform, in_time(kit, transform, rows, cut + 1), "--streaming")
     kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
-    told = run(late, [kit.batch([row for row in rows if row[2] > cut])])
-    assert told.counters[metrics.CHANGES_LATE] == 1
+    resumed = here(late, [kit.batch([row for row in rows if row[2] > cut])])
+    assert resumed.counters[metrics.CHANGES_LATE] == 1
 
 
-def test_what_does_not_fit_is_refused(kit, made, run):
-    with pytest.raises(ConfigurationError, match="one limit on presence for all"):
+def test_what_does_not_fit_is_refused(kit, made, here):
+    with pytest.raises(ConfigurationError, match="the same participation limit"):
         made(limit=[LIMIT, LIMIT])
-    with pytest.raises(ConfigurationError, match="one limit on presence for all"):
+    with pytest.raises(ConfigurationError, match="the same participation limit"):
         made(limit=Limit(1, 2, in_life=5))
     for auto in (Auto(), Auto(0.05)):
         with pytest.raises(ConfigurationError, match="max_slots=auto is for requirements that nev"):
             made(limit=auto)
-    with pytest.raises(ConfigurationError, match="knows no limit on presence"):
+    with pytest.raises(ConfigurationError, match="does not support a participation limit"):
         made(mechanism="dpbd")
     with pytest.raises(ConfigurationError, match="longest window allowed is 20"):
         made(longest_window=20)
     with pytest.raises(ConfigurationError, match="changing=True"):
-        run(WithChanges(made(changing=False), change_batch(CHANGES)), [kit.batch(ROWS)])
+        here(WithChanges(made(changing=False), change_batch(CHANGES)), [kit.batch(ROWS)])
     table = Registry.build(["a"], np.array([24]), np.array([9.0]), max_slots=np.array([1]))
     with pytest.raises(ConfigurationError, match="leave out the column max_slots"):
         kit.histograms(table, noise_key=KEY, changing=True, first_slot=0)
@@ -362,7 +362,7 @@ def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed
     assert len(found[0]) == 40
 
 
-def test_who_joins_is_counted_beyond_the_number_of_the_table(run, kit):
+def test_who_joins_is_counted_beyond_the_number_of_the_table(here, kit):
     """Sizes of the table bound no count where others may join."""
     many = [f"x{i}" for i in range(60)]
     table = Registry.of(dict.fromkeys(USERS[:4], (24, 900.0)))
@@ -377,5 +377,5 @@ def test_who_joins_is_counted_beyond_the_number_of_the_table(run, kit):
     )
     changes = change_batch([(user, 2, both(24, 900.0)) for user in many])
     rows = [(user, "a", 3 + i % 3) for i, user in enumerate(many)]
-    ran = run(WithChanges(transform, changes), [kit.batch(rows)])
+    ran = here(WithChanges(transform, changes), [kit.batch(rows)])
     assert all(release.counts[0] >= 20 for release in ran.releases[3:])

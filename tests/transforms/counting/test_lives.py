@@ -100,9 +100,9 @@ def test_everybody_counts_in_the_first_slots_of_a_life(
     assert ran.releases[-1].diagnostics["events_beyond"] == pytest.approx(beyond, abs=4)
 
 
-def test_the_ledger_tells_what_a_life_has_cost(run, kit):
+def test_the_ledger_tells_what_a_life_has_cost(here, kit):
     made = transform(kit, first_slot=0, last_slot=SLOTS - 1)
-    ran = run(made, within(kit))
+    ran = here(made, within(kit))
     price = (int(to_units(EPSILON)) - int(aside(EPSILON))) // IN_LIFE
     (asked,) = made.population.requirements
     assert (asked.window, int(to_units(asked.epsilon))) == (1, price)
@@ -116,26 +116,26 @@ def test_the_ledger_tells_what_a_life_has_cost(run, kit):
 
 
 @pytest.mark.parametrize("cuts", [(20,), pytest.param((4, 5, 31), marks=pytest.mark.slow)])
-def test_pieces_of_a_stream_count_as_one_run_does(run, kit, expected, cuts):
+def test_pieces_of_a_stream_count_as_one_run_does(here, kit, expected, cuts):
     releases, state, first = [], None, 0
     for last in (*cuts, SLOTS - 1):
         made = transform(kit, first_slot=first, last_slot=last, resume=state, shards=2)
-        ran = run(made, within(kit, first, last))
+        ran = here(made, within(kit, first, last))
         next_slot, state = max(ran.state)
         assert next_slot == last + 1
         releases, first = [*releases, *ran.releases], next_slot
     assert [one.counts.tolist() for one in releases] == [one.counts.tolist() for one in expected[0]]
 
 
-def test_who_used_up_a_life_never_counts_again(run, kit):
+def test_who_used_up_a_life_never_counts_again(here, kit):
     """Nor after a long time without an event, nor where a run has none."""
     made = transform(kit, first_slot=0, last_slot=3)
     rows = [("x0", "a", slot) for slot in range(4)]
-    state = max(run(made, [kit.batch(rows)]).state)[1]
+    state = max(here(made, [kit.batch(rows)]).state)[1]
     made = transform(kit, first_slot=4, last_slot=60, resume=state, may_be_empty=True)
-    state = max(run(made, []).state)[1]
+    state = max(here(made, []).state)[1]
     made = transform(kit, first_slot=61, last_slot=61, resume=state)
-    ran = run(made, [kit.batch([("x0", "a", 61), ("x1", "a", 61)])])
+    ran = here(made, [kit.batch([("x0", "a", 61), ("x1", "a", 61)])])
     assert ran.counters[metrics.EVENTS_COUNTED] == 1
 
 

@@ -148,9 +148,9 @@ def test_at_the_end_those_count_who_should(run_on, kit, known, runner, shards, p
     assert ran.counters[metrics.EVENTS_BEYOND_LIMIT] == len(ROWS) - len(kept) > 0
 
 
-def test_the_ledger_tells_what_is_asked_for_and_what_a_present_user_paid(run, kit):
+def test_the_ledger_tells_what_is_asked_for_and_what_a_present_user_paid(here, kit):
     made = transform(kit, first_slot=0, last_slot=SLOTS - 1)
-    ran = run(made, within(kit, ROWS))
+    ran = here(made, within(kit, ROWS))
     assert {entry.classes for entry in ran.ledger} == {tuple(REGISTRY.classes)}
     assert made.population.requirements == (
         Requirement(6, 600.0),
@@ -168,24 +168,24 @@ def test_the_ledger_tells_what_is_asked_for_and_what_a_present_user_paid(run, ki
 @pytest.mark.parametrize(
     "limit", [LIMIT, pytest.param(Limit(2, 2, in_life=5), marks=pytest.mark.slow)]
 )
-def test_pieces_of_a_stream_count_as_one_run_does(run, kit, limit):
-    whole = run(transform(kit, limit, first_slot=0, last_slot=75), within(kit, ROWS))
+def test_pieces_of_a_stream_count_as_one_run_does(here, kit, limit):
+    whole = here(transform(kit, limit, first_slot=0, last_slot=75), within(kit, ROWS))
     releases, state = [], None
     for first, last in ((0, 3), (4, 63), (64, 75)):
         made = transform(kit, limit, first_slot=first, last_slot=last, resume=state)
-        ran = run(made, within(kit, ROWS, first, last))
+        ran = here(made, within(kit, ROWS, first, last))
         next_slot, state = max(ran.state)
         assert next_slot == last + 1
         releases += ran.releases
     kit.assert_same_releases(releases, whole.releases)
 
 
-def test_a_state_is_for_the_limit_that_it_was_written_with(run, kit):
-    _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
-    said = r": the limit on presence \(--max_slots\) changed since it"  # and nobody's requirement
+def test_a_state_is_for_the_limit_that_it_was_written_with(here, kit):
+    _, state = max(here(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
+    said = r": the participation limit \(--max_slots\) changed since it"  # and nobody's requirement
     with pytest.raises(ConfigurationError, match=said):
         transform(kit, Limit(2, 3), first_slot=4, resume=state)
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    with pytest.raises(ConfigurationError, match="the participation limit"):
         transform(kit, None, first_slot=4, resume=state)
 
 
@@ -217,9 +217,9 @@ def test_in_time_those_count_who_should(run_on, kit, known):
     same(ran, expected(kit, known, made, rows, slots))
 
 
-def test_a_state_is_for_as_many_shards(run, kit):
-    _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
-    with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: go on with"):
+def test_a_state_is_for_as_many_shards(here, kit):
+    _, state = max(here(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
+    with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: use the"):
         transform(kit, first_slot=4, resume=state, shards=2)
 
 
@@ -227,18 +227,20 @@ def test_a_state_is_for_as_many_shards(run, kit):
     ("limit", "shards"),
     [(LIMIT, 2), pytest.param(Limit(2, 2, in_life=5), 1, marks=pytest.mark.slow)],
 )
-def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limit, shards):
+def test_a_stream_without_end_goes_on_from_a_state(run_on, here, kit, known, limit, shards):
     options = {"limit": limit, "shards": shards}
     before, last = 12, 17  # within a block of everybody
     made = transform(kit, first_slot=0, last_slot=before - 1, **options)
-    first = run(made, within(kit, ROWS, 0, before - 1))
+    first = here(made, within(kit, ROWS, 0, before - 1))
     _, state = max(first.state)
     made = transform(kit, first_slot=before, last_slot=last, resume=state, **options)
     line = kit.timeline(made, start=before)
     for slot in range(before, last + 1):
         line.events(*(row for row in ROWS if row[2] == slot)).advance(slot + 1)
     rest = run_on("bundle_based", made, line, "--streaming")
-    whole = run(transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last))
+    whole = here(
+        transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last)
+    )
     kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 

@@ -63,6 +63,6 @@ def test_the_door_remembers_the_dearest_that_anybody_may_have_paid():
 def test_where_calendars_would_change_it_is_refused(table, longest):
     stream = replace(THAWED, registry=table)
     made, state = stream.transform(CUT, LAST, None), stream.saved()
-    with pytest.raises(ConfigurationError, match="everybody's window is the longest") as refused:
+    with pytest.raises(ConfigurationError, match="every user's window is the longest") as refused:
         replace(made, resume=state, longest_window=longest)
     assert "\n" not in str(refused.value)

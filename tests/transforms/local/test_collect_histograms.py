@@ -85,9 +85,9 @@ def test_releases_are_those_of_the_mechanism_however_events_come(run_on, kit, us
         assert sum(n for name, n in ran.counters.items() if name.startswith("slots_")) == SLOTS
 
 
-def test_with_budget_enough_counts_are_true(run, kit):
+def test_with_budget_enough_counts_are_true(here, kit):
     table = symbols(2)
-    ran = run(bounded(EXACT, mechanism="plbu"), [kit.batch(rows(table))])
+    ran = here(bounded(EXACT, mechanism="plbu"), [kit.batch(rows(table))])
     truth = [[int((slot == b).sum()) for b in range(2)] for slot in table]
     assert [release.counts.tolist() for release in ran.releases] == truth
 
@@ -131,22 +131,22 @@ def pieces(run, kit, table, ends):
     return found
 
 
-def test_every_slot_is_revised_once(run, kit):
+def test_every_slot_is_revised_once(here, kit):
     table = symbols(4)
-    ran = run(bounded(mechanism="rotation", revise=LAG), [kit.batch(rows(table))])
+    ran = here(bounded(mechanism="rotation", revise=LAG), [kit.batch(rows(table))])
     assert [slots for *slots, _, _ in revised(ran)] == [[s, min(s + LAG, 5)] for s in range(SLOTS)]
-    plain = run(bounded(mechanism="rotation"), [kit.batch(rows(table))])
+    plain = here(bounded(mechanism="rotation"), [kit.batch(rows(table))])
     kit.assert_same_releases(plain.releases, ran.releases)
     assert plain.revisions == []
     errors = zip(ran.releases[:-1], ran.revisions[:-1], strict=True)
     assert all((later.stderr < first.stderr).all() for first, later in errors)
     passes = [(0, False), (3, False), (SLOTS - 1, True)]
-    assert pieces(run, kit, table, passes) == revised(ran)
+    assert pieces(here, kit, table, passes) == revised(ran)
 
 
 # What was revised at an end is not revised again by a run that goes on after all.
-def test_a_stream_that_goes_on_after_its_end_revises_nothing_twice(run, kit):
-    found = pieces(run, kit, symbols(5), [(3, True), (SLOTS - 1, True)])
+def test_a_stream_that_goes_on_after_its_end_revises_nothing_twice(here, kit):
+    found = pieces(here, kit, symbols(5), [(3, True), (SLOTS - 1, True)])
     assert [slots for *slots, _, _ in found] == [[0, 2], [1, 3], [2, 3], [3, 3], [4, 5], [5, 5]]
 
 
@@ -167,10 +167,12 @@ def test_a_stream_in_time_revises_as_it_goes(run_on, kit, last):
     assert revised(ran)[: len(whole.revisions)] == revised(whole)
 
 
-def test_strangers_cannot_take_part(run, kit):
+def test_strangers_cannot_take_part(here, kit):
     table = symbols()
-    ran = run(bounded(), [kit.batch([*rows(table), ("x", "a", 1), ("u1", "z", 1), ("u1", "a", 9)])])
-    alone = run(bounded(), [kit.batch(rows(table))])
+    ran = here(
+        bounded(), [kit.batch([*rows(table), ("x", "a", 1), ("u1", "z", 1), ("u1", "a", 9)])]
+    )
+    alone = here(bounded(), [kit.batch(rows(table))])
     kit.assert_same_releases(ran.releases, alone.releases)
     reasons = {letter["reason"] for letter in ran.dead_letters}
     assert reasons == {"no requirement", "outside the domain", "outside the released slots"}
@@ -179,7 +181,10 @@ def test_strangers_cannot_take_part(run, kit):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))}, "whom it"),
+        (
+            {"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))},
+            "which users it",
+        ),
         ({"mechanism": "pba"}, "'pba' is for requirements"),
         ({"registry": Registry.of({"u": (9, 1.0)})}, "window"),
         ({"shards": 0}, "shards"),
@@ -307,9 +312,9 @@ def test_slots_are_released_as_they_close(live, kit):
     assert len(ran.ledger) == 6
 
 
-def test_a_stream_releases_what_a_bounded_input_does(live, run, kit):
+def test_a_stream_releases_what_a_bounded_input_does(live, here, kit):
     table = symbols(4)
-    expected = run(bounded(), [kit.batch(rows(table))])
+    expected = here(bounded(), [kit.batch(rows(table))])
     line = kit.timeline(bounded(shards=2))
     for slot in range(SLOTS):
         late = rows(table[[slot]])[::2]

@@ -186,6 +186,7 @@ def slots():
     return play(asking())
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("mechanism", ["plpa+", "rotation:oracle=oue", "rotation:turns=2"])
 def test_devices_in_the_loop_give_the_releases_of_plain_python(live, mechanism):
     slots = play(asking(mechanism=mechanism))
@@ -295,7 +296,10 @@ def test_the_order_of_one_users_different_reports_does_not_matter(slots):
         ({"first_deadline": "soon"}, "first_deadline"),
         ({"second_deadline": "10m"}, "later second one"),
         ({"second_deadline": "61m"}, "slot is released before"),
-        ({"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))}, "whom it"),
+        (
+            {"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))},
+            "which users it",
+        ),
         ({"mechanism": "pba"}, "'pba' is for requirements"),
     ],
 )
@@ -333,7 +337,7 @@ def state_sizes(monkeypatch):
 
 @pytest.mark.slow
 def test_a_huge_report_never_enters_the_state(live, slots, state_sizes):
-    """Of 50 MB, for a question with 4 answers: not even its token is looked at."""
+    """Of 50 MB, for a query with 4 answers: not even its token is looked at."""
     transform = asking()
     good = slots[1].rounds[0][0]
     most = largest_report(4)

@@ -21,6 +21,7 @@ STATISTICS = [
 ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("made", STATISTICS, ids=lambda made: made.__name__)
 @pytest.mark.parametrize("panes", [1, 3, None])
 def test_it_gives_what_a_pipeline_gives(release_on, records, usual_runner, made, panes):

@@ -8,8 +8,9 @@ from apache_beam.transforms.window import FixedWindows
 
 from streamveil.engine.stream.noise_keys import GivenKey
 from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.per_record import Randomizer, statistic
+from streamveil.mechanisms.per_record import Randomizer
 from streamveil.mechanisms.per_record.protocol import Bounds
+from streamveil.mechanisms.registry import statistic
 from streamveil.transforms import CollectPerRecordCount, CollectPerRecordSum
 from streamveil.transforms.per_record.local import Randomize
 

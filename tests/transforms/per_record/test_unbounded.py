@@ -75,7 +75,7 @@ def test_records_do_not_change_what_is_released_when(release_stream, records):
 
 def test_a_window_of_all_times_would_never_close(release_stream, records):
     transform = PerRecordCount(records.exact)
-    with pytest.raises(ConfigurationError, match=r"no end.*--slot"):
+    with pytest.raises(ConfigurationError, match=r"unbounded.*--slot"):
         release_stream(transform, records.timeline(transform))
 
 

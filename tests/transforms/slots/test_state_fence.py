@@ -29,7 +29,8 @@ from streamveil.engine.stream.drivers import one_driver
 from streamveil.engine.stream.release_in_time import ReleaseInTime
 from streamveil.engine.stream.release_slots import Publish, ReleaseConfig
 from streamveil.engine.stream_step import StateWentBack
-from streamveil.io.releases import release_json
+from streamveil.io.jsonlines import json_text
+from streamveil.io.releases import release_row
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
@@ -193,7 +194,7 @@ class Runner:
             self.pending.remove(message)
         for output in bundle.made:
             if isinstance(getattr(output, "value", None), Release):
-                self.given[output.value.slot][release_json(output.value)] += 1
+                self.given[output.value.slot][json_text(release_row(output.value))] += 1
 
     # ---- lawful
 
@@ -325,12 +326,14 @@ def played(stage, threads, seed, **how):
 FAULTS = ("stale", "torn", "split")
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(12))
 def test_lawful_ways_back_are_not_noticed_and_change_nothing(stage, threads, seed):
     runner, found = played(stage, threads, seed)
     assert (runner.noticed, found) == (0, [])
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("patient", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_state_that_goes_back_releases_nothing_twice_and_stalls_nothing_in_silence(

@@ -91,7 +91,7 @@ def test_reports_before_an_ask_are_refused(name):
     mechanism = local_mechanism(name, population([(1, 1.0)] * 10))
     _, _, asks = run(mechanism, [None])
     tally = tally_of(asks[0][0], mechanism.users, None)
-    with pytest.raises(ValueError, match="before anybody was asked"):
+    with pytest.raises(ValueError, match="before any user was asked"):
         mechanism.take(mechanism.start(), tally, SERVER.slot(0, b""))
 
 

@@ -98,6 +98,7 @@ def test_grr_counts_are_distributed_as_at_the_low_budget():
     assert stats.chisquare(observed, expected).pvalue > FLAKINESS
 
 
+@pytest.mark.slow
 def test_oue_counts_are_distributed_as_at_the_low_budget():
     above, below, runs = oracle(OUE, 2.0, 2), oracle(OUE, 0.7, 2), 20_000
     random = generator(words(2))

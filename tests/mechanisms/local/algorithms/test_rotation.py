@@ -297,6 +297,7 @@ def test_a_cycle_is_foreseen():
 
 
 # Nothing is foreseen where nothing repeats itself.
+@pytest.mark.slow
 def test_no_cycle_is_made_up():
     values, _ = wave(250, 2000, np.random.default_rng(3))
     plain = simulate_local("rotation", values, 2, ASKED, KEY)
@@ -319,6 +320,7 @@ def test_revisions_err_less(cycle):
     assert 0.85 < covered(done.revised, done.revised_stderr, truth) <= 1
 
 
+@pytest.mark.slow
 def test_a_state_with_cycle_and_revisions_goes_on_as_if_it_had_stayed():
     values, _ = hours(120, 400, np.random.default_rng(5))
     users = Users((Requirement(6, 2.5),), np.zeros(400, np.int32), 4)

@@ -47,6 +47,7 @@ def test_nobody_reports_within_the_gap(gap, sizes, seed):
 
 
 # All pairs of five users are as likely: flakiness 1e-6.
+@pytest.mark.slow
 def test_draws_are_uniform():
     pool, counts = Pool.of(5), {}
     for seed in range(10_000):

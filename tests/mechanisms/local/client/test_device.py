@@ -179,16 +179,14 @@ def test_a_device_refuses_exactly_what_overspends(requirement, events):
             one.change(slot, what)
             naive.change(slot, what)
         elif round_ < 2:
-            question = asked(
-                stream="", slot=slot, round=round_ + 1, price=what, token=b"%d" % round_
-            )
+            query = asked(stream="", slot=slot, round=round_ + 1, price=what, token=b"%d" % round_)
             if naive.allows(slot, what):
-                one.report(question, slot, 0)
+                one.report(query, slot, 0)
                 naive.spend(slot, what)
                 round_ += 1
             else:
                 with pytest.raises(BudgetExceeded):
-                    one.report(question, slot, 0)
+                    one.report(query, slot, 0)
 
 
 def test_changes_that_cannot_be():
@@ -263,7 +261,7 @@ def test_messages_cut_short_or_too_long():
     [(GRR, 5), (GRR, -1), (GRR, b"\x80"), (OUE, 0), (OUE, b""), (OUE, b"\x84"), (OUE, b"\x80\0")],
 )
 def test_forged_answers_are_refused(kind, answer):
-    with pytest.raises(ValueError, match=f"is no report by {kind} of 5 symbols"):
+    with pytest.raises(ValueError, match=f"is not a report by {kind} of 5 symbols"):
         read_answer(kind, 5, answer)
 
 
@@ -290,9 +288,9 @@ def world(prices, value, changed=None) -> np.ndarray:
         for slot, price in enumerate(prices):
             if slot == 1 and changed:
                 one.change(slot, changed)
-            question = Assignment("", slot, 1, b"", int(price * UNIT), GRR, 2)
+            query = Assignment("", slot, 1, b"", int(price * UNIT), GRR, 2)
             try:
-                report = one.report(encode_assignment(question), slot, value)
+                report = one.report(encode_assignment(query), slot, value)
             except BudgetExceeded:
                 continue
             seen[run, slot] = decode_report(report).answer

@@ -86,15 +86,15 @@ def live(users, events, longest):
             prices = np.array(units[: len(users.classes)])
             wanted = prices[users.class_of]
             fits = all(naive[user].allows(slot, wanted[user]) for user in asked)
-            question = ask(slot, asked, prices, round_=round_)
+            query = ask(slot, asked, prices, round_=round_)
             if fits:
-                tally = devices.report(question, values)
+                tally = devices.report(query, values)
                 assert tally.reports.sum() == len(asked)
                 for user in asked:
                     naive[user].spend(slot, wanted[user])
             else:
                 with pytest.raises(BudgetExceeded):
-                    devices.report(question, values)
+                    devices.report(query, values)
                 round_ -= 1
         assert devices.spent.tolist() == [one.spent.get(slot, 0) for one in naive]
 
@@ -180,7 +180,7 @@ PEOPLE = Users((Requirement(2, 1.0), Requirement(3, 2.0)), np.array([0, 1, 1], n
 
 
 @pytest.mark.parametrize(
-    ("question", "values", "message"),
+    ("query", "values", "message"),
     [
         (ask(4, [0], [1, 1], round_=1), [0, 0, 0], "round 1 of slot 4 does not follow round 1"),
         (ask(3, [0], [1, 1], round_=2), [0, 0, 0], "slot 3 does not follow round 1 of slot 4"),
@@ -198,17 +198,17 @@ PEOPLE = Users((Requirement(2, 1.0), Requirement(3, 2.0)), np.array([0, 1, 1], n
         (ask(5, [1], [1, 1]), [0, 3, 0], "value 3 is none of the 3 symbols"),
     ],
 )
-def test_asks_that_make_no_sense_cost_nothing(question, values, message):
+def test_asks_that_make_no_sense_cost_nothing(query, values, message):
     devices = Devices(PEOPLE, KEY)
     devices.report(ask(4, [0, 1], [UNIT, UNIT]), np.zeros(3, np.int64))
     before = devices.encode()
     with pytest.raises(ValueError, match=message):
-        devices.report(question, np.array(values))
+        devices.report(query, np.array(values))
     assert devices.encode() == before
 
 
 def test_changes_that_cannot_be():
-    with pytest.raises(ConfigurationError, match="longest window that anybody may ask for"):
+    with pytest.raises(ConfigurationError, match="longest window that a user may ask for"):
         Devices(PEOPLE, KEY).change(1, PEOPLE)
     with pytest.raises(ConfigurationError, match="window of 3 slots is longer than the 2"):
         Devices(PEOPLE, KEY, 2)
@@ -269,14 +269,14 @@ def test_a_tally_is_the_sum_of_reports():
     )
     values = rng.integers(0, 20, 500)
     who = np.flatnonzero(rng.random(500) < 0.5)
-    question = ask(0, who, [UNIT, 2 * UNIT, 3 * UNIT], oracles=(OUE, GRR, OUE))
-    tally = Devices(users, KEY).report(question, values)
+    query = ask(0, who, [UNIT, 2 * UNIT, 3 * UNIT], oracles=(OUE, GRR, OUE))
+    tally = Devices(users, KEY).report(query, values)
     counted = Tally(np.zeros((3, 20), np.int64), np.zeros(3, np.int64))
     asked = []
-    for k, reporters, reports in Devices(users, KEY).reports(question, values):
+    for k, reporters, reports in Devices(users, KEY).reports(query, values):
         assert (users.class_of[reporters] == k).all()
         assert len(reporters) == len(reports)
-        counted.supports[k] += supports(question.oracles[k], 20, reports)
+        counted.supports[k] += supports(query.oracles[k], 20, reports)
         counted.reports[k] += len(reports)
         asked.extend(reporters.tolist())
     assert sorted(asked) == who.tolist()
@@ -292,6 +292,7 @@ def test_nobody_is_asked():
 
 # A user's history takes less than 16 bytes, where all report once in a window, or everybody does in
 # every slot.
+@pytest.mark.slow
 @pytest.mark.parametrize("by_turns", [True, False])
 def test_little_memory_for_each_user(by_turns):
     n, windows = 100_000, (40, 80, 120)

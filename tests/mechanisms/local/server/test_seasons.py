@@ -38,6 +38,7 @@ def test_a_cycle_is_learnt_where_a_symbol_has_one():
 
 
 # Noise, a walk or a trend are no cycle: in 40 runs of each, at most one is taken for one.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["still", "walk", "trend"])
 def test_nothing_else_is_a_cycle(kind):
     found = 0

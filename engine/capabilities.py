@@ -1,0 +1,97 @@
+"""The table of what works for which statistic, from which error messages take their reasons.
+
+A cell is `YES`, or the reason why it does not work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamveil.mechanisms.queries.definitions import NO_NUMBERS
+from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP
+
+YES = "yes"
+
+STATISTICS = ("count", "distinct", "sum", "mean", "variance", "quantiles", "top")
+"""Columns of the table; `stddev` is as `variance`."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A row of the table."""
+
+    name: str
+    """As in code, such as `limit`."""
+    title: str
+    """For people."""
+    cells: Mapping[str, str]
+    """By statistic: `YES` or a reason."""
+
+    def markdown(self, notes: list[str]) -> str:
+        """The row, with numbers for reasons, which are added to `notes`."""
+        return (
+            f"| {self.title} | {' | '.join(_cell(self.cells[one], notes) for one in STATISTICS)} |"
+        )
+
+
+def _cell(cell: str, notes: list[str]) -> str:
+    if cell == YES:
+        return cell
+    if cell not in notes:
+        notes.append(cell)
+    return f"no ({notes.index(cell) + 1})"
+
+
+def _all(cell: str = YES, **others: str) -> dict[str, str]:
+    return {**dict.fromkeys(STATISTICS, cell), **others}
+
+
+AUTO_BOUNDS_OF_CHANGING = (
+    "bounds: auto needs requirements that do not change, because choosing bounds spends a part of "
+    "each user's budget at the start, and a later change may ask for a smaller budget than that; "
+    "give bounds: [LOW, HIGH], or leave out the changes"
+)
+"""Why bounds cannot be chosen where requirements change."""
+
+OF_SETS = {
+    "infinite": "a lifetime budget that all slots share works only for a single count by key, as "
+    "its mechanisms estimate nothing else: limit the slots of each user's lifetime "
+    "(guarantee=user and max_slots; in Beam limit=Limit(None, in_life=M)), or give a budget over "
+    "a window",
+}
+"""Why query sets cannot have what a single count has, by the name of the row or the guarantee."""
+
+
+TABLE = (
+    Capability("changing", "requirements that change", _all()),
+    Capability("limit", "participation limit that you give, for all users or for each", _all()),
+    Capability("chosen_limit", "participation limit that the run chooses (`auto`)", _all()),
+    Capability("lifetime", "lifetime budget (`guarantee=user`)", _all()),
+    Capability("revise", "revisions", _all()),
+    Capability("slot_zone", "calendar days in a time zone", _all()),
+    Capability(
+        "auto_bounds",
+        "bounds chosen privately (`bounds: auto`)",
+        _all(
+            **dict.fromkeys(("count", "distinct", "top"), NO_NUMBERS),
+        ),
+    ),
+    Capability("levels", "levels (groups of keys)", _all(top=NO_GROUPS_OF_TOP)),
+    Capability("months", "calendar months and years", _all()),
+    Capability("rollups", "rollups to longer slots", _all()),
+    Capability("where", "conditions (`where`)", _all()),
+    Capability("state", "saved state", _all()),
+    Capability("unbounded", "unbounded input", _all()),
+    Capability("processes", "several worker processes", _all()),
+)
+"""The rows, in the order of the docs."""
+
+
+def markdown() -> str:
+    """The table and its notes, as docs/reference/capabilities.md has it."""
+    notes: list[str] = []
+    rows = [one.markdown(notes) for one in TABLE]
+    head = f"| | {' | '.join(STATISTICS)} |\n|---|{'---|' * len(STATISTICS)}"
+    numbered = "\n".join(f"{number}. {note}." for number, note in enumerate(notes, 1))
+    return "\n".join([head, *rows, "", numbered])

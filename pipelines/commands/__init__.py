@@ -1,0 +1,1 @@
+"""The commands: a module each, which the command line runs."""

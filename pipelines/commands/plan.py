@@ -1,0 +1,238 @@
+"""`streamveil plan`: which error queries will have, and which epsilon they need, without data."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from streamveil.io import read_queries
+from streamveil.mechanisms.core.budgets import Requirements, Units
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.queries.bounds import is_known
+from streamveil.mechanisms.queries.expected import (
+    DRIFT,
+    RATE,
+    Assumed,
+    Expected,
+    epsilon_factor,
+    expected_error,
+    expected_shares,
+)
+from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.shares import plan_shares
+from streamveil.pipelines.options.execution import Execution
+from streamveil.pipelines.plans.inputs import registry_of
+
+_Usual = TypeVar("_Usual", float, None)
+
+_MOST_CLASSES = 5
+# Other shares are told where they take so much off the weighted error.
+_WORTH = 0.1
+_MEANING = (
+    "error: root mean squared error of one figure of one slot, on average; two of three figures "
+    "err by less"
+)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is asked, of whom, and what is assumed."""
+
+    query_set: QuerySet
+    requirements: Requirements
+    registry: Registry
+    shares: Sequence[float]
+    units: Units
+    assumed: Sequence[Assumed]
+    adjacency: str
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> _Plan:
+        query_set = read_queries(given.queries)
+        unknown = next((one.name for one in query_set if not is_known(one)), None)
+        if unknown is not None:
+            raise ConfigurationError(
+                f"query {unknown!r} has bounds: auto, and without bounds its error cannot be "
+                "predicted: plan with bounds: [LOW, HIGH] as you expect them"
+            )
+        registry = registry_of(given)
+        assert registry is not None  # the options were checked
+        requirements, adjacency = Requirements.of(registry.classes), given.adjacency
+        shares, units = plan_shares(query_set, requirements, registry.sizes, adjacency=adjacency)
+        usual = RATE * max(int(registry.sizes.sum()), 1)
+        fields = (
+            _by_query("rate", given.rate, query_set, usual),
+            _by_query("drift", given.drift, query_set, DRIFT),
+            _by_query("long_drift", given.long_drift, query_set, None),
+            _by_query("chance", given.chance, query_set, None),
+        )
+        assumed = [_assumed(*one) for one in zip(query_set, *fields, strict=True)]
+        return cls(query_set, requirements, registry, shares.tolist(), units, assumed, adjacency)
+
+    def error(self, number: int, part: float = 1.0) -> Expected:
+        """Of a query at a part of its share."""
+        units = np.maximum(np.floor(self.units[number] * part), 1).astype(np.int64)
+        return expected_error(
+            *(self.query_set, number, self.requirements, self.registry.sizes),
+            *(units, self.assumed[number]),
+            adjacency=self.adjacency,
+        )
+
+
+def main(given: argparse.Namespace, execution: Execution) -> int:
+    """Run the command; returns the exit code."""
+    plan = _Plan.of(given)
+    wanted = _wanted(given.wanted, plan.query_set)
+    for line in _lines(plan, wanted):
+        print(line, flush=True)
+    return 0
+
+
+def _lines(plan: _Plan, wanted: Sequence[tuple[int, float]]) -> Iterator[str]:
+    """What is told, line by line."""
+    yield from _assumptions(plan)
+    yield ""
+    yield "| query | slot | figure | share | error | at half the share | at twice the share |"
+    yield "| :-- | :-- | :-- | --: | --: | --: | --: |"
+    for number, query in enumerate(plan.query_set):
+        slot = plan.query_set.slots_of(query).text
+        errors = [plan.error(number, part).figures for part in (1.0, 0.5, 2.0)]
+        for name, *cells in zip(query.statistic.outputs, *errors, strict=True):
+            figures = " | ".join(_shown(cell) for cell in cells)
+            share = f"{plan.shares[number]:.1%}"
+            yield f"| {query.name} | {slot} | {name} | {share} | {figures} |"
+    yield ""
+    yield _MEANING
+    yield from _better(plan)
+    for number, error in wanted:
+        yield _needed(plan, number, error)
+
+
+def _shown(error: float) -> str:
+    return "unknown" if math.isnan(error) else f"{error:,.3g}"
+
+
+def _assumptions(plan: _Plan) -> Iterator[str]:
+    base = plan.query_set.base.text
+    for query, one in zip(plan.query_set, plan.assumed, strict=True):
+        later = "" if one.long_drift is None else f" and by {one.long_drift:.3g} over a window"
+        chance = "" if one.chance is None else f", whose variance is {one.chance:.3g} of the count"
+        yield (
+            f"assumed for {query.name}: {one.rate:,.6g} events in {base}, and counts that "
+            f"change by {one.drift:.3g} of themselves from slot to slot{later}, but for "
+            f"chance{chance}"
+        )
+    users = number_of(int(plan.registry.sizes.sum()), "user")
+    guess = "" if plan.registry.guessed is None else " (a guess)"
+    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{guess}"
+
+
+def _told(requirements: Sequence[Requirement], factor: float) -> str:
+    """Requirements in words, with their epsilons multiplied."""
+    listed = [
+        f"epsilon {factor * one.epsilon:.3g} over {number_of(one.window, 'base slot')}"
+        for one in requirements[:_MOST_CLASSES]
+    ]
+    more = len(requirements) - len(listed)
+    return ", ".join(listed) + (f" and {more:,} others" if more > 0 else "")
+
+
+def _better(plan: _Plan) -> Iterator[str]:
+    """Shares that are better under what is assumed, if there are any worth it."""
+    if sum(query.share is None for query in plan.query_set) < 2:
+        return
+    shares = expected_shares(
+        *(plan.query_set, plan.requirements, plan.registry.sizes, plan.units, plan.assumed),
+        adjacency=plan.adjacency,
+    )
+
+    def weighted(parts: Sequence[float]) -> float:
+        asked = enumerate(zip(plan.query_set, parts, strict=True))
+        return sum(one.weight * plan.error(q, part).cells for q, (one, part) in asked)
+
+    found = weighted([share / old for share, old in zip(shares, plan.shares, strict=True)])
+    before = weighted([1.0] * len(plan.shares))
+    if found < (1 - _WORTH) * before:
+        listed = ", ".join(
+            f"{query.name} {share:.2f}" for query, share in zip(plan.query_set, shares, strict=True)
+        )
+        yield (
+            f"with these shares the weighted error would be {1 - found / before:.0%} less: "
+            f"{listed}; write them as share: in the file if you are sure of what is assumed"
+        )
+
+
+def _needed(plan: _Plan, number: int, error: float) -> str:
+    query = plan.query_set.queries[number]
+    factor = epsilon_factor(
+        *(plan.query_set, number, plan.requirements, plan.registry.sizes),
+        *(plan.units[number], plan.assumed[number], error),
+        adjacency=plan.adjacency,
+    )
+    return (
+        f"{query.name}: for an error of {error:g}, with the same share, everybody's epsilon "
+        f"would be {factor:.3g} times what it is: {_told(plan.requirements, factor)}"
+    )
+
+
+def _assumed(
+    query: Query, rate: float, drift: float, long_drift: float | None, chance: float | None
+) -> Assumed:
+    try:
+        return Assumed(rate, drift, long_drift, chance)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"query {query.name!r}: {error}") from None
+
+
+def _by_query(
+    option: str, text: str | None, query_set: QuerySet, usual: _Usual
+) -> list[float | _Usual]:
+    """A number for each query: one for all, and others by name."""
+    found: dict[str, float] = {}
+    for part in text.split(",") if text is not None else ():
+        name, colon, number = part.rpartition(":")
+        if colon:
+            _number_of(option, text, name, query_set)
+        if (name if colon else "") in found:
+            whose = f"query {name!r}" if colon else "all queries"
+            raise ConfigurationError(f"{opt[option]}={text} has two numbers for {whose}: give one")
+        found[name if colon else ""] = _float(option, text, number)
+    of_all = found.get("", usual)
+    return [found.get(query.name, of_all) for query in query_set]
+
+
+def _wanted(text: str | None, query_set: QuerySet) -> list[tuple[int, float]]:
+    found = []
+    for part in text.split(",") if text is not None else ():
+        name, colon, number = part.rpartition(":")
+        if not colon:
+            raise ConfigurationError(f"{opt.wanted}={text}: write QUERY:ERROR, such as places:10")
+        error = _float("wanted", text, number)
+        if not error > 0:
+            raise ConfigurationError(f"{opt.wanted}={text}: give an error above 0")
+        found.append((_number_of("wanted", text, name, query_set), error))
+    return found
+
+
+def _number_of(option: str, text: str | None, name: str, query_set: QuerySet) -> int:
+    names = [query.name for query in query_set]
+    if name not in names:
+        raise ConfigurationError(
+            f"{opt[option]}={text}: there is no query {name!r}: choose one of {', '.join(names)}"
+        )
+    return names.index(name)
+
+
+def _float(option: str, text: str | None, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise ConfigurationError(f"{opt[option]}={text}: {number!r} is not a number") from None

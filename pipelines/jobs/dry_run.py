@@ -1,0 +1,489 @@
+"""`--dry_run`: what a run would read, count and write, from a sample; nothing is released or spent.
+
+What it shows is raw: it is for the operator, who may see the events, never for publication.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.engine.count.loss_limit import LossLimit
+from streamveil.engine.encode.dead_letters import column_of, losses_of
+from streamveil.engine.encode.event_mapper import Columns, EventMapper
+from streamveil.engine.encode.times import to_micros
+from streamveil.engine.plan_kinds import PlanKind
+from streamveil.engine.stream.release_slots import refuse_gap
+from streamveil.io import CsvDialect, is_endless, read_events
+from streamveil.io.events import file_outputs
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    Lifetime,
+    Slots,
+    format_time,
+)
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.driver.stream import RunningStream
+from streamveil.mechanisms.presence.limits import LOOK
+from streamveil.mechanisms.randomness.noise import KEY_BYTES
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
+from streamveil.mechanisms.simulation import simulate_local
+from streamveil.pipelines.console.logs import tell
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
+    from streamveil.engine.stream.histogram_plan import HistogramPlan
+    from streamveil.engine.stream.local_plan import LocalPlan
+    from streamveil.engine.stream.query_plan import QueryPlan
+    from streamveil.pipelines.jobs.job import Job
+
+SAMPLE = 10_000
+_SHOWN = 3
+_GUESS = " (a guess)"
+_CLASSES_SHOWN = 10
+# Simulated without events: enough slots for a first publication of most mechanisms.
+_SLOTS = 20
+_MOST_DEVICES = 20_000
+RAW = "dry run: nothing is released or spent; what follows is raw, never publish it"
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The first records of an input."""
+
+    batches: list[pa.RecordBatch]
+    unparsed: EventTally
+    """Dead letters of the reader."""
+    whole: bool
+    """Whether there are no more."""
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return sum(batch.num_rows for batch in self.batches) + self.unparsed.read
+
+    def refusal(
+        self,
+        plan: UserPlan,
+        mapped: EventTally,
+        slots: Sequence[int],
+        state: str | None,
+    ) -> ConfigurationError | None:
+        """Why a run would be refused, as far as the sample shows it; None if it would not.
+
+        Args:
+            plan: of the releases.
+            mapped: what became of the records that could be read.
+            slots: those with events that count, in order.
+            state: the folder that a run would go on from; a pass of it may find no more events.
+        """
+        tally = EventTally.total([self.unparsed, mapped])
+        lost = tally.read > 0 and tally.all_lost == tally.read
+        first, last = plan.first_slot, plan.last_slot
+        try:
+            if lost or (self.whole and state is None):
+                limit = LossLimit.of(plan)
+                if state is not None and last is None:
+                    limit = replace(limit, last_slot=first)
+                limit.check(tally.to_bytes(), "")
+            if self.whole and state is None and (first is None or last is None):
+                ends = [one for one in (first, *slots, last) if one is not None]
+                for before, after in itertools.pairwise(ends):
+                    refuse_gap(plan.slots, before + 1, after)
+        except ConfigurationError as error:
+            return error
+        return None
+
+
+def preview(job: Job[Any], state: str | None = None) -> None:
+    """Tell what a run that protects users would do.
+
+    Args:
+        job: the run.
+        state: the folder that it would go on from, which is not looked at.
+
+    Raises:
+        ConfigurationError: for an input that cannot be read, and where a run would be refused.
+    """
+    place, plan = job.input, job.plan
+    trial = _QueryTrial(plan) if plan.plan_kind is PlanKind.QUERIES else _HistogramTrial(plan)
+    lines, refusal = [RAW], None
+    if is_endless(place):
+        lines.append(f"sample:   {place} is unbounded: it is not read in a dry run")
+    else:
+        sample = _read(place, plan.columns.names, job.dialect)
+        for batch in sample.batches:
+            trial.add(batch)
+        lines += [
+            *_columns(sample),
+            *_first_and_last([_times(batch, plan.columns) for batch in sample.batches]),
+            *trial.of_events(),
+            _rejected(sample, trial.tally),
+            *trial.of_bound(),
+        ]
+        refusal = sample.refusal(plan, trial.tally, sorted(trial.slots), state)
+    lines += [
+        *_range(
+            plan.slots,
+            plan.first_slot,
+            plan.last_slot,
+            endless=is_endless(place) or state is not None,
+        ),
+        *_classes(
+            plan.registry if plan.plan_kind is PlanKind.LOCAL else plan.known, trial.limits()
+        ),
+        *trial.of_plan(),
+        *(f"would write {what}" for what in job.places),
+    ]
+    if state is None:
+        lines += job.card.plan
+    else:
+        lines.append(
+            f"state:    a run resumes from where {state} stands, and adds the number of the pass "
+            "to names of files; the card is written anew with every pass"
+        )
+    if is_endless(place):
+        lines.append(
+            f"ledger:   none: it is a file, written when the input has ended, and {place} does not "
+            "end; what is released says what it cost"
+        )
+    _tell(lines, refusal)
+
+
+def _tell(lines: Sequence[str], refusal: ConfigurationError | None = None) -> None:
+    """Tell what was found, and raise what a run would."""
+    tell("\n".join(lines))
+    if refusal is not None:
+        raise refusal
+
+
+class _HistogramTrial:
+    """What becomes of a sample in histograms."""
+
+    def __init__(self, plan: HistogramPlan | LocalPlan) -> None:
+        self._plan, self._mapper = plan, plan.event_mapper()
+        self.tally = EventTally()
+        """What became of the records that could be read."""
+        self.slots: set[int] = set()
+        """Those with events that count."""
+        self._shown: list[str] = []
+        self._keys: list[np.ndarray] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Map a batch of the sample."""
+        events, letters = self._mapper.map(batch)
+        mapped = EventTally(batch.num_rows, losses_of(letters))
+        self.tally = EventTally.total([self.tally, mapped])
+        self.slots.update(np.unique(events.slots).tolist())
+        users = np.stack([events.members, np.full_like(events.members, -1)])
+        users[:, events.members < 0] = events.strangers.view(np.int64).T
+        self._keys.append(np.vstack([events.slots, users]))
+        if len(self._shown) < _SHOWN:
+            missing = _SHOWN - len(self._shown)
+            self._shown += itertools.islice(_examples(self._mapper, batch), missing)
+
+    def of_events(self) -> list[str]:
+        """Some events, as they count."""
+        return self._shown
+
+    def of_bound(self) -> list[str]:
+        """How many are dropped by contribution bounding."""
+        accepted = sum(key.shape[1] for key in self._keys)
+        if not accepted:
+            return []
+        most = getattr(self._plan, "max_contributions", 1)
+        _, each = np.unique(np.concatenate(self._keys, axis=1), axis=1, return_counts=True)
+        beyond = int(np.maximum(each - most, 0).sum())
+        return [
+            f"bound:    {beyond:,} of {number_of(accepted, 'event')} would be dropped by "
+            f"contribution bounding ({most:,} per user and slot, {opt.max_contributions})"
+        ]
+
+    def limits(self) -> list[str]:
+        """Limits of each class."""
+        return _limits(self._plan)
+
+    def of_plan(self) -> list[str]:
+        """Bins and error."""
+        domain = self._plan.domain
+        return [
+            f"bins:     {domain.bins:,}, the first: {', '.join(domain.labels[:_SHOWN])}",
+            f"error:    {_expected_error(self._plan)}",
+        ]
+
+
+class _QueryTrial:
+    """The same of a query set."""
+
+    def __init__(self, plan: QueryPlan) -> None:
+        self._query_set, self._mapper = plan.query_set, plan.trial_mapper()
+        self.tally = EventTally()
+        self.slots: set[int] = set()
+        self._read = Counter[str]()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Map a batch of the sample."""
+        events, letters = self._mapper.map(batch)
+        told = dict(zip(self._query_set, events, strict=True))
+        mapped = EventTally(
+            batch.num_rows,
+            losses_of(letters),
+            read_by={query.name: len(some.slots) for query, some in told.items()},
+            unread_by={query.name: some.unread for query, some in told.items()},
+        )
+        self.tally = EventTally.total([self.tally, mapped])
+        for query, some in told.items():
+            self._read[query.name] += len(some.slots)
+            self.slots.update((query.cut.firsts(np.unique(some.slots) + 1) - 1).tolist())
+
+    def of_events(self) -> list[str]:
+        """None: an event may count in several queries."""
+        return []
+
+    def of_bound(self) -> list[str]:
+        """None: each query has its own."""
+        return []
+
+    def limits(self) -> list[str]:
+        """None are shown: those of each query differ."""
+        return []
+
+    def of_plan(self) -> list[str]:
+        """Each query."""
+        return [
+            f"query: {query.name}: {query.statistic.name} of "
+            f"{self._query_set.slots_of(query).text} in "
+            f"{number_of(query.domain.bins, 'bin')} by {query.mechanism}, of "
+            f"{number_of(self._read[query.name], 'event')} of the sample"
+            for query in self._query_set
+        ]
+
+
+def preview_per_record(
+    place: str,
+    columns: Sequence[str],
+    plan: Any,
+    output: str,
+    dialect: CsvDialect | None = None,
+    card: Sequence[str] = (),
+) -> None:
+    """The same of a statistic that protects each record; bad records are not told of here either.
+
+    Raises ConfigurationError.
+    """
+    lines = [RAW]
+    if is_endless(place):
+        lines.append(f"sample:   {place} is unbounded: it is not read in a dry run")
+    else:
+        sample = _read(place, columns, dialect, silent=True)
+        lines += _columns(sample)
+        if plan.time:
+            how = Columns(  # of which the times alone are read
+                plan.time,
+                (plan.time,),
+                plan.time,
+                plan.time_zone,
+                plan.time_unit,
+                plan.time_format,
+            )
+            lines += _first_and_last([_times(batch, how) for batch in sample.batches])
+    if plan.slots is not None:
+        lines += _range(plan.slots, plan.first_slot, plan.last_slot, endless=is_endless(place))
+    if plan.keys:
+        lines.append(f"keys:     {len(plan.keys):,}")
+    plan.plan().statistic()  # refuses what does not fit
+    lines.append("error:    depends on the budgets of the records; a run tells it as stderr")
+    _tell([*lines, f"would write rows to {output}", *card])
+
+
+def _read(
+    place: str, columns: Sequence[str], dialect: CsvDialect | None, silent: bool = False
+) -> _Sample:
+    batches: list[pa.RecordBatch] = []
+    unparsed, rows = EventTally(), 0
+    found = _silently if silent else read_events
+    for batch, letters in found(place, columns, dialect=dialect):
+        if rows + unparsed.read >= SAMPLE and (batch.num_rows or letters is not None):
+            return _Sample(batches, unparsed, whole=False)
+        if letters is not None:
+            more = EventTally(letters.num_rows, losses_of(letters))
+            unparsed = EventTally.total([unparsed, more])
+        if batch.num_rows:
+            batches.append(batch.slice(0, SAMPLE - rows))
+            rows += batch.num_rows
+        if rows > SAMPLE:
+            return _Sample(batches, unparsed, whole=False)
+    return _Sample(batches, unparsed, whole=True)
+
+
+def _silently(
+    place: str, columns: Sequence[str], dialect: CsvDialect | None
+) -> Iterator[tuple[pa.RecordBatch, None]]:
+    for output in file_outputs(place, columns, silent=True, dialect=dialect):
+        yield output.value, None
+
+
+def _columns(sample: _Sample) -> list[str]:
+    """How many there are, and the columns with their types and first values."""
+    lines = [f"sample:   the first {number_of(sample.records, 'record')}"]
+    if not sample.batches:
+        return lines
+    first = sample.batches[0]
+    for field in first.schema:
+        if not field.name.startswith("__"):
+            values = _values(first.column(field.name).slice(0, _SHOWN))
+            lines.append(f"column:   {field.name} ({field.type}): {', '.join(map(str, values))}")
+    return lines
+
+
+def _values(cells: pa.Array) -> list[Any]:
+    """Cells as Python has them; of times beyond Python's, all as text."""
+    try:
+        values: list[Any] = cells.to_pylist()
+    except (OverflowError, ValueError):
+        values = cells.cast(pa.string()).to_pylist()
+    return values
+
+
+def _rejected(sample: _Sample, mapped: EventTally) -> str:
+    reasons = EventTally.total([sample.unparsed, mapped]).rejected
+    listed = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
+    return f"rejected: {sum(reasons.values()):,} of the sample{f': {listed}' if listed else ''}"
+
+
+def _examples(mapper: EventMapper, batch: pa.RecordBatch) -> Iterator[str]:
+    """Events that count, one by one."""
+    columns, labels = mapper.columns, mapper.domain.labels
+    for row in range(min(batch.num_rows, 100)):
+        one = batch.slice(row, 1)
+        events, _ = mapper.map(one)
+        if len(events.slots):
+            record = ", ".join(str(one.column(name)[0].as_py()) for name in columns.names)
+            start = format_time(mapper.slots.start(int(events.slots[0])))
+            label = labels[int(events.bins[0])]
+            yield f"event:    {record} counts in slot {events.slots[0]} ({start}), bin {label}"
+
+
+def _times(batch: pa.RecordBatch, columns: Columns) -> np.ndarray:
+    """The times that can be read."""
+    micros, bad = to_micros(
+        column_of(batch, columns.time),
+        zone=columns.time_zone,
+        unit=columns.time_unit,
+        form=columns.time_format,
+        name=columns.time,
+    )
+    return np.delete(micros, list(bad))
+
+
+def _first_and_last(times: Sequence[np.ndarray]) -> list[str]:
+    found = np.concatenate([np.zeros(0, np.int64), *times])
+    if not len(found):
+        return ["times:    none of the sample can be read"]
+    return [f"times:    {format_time(int(found.min()))} to {format_time(int(found.max()))}"]
+
+
+def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> list[str]:
+    if last is None and endless:
+        start = "where the stream stands" if first is None else format_time(slots.start(first))
+        return [f"slots:    from {start} on, as the time of each is over"]
+    if first is None or last is None:
+        return [
+            f"slots:    from the events, so their range is public: give {opt.start} and {opt.end}"
+        ]
+    number = number_of(last - first + 1, "slot")
+    return [
+        f"slots:    {number}, from {format_time(slots.start(first))} to "
+        f"{format_time(slots.end(last))}"
+    ]
+
+
+def _limits(plan: HistogramPlan | LocalPlan) -> list[str]:
+    """Of each class, in how many slots its users count and what one costs, if there are limits."""
+    if plan.plan_kind is PlanKind.LOCAL or plan.limits is None:
+        return []
+    told = []
+    for one, limit in zip(plan.known.classes, plan.limits, strict=True):
+        if limit.chosen:
+            told.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
+        elif isinstance(one, Lifetime):
+            price = limit.priced(one, plan.adjacency).epsilon
+            lives = number_of(limit.slots(one, plan.adjacency), "slot")
+            told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
+        elif not limit.applies(one, plan.adjacency):
+            told.append(", who count in every slot")
+        else:
+            length, most, _ = limit.rule(one, plan.adjacency)
+            slots = limit.slots(one, plan.adjacency)
+            price = limit.priced(one, plan.adjacency).epsilon
+            told.append(
+                f", who count in the first {most:,} of {length:,} slots: one costs {price:.3g}, "
+                f"for {slots:,} can differ, {price * one.window / one.epsilon:.1f} times what it "
+                "would without a limit"
+            )
+    return told
+
+
+def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
+    lines = []
+    pairs = list(zip(registry.classes, registry.sizes.tolist(), strict=True))
+    for k, (requirement, users) in enumerate(pairs[:_CLASSES_SHOWN]):
+        if isinstance(requirement, Lifetime):
+            limited = limits[k] if limits else ""
+            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users{limited}")
+        else:
+            window = number_of(requirement.window, "slot")
+            lines.append(
+                f"class:    epsilon {requirement.epsilon:g} over {window}: "
+                f"{number_of(users, 'user')}{_GUESS if k == registry.guessed else ''}"
+                f"{limits[k] if limits else ''}"
+            )
+    if len(pairs) > _CLASSES_SHOWN:
+        lines.append(f"class:    and {len(pairs) - _CLASSES_SHOWN:,} more")
+    return lines
+
+
+def _expected_error(plan: HistogramPlan | LocalPlan) -> str:
+    """The standard error of a count, as the mechanism states it where nothing happens."""
+    errors = _local_errors(plan) if plan.plan_kind is PlanKind.LOCAL else _central_errors(plan)
+    if errors is None:
+        return "not computed here: see streamveil evaluate"
+    known = errors[np.isfinite(errors)]
+    if not len(known):
+        return f"not known to the mechanism after {_SLOTS} slots without events"
+    return (
+        f"about {np.median(known):,.1f} for each count (standard error without events, as "
+        f"simulated over {_SLOTS} slots); streamveil evaluate tells more"
+    )
+
+
+def _central_errors(plan: HistogramPlan) -> np.ndarray | None:
+    population, text = plan.population, plan.mechanism
+    if only_dynamic(text):
+        return None
+    stream = RunningStream(mechanism(text, population), secrets.token_bytes(KEY_BYTES))
+    quiet = np.zeros((len(population.requirements), population.bins), np.int64)
+    return np.concatenate([stream.release(slot, quiet).stderr for slot in range(_SLOTS)])
+
+
+def _local_errors(plan: LocalPlan) -> np.ndarray | None:
+    registry = plan.registry
+    users = len(registry.class_of)
+    if users > _MOST_DEVICES:
+        return None
+    name, options = parse(plan.mechanism, LOCAL_MECHANISMS)
+    values = np.zeros((_SLOTS, users), np.int64)
+    asked = [registry.classes[k] for k in registry.class_of.tolist()]
+    key, bins = secrets.token_bytes(KEY_BYTES), max(2, plan.domain.bins)
+    done = simulate_local(name, values, bins, asked, key, **options)
+    return done.stderr.ravel() * users

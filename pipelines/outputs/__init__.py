@@ -1,0 +1,1 @@
+"""The results of a plan: what they are, where they go, and the locks of those places."""

@@ -1,0 +1,99 @@
+"""What became of the events in the passes of a run, for people and tools."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamveil.engine import metrics
+from streamveil.engine.encode.passes import Pass
+from streamveil.io import UNREADABLE
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.records import format_time
+from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.console.logs import tell
+from streamveil.pipelines.outputs.outputs import Outputs
+from streamveil.pipelines.reports.summary import Summary
+
+if TYPE_CHECKING:
+    from streamveil.engine.plans import UserPlan
+
+# A run that never ends must not grow.
+_PASSES_TOLD = 1_000
+
+
+@dataclass
+class PassLog:
+    """What became of the events in the passes of a run."""
+
+    total: Summary = dataclasses.field(default_factory=Summary)
+    last: deque[tuple[Pass, Summary]] = dataclasses.field(
+        default_factory=lambda: deque(maxlen=_PASSES_TOLD)
+    )
+    told_of_users: bool = False
+    """Whether it was said that releases contradict the guess of how many users there are."""
+
+    def add(self, due: Pass, summary: Summary) -> None:
+        """Take one more pass."""
+        self.total = Summary.total([self.total, summary])
+        self.last.append((due, summary))
+
+    def tell(
+        self, due: Pass, summary: Summary, plan: UserPlan, outputs: Outputs, written: Sequence[str]
+    ) -> None:
+        """Say what became of the events of a pass, and to which places its results are written."""
+        slots = plan.slots
+        waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
+        tell(
+            f"{format_time(slots.start(due.first_slot))} to "
+            f"{format_time(slots.end(due.last_slot))}: "
+            f"{outputs.released(due.last_slot - due.first_slot + 1, summary)}"
+            f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
+            f"{', '.join(written)}"
+        )
+        counted = summary.counters
+        if counted.get(metrics.CHANGES_READ):
+            refused = sum(
+                number
+                for name, number in counted.items()
+                if name.startswith(metrics.CHANGES_REJECTED_PREFIX)
+            )
+            tell(
+                f"changes of requirements: {counted.get(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
+                f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
+                f"from {format_time(slots.start(due.first_slot))} on"
+            )
+        limits = summary.limits_text()
+        if limits:
+            tell(limits)
+        unreadable = summary.rejected.get(UNREADABLE, 0)
+        if unreadable:
+            tell(
+                f"warning: {number_of(unreadable, 'file')} could not be read, or not completely: "
+                f"the dead letters ({opt.rejected}) say which and why; once corrected, give each "
+                "a new name",
+                logging.WARNING,
+            )
+        users = None if self.told_of_users else summary.users_text()
+        self.told_of_users |= users is not None
+        lost, told = summary.loss(plan.max_rejected), summary.for_plan(plan)
+        for warning in (lost, *(told.warnings() if summary.read else ()), users):
+            if warning:
+                tell(f"warning: {warning}", logging.WARNING)
+
+    def figures(self, plan: UserPlan) -> dict[str, Any]:
+        """What `--summary` tells: of all passes, and of each of the last ones."""
+        slots = plan.slots
+        each = [
+            {
+                "start": format_time(slots.start(due.first_slot)),
+                "end": format_time(slots.end(due.last_slot)),
+                **summary.for_plan(plan).figures(),
+            }
+            for due, summary in self.last
+        ]
+        return {**self.total.for_plan(plan).figures(), "passes": each}

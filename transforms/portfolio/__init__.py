@@ -1,1 +1,0 @@
-"""Many questions over one stream of events, in one pass."""
