@@ -125,7 +125,7 @@ class CalendarMonths(Slots):
 
     @property
     def shortest(self) -> int:
-        """As of :class:`Slots`, or less: no month has fewer than 28 days."""
+        """A lower bound for the length of a slot, because a month has at least 28 days."""
         return 28 * _DAY * self.months
 
     def start(self, slot: int) -> int:

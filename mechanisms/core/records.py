@@ -435,7 +435,10 @@ class Slots(Identified):
 
     @property
     def shortest(self) -> int:
-        """Lower bound for the length of a slot in microseconds, unless clocks are set forward."""
+        """The length of the shortest slot, in microseconds.
+
+        Slots of local days are an hour shorter where clocks are set forward, which is not counted.
+        """
         return self.length
 
     @property
