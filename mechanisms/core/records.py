@@ -435,10 +435,7 @@ class Slots(Identified):
 
     @property
     def shortest(self) -> int:
-        """The length of the shortest slot, in microseconds.
-
-        Slots of local days are an hour shorter where clocks are set forward, which is not counted.
-        """
+        """Lower bound for the length of a slot in microseconds, unless clocks are set forward."""
         return self.length
 
     @property

@@ -149,14 +149,11 @@ class ReleaseStream:
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
     def resized(self, caps: Units, pace: Units) -> ReleaseStream:
-        """Return the stream with other budgets for later slots (see :class:`Resizable`).
+        """Return the stream with other budgets (see :class:`Resizable`).
 
-        Pass a state of this stream to :meth:`taking_over` of the returned stream to continue from
-        it. If the mechanism is not `Resizable`, this stream is returned unchanged.
+        States that were saved before the change of budgets stay valid.
 
-        Args:
-            caps: the most that a window may cost a user of each class, in budget units, shape (K,).
-            pace: what a window costs if all its slots cost the same, at most `caps`, shape (K,).
+        If the mechanism is not `Resizable`, the budgets do not change.
         """
         if not isinstance(self.mechanism, Resizable):
             return self
