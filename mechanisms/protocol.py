@@ -65,7 +65,7 @@ class Crowd(Protocol):
 
 @dataclass(frozen=True)
 class Population:
-    """The public facts that a mechanism for fixed requirements may use."""
+    """The public facts about users and bins that a mechanism for fixed requirements may use."""
 
     requirements: Requirements
     """Requirement of each class, shape (K,)."""
@@ -98,7 +98,10 @@ class Population:
 
     @property
     def assumed(self) -> bool:
-        """Whether a class size is assumed. If so, sizes are not upper bounds on counts."""
+        """Whether the size of a class is assumed.
+
+        If so, a class may have more users than its size says.
+        """
         return self.joined or self.guessed is not None
 
     @property
@@ -163,7 +166,10 @@ class Members:
 
 @dataclass(frozen=True)
 class SlotInput:
-    """The counts of a slot after contribution bounding. All fields except `members` are secret."""
+    """The counts of a slot after contribution bounding.
+
+    The counts are secret, and `members` is public.
+    """
 
     slot: int
     """Number of the slot."""
@@ -229,11 +235,15 @@ class SlotRelease(Estimate):
 
 
 class Mechanism(Protocol[S]):
-    """A mechanism for fixed requirements. Its configuration is frozen, and its state is separate.
+    """The interface of mechanisms for fixed requirements.
 
-    The result of `step` may depend only on `population`, on values in the state that were already
-    released, and on the noisy results of the current slot. Before anything is released, the privacy
-    filter records the budget `spent`. If a slot spends more than `price` announced, it is refused.
+    A mechanism object never changes, because each method receives the state of the stream as an
+    argument.
+
+    For privacy, the result of `step` may depend only on `population`, on values in the state that
+    were already released, and on noisy measurements of the current slot. Before a result is
+    released, the privacy filter records the budget `spent`. A slot that spends more than the upper
+    bound of `price` is refused.
     """
 
     name: str
@@ -245,17 +255,17 @@ class Mechanism(Protocol[S]):
         """Return the state before the first slot."""
 
     def price(self, state: S) -> Units:
-        """The most that the next slot can spend for each class, whatever the slot's counts are.
+        """Return an upper bound on the budget that the next slot spends from each class.
 
-        The result is in budget units, shape (K,). It may depend only on the data that `step` may
-        use, and it does not affect any release.
+        The bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). It may depend
+        only on data that `step` may use too, and it must not affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
         """Release one slot."""
 
     def encode(self, state: S) -> bytes:
-        """Encode the state as bytes, which include the version of the format."""
+        """Encode the state of the mechanism as bytes, which include the version of the format."""
 
     def decode(self, data: bytes) -> S:
         """Decode a state."""

@@ -215,14 +215,16 @@ def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanis
     """Make a mechanism for fixed requirements.
 
     Args:
-        text: a name in `MECHANISMS`. You may add options, written NAME:OPTION=VALUE:OPTION=VALUE.
-            If the population has a :class:`Lifetime`, give a name in `INFINITE_MECHANISMS` instead.
+        text: the mechanism, as a name in `MECHANISMS`. You may add options, written
+            NAME:OPTION=VALUE:OPTION=VALUE. If users have a lifetime budget (:class:`Lifetime`),
+            give a name in `INFINITE_MECHANISMS` instead.
         population: the public facts about users and bins.
-        revise: number of slots after which each slot is revised. With 0, slots are never revised.
+        revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
+            each slot. With 0, it makes no revisions.
 
     Raises:
-        ConfigurationError: if a name or option is unknown, a value is not valid, or the mechanism
-            does not support revisions.
+        ConfigurationError: if the mechanism or an option is unknown, the value of an option is not
+            valid, or the mechanism does not support revisions.
     """
     known = INFINITE_MECHANISMS if population.requirements.forever else MECHANISMS
     made: Mechanism[Any] = _made(text, known, population, revise)
@@ -232,15 +234,15 @@ def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanis
 def infinite_mechanism(
     text: str, bins: int, epsilon: float, *, users: int = 0, sensitivity: int = 1
 ) -> Mechanism[Any]:
-    """Make a mechanism for a lifetime budget that all slots share.
+    """Make a mechanism for which all slots of the stream share one lifetime budget.
 
     Args:
-        text: a name in `INFINITE_MECHANISMS`. You may add options, written
+        text: the mechanism, as a name in `INFINITE_MECHANISMS`. You may add options, written
             NAME:OPTION=VALUE:OPTION=VALUE.
         bins: number of bins d of the histogram.
         epsilon: the lifetime budget of each user.
-        users: public number of users. It is used only in the ledger.
-        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
+        users: public number of users. Only the ledger reports it, and no result depends on it.
+        sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
 
     Raises:
         ConfigurationError: if :func:`mechanism` would raise this error.
@@ -252,10 +254,11 @@ def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> Dynami
     """Make a mechanism for requirements that change during a run.
 
     Args:
-        text: a name in `DYNAMIC_MECHANISMS`. You may add options, written
+        text: the mechanism, as a name in `DYNAMIC_MECHANISMS`. You may add options, written
             NAME:OPTION=VALUE:OPTION=VALUE.
         setting: the public facts about users and bins.
-        revise: number of slots after which each slot is revised. With 0, slots are never revised.
+        revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
+            each slot. With 0, it makes no revisions.
 
     Raises:
         ConfigurationError: if :func:`mechanism` would raise this error.
@@ -298,14 +301,15 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
     """Make a mechanism of the local model.
 
     Args:
-        text: a name in `LOCAL_MECHANISMS`. You may add options, written
+        text: the mechanism, as a name in `LOCAL_MECHANISMS`. You may add options, written
             NAME:OPTION=VALUE:OPTION=VALUE.
         users: the public facts about users and bins.
-        revise: number of slots after which each slot is revised. With 0, slots are never revised.
+        revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
+            each slot. With 0, it makes no revisions.
 
     Raises:
-        ConfigurationError: if a name or option is unknown, a value is not valid, or the mechanism
-            does not support this population or revisions.
+        ConfigurationError: if the mechanism or an option is unknown, the value of an option is not
+            valid, or the mechanism does not support these users or does not support revisions.
     """
     parse(text, LOCAL_MECHANISMS)
     if not users.class_of.size:
@@ -320,19 +324,20 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
 
 
 def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:
-    """Make the mechanism for a statistic under per-record privacy.
+    """Make a mechanism that computes a statistic under per-record privacy.
 
     Args:
         kind: a key of `PER_RECORD_MECHANISMS`.
-        text: name of a mechanism that `PER_RECORD_MECHANISMS` lists for this kind. You may add
-            options, written NAME:OPTION=VALUE:OPTION=VALUE. If None, the default mechanism is used.
+        text: name of a mechanism that `PER_RECORD_MECHANISMS` lists for this kind of statistic. You
+            may add options, written NAME:OPTION=VALUE:OPTION=VALUE. If None, the default mechanism
+            of the statistic is used.
         bounds: the public bounds of values and budgets.
-        facts: other public facts by name, for example `budget`, the budget function. A mechanism
-            ignores facts that it does not use.
+        facts: other public settings by name, for example `budget`, the function that gives the
+            budget of a record. A mechanism ignores settings that it does not use.
 
     Raises:
-        ConfigurationError: if a statistic, name or option is unknown, a value is not valid, or the
-            mechanism does not support the bounds.
+        ConfigurationError: if the statistic, the mechanism or an option is unknown, the value of an
+            option is not valid, or the mechanism does not support the bounds.
     """
     if kind not in PER_RECORD_MECHANISMS:
         known = ", ".join(PER_RECORD_MECHANISMS)
@@ -400,18 +405,20 @@ def schedule(
     name: str,
     requirements: int | Sequence[Requirement | DynamicRequirement | Sequence[float]] = (),
 ) -> ScheduleRun[Any] | DynamicScheduleRun:
-    """Run only the budget schedule of a mechanism. You supply the decisions in each slot.
+    """Run only the part of a mechanism that divides the budget among slots, without any counts.
+
+    In each slot, you decide whether to publish.
 
     Args:
         name: a name in `SCHEDULES` or `DYNAMIC_SCHEDULES`.
-        requirements: the requirements, one for each class or user. For a name in `SCHEDULES`, give
-            a Requirement or a pair (window, epsilon) for each. For a name in `DYNAMIC_SCHEDULES`,
-            you may also give a DynamicRequirement or its four numbers. A dynamic schedule uses
-            these requirements in slots for which you state none. If you state requirements in every
-            slot, leave this out or give the number of users.
+        requirements: the requirement of each class or user. For a name in `SCHEDULES`, give a
+            Requirement or a pair (window, epsilon). For a name in `DYNAMIC_SCHEDULES`, you may also
+            give a DynamicRequirement or its four numbers. A dynamic schedule uses these
+            requirements in every slot for which you do not give others. If you give requirements
+            for every slot, leave this argument out, or give the number of users.
 
     Raises:
-        ConfigurationError: if the name is unknown or a requirement is out of range.
+        ConfigurationError: if no schedule has this name, or if a requirement is out of range.
     """
     listed = () if isinstance(requirements, int) else requirements
     spec = _named({**SCHEDULES, **DYNAMIC_SCHEDULES}, name)

@@ -44,7 +44,10 @@ Changes = Mapping[int, Mapping[int, Requirement | tuple[int, float] | None]]
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Results of :func:`simulate` and :func:`simulate_dynamic`, for T slots, K classes, d bins."""
+    """The results of :func:`simulate` and :func:`simulate_dynamic`.
+
+    Shapes refer to T slots, K requirement classes and d bins.
+    """
 
     released: npt.NDArray[np.int64]
     """Private counts, shape (T, d)."""
@@ -70,7 +73,7 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class InfiniteSimulation:
-    """The results of :func:`simulate_infinite`, with T slots and d bins."""
+    """The results of :func:`simulate_infinite`. Shapes refer to T slots and d bins."""
 
     released: npt.NDArray[np.float64]
     """Released distributions, shape (T, d)."""
@@ -87,7 +90,7 @@ class InfiniteSimulation:
 
 @dataclass(frozen=True, eq=False)
 class LocalSimulation:
-    """The results of :func:`simulate_local`, with T slots, n users and d bins."""
+    """The results of :func:`simulate_local`. Shapes refer to T slots, n users and d bins."""
 
     released: npt.NDArray[np.float64]
     """Estimated frequencies, shape (T, d)."""
@@ -109,7 +112,10 @@ class LocalSimulation:
 
     @cached_property
     def spent(self) -> npt.NDArray[np.float64]:
-        """Epsilon that each slot spent for each user, shape (T, n). The array needs 8 T n bytes."""
+        """The epsilon that each slot spent from each user's budget, shape (T, n).
+
+        It needs 8 T n bytes of memory.
+        """
         spent = np.zeros((len(self.asks), self.users.class_of.size))
         for row, asks, class_of in zip(spent, self.asks, self.class_of, strict=True):
             for ask in asks:
@@ -130,24 +136,25 @@ def simulate(
     """Run a mechanism on counts in memory, slot by slot.
 
     Args:
-        name: name of the mechanism, such as `adaptive` or `pba`. You may add options, as in
+        name: name of the mechanism, such as `adaptive` or `pba`. You may add options, for example
             `adaptive:cycle=auto`.
         counts: number of events for each slot, requirement class and bin, int, shape (T, K, d).
         requirements: requirement of each of the K classes.
         sizes: public number of users of each class, shape (K,).
-        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
-        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
-        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
-            smoothed estimates are made.
+        key: the noise key, which consists of 32 secret bytes. Two calls with the same key and
+            counts give the same results.
+        sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
+        revise: number of slots after which the mechanism also makes a smoothed estimate of each
+            slot. With 0, it makes no smoothed estimates.
 
     Returns:
         The private counts, their standard errors, and the privacy budget that each slot spent.
 
     Raises:
-        ConfigurationError: if the name is unknown, requirements or sizes are out of range, or the
-            mechanism does not support revisions.
-        ValueError: if `counts` does not have the shape (T, K, d), or the key does not have 32
-            bytes.
+        ConfigurationError: if the mechanism is unknown, requirements or sizes are out of range, or
+            `revise` is above 0 and the mechanism does not support it.
+        ValueError: if `counts` does not have the shape (T, K, d), or if the key does not consist of
+            32 bytes.
 
     Example:
         >>> result = simulate("uniform", np.full((4, 1, 2), 5), [(2, 1.0)], [10], bytes(32))
@@ -174,24 +181,27 @@ def simulate_dynamic(
     sensitivity: int = 1,
     revise: int = 0,
 ) -> Simulation:
-    """Run a mechanism on counts in memory, with requirements that change.
+    """Run a mechanism on counts in memory, with requirements that change from slot to slot.
 
     Args:
-        name: a name in `DYNAMIC_MECHANISMS`. You may add options, written
+        name: the mechanism, as a name in `DYNAMIC_MECHANISMS`. You may add options, written
             NAME:OPTION=VALUE:OPTION=VALUE.
-        counts: number of events for each slot, class and bin, int, shape (T, K, d).
-        requirements: window_backward, epsilon_backward, window_forward and epsilon_forward of each
-            class in each slot, shape (T, K, 4). Give shape (K, 4) if requirements do not change.
-            Zeros mean that the users of the class have left.
+        counts: number of events for each slot, requirement class and bin, int, shape (T, K, d).
+        requirements: the numbers window_backward, epsilon_backward, window_forward and
+            epsilon_forward of each class in each slot (see :class:`DynamicRequirement`), shape (T,
+            K, 4). If requirements do not change, the shape (K, 4) is sufficient. Four zeros mean
+            that the users of the class have left.
         sizes: public number of users of each class, shape (K,).
-        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
-        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
-        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
-            smoothed estimates are made.
+        key: the noise key, which consists of 32 secret bytes. Two calls with the same key and
+            counts give the same results.
+        sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
+        revise: number of slots after which the mechanism also makes a smoothed estimate of each
+            slot. With 0, it makes no smoothed estimates.
 
     Raises:
         ConfigurationError: as :func:`simulate`.
-        ValueError: if :func:`simulate` would raise this error, or if a class has no users.
+        ValueError: if :func:`simulate` would raise this error, or if a requirement class has no
+            users.
     """
     people = np.asarray(sizes, dtype=np.int64)
     if (people < 1).any():
@@ -239,20 +249,22 @@ def simulate_infinite(
     sensitivity: int = 1,
     **options: bool | float | int | str,
 ) -> InfiniteSimulation:
-    """Run a mechanism on counts in memory, with a lifetime budget that all slots share.
+    """Run a mechanism on counts in memory. All slots share one lifetime budget.
 
     Args:
         name: a name in `INFINITE_MECHANISMS`, such as `gated`.
         counts: number of events for each slot and bin, int, shape (T, d).
         epsilon: the lifetime budget of each user.
-        key: the noise key, which has 32 secret bytes. Equal keys and counts give equal results.
-        sensitivity: the most by which one user can change a slot's histogram, in the L1 norm.
-        options: options of the mechanism, such as p=1.5.
+        key: the noise key, which consists of 32 secret bytes. Two calls with the same key and
+            counts give the same results.
+        sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
+        options: options of the mechanism by name, for example `p=1.5`.
 
     Raises:
-        ConfigurationError: if a name or option is unknown, or a value is out of range.
-        ValueError: if `counts` does not have whole numbers and the shape (T, d), or if the key does
-            not have 32 bytes.
+        ConfigurationError: if the mechanism or an option is unknown, or if the value of an option
+            is out of range.
+        ValueError: if `counts` contains numbers that are not whole or does not have the shape (T,
+            d), or if the key does not consist of 32 bytes.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
@@ -288,22 +300,25 @@ def simulate_local(
 
     Args:
         name: a name in `LOCAL_MECHANISMS`, such as `plpa+`.
-        values: the bin in which each user is in each slot, from 0 to bins - 1, shape (T, n).
+        values: number of the bin in which each user is in each slot, from 0 to bins - 1, shape (T,
+            n).
         bins: number of bins d, at least 2.
         requirements: the requirement of each of the n users. Give None for a user who joins later.
-        key: the noise key, which has 32 secret bytes. Equal keys and values give equal results.
-        changes: a mapping from each slot with changes to the users' new requirements. Give None for
-            a user who leaves. Only some mechanisms, such as `rotation`, support changes.
-        revise: number of slots after which a smoothed estimate of each slot is made. With 0, no
-            smoothed estimates are made.
-        options: options of the mechanism, such as project=True.
+        key: the noise key, which consists of 32 secret bytes. Two calls with the same key and
+            values give the same results.
+        changes: the changes of requirements. For each slot with changes, map the number of the slot
+            to a mapping user -> new requirement. Give None for a user who leaves. Only some
+            mechanisms, such as `rotation`, support changes.
+        revise: number of slots after which the mechanism also makes a smoothed estimate of each
+            slot. With 0, it makes no smoothed estimates.
+        options: options of the mechanism by name, for example `project=True`.
 
     Raises:
-        ConfigurationError: if a name or option is unknown, requirements are out of range, there are
-            too few users for the length of their windows, or the mechanism does not support changes
-            or revisions.
-        ValueError: if `values` does not have whole numbers from 0 to bins - 1 and the shape (T, n),
-            if `bins` is below 2, or if the key does not have 32 bytes.
+        ConfigurationError: if the mechanism or an option is unknown, requirements are out of range,
+            there are too few users for the length of their windows, or the mechanism does not
+            support changes or `revise`.
+        ValueError: if `values` contains anything but whole numbers from 0 to bins - 1 or does not
+            have the shape (T, n), if `bins` is below 2, or if the key does not consist of 32 bytes.
     """
     if not isinstance(key, (bytes, bytearray)):
         raise ConfigurationError(f"the key is a {type(key).__name__}: give 32 bytes")

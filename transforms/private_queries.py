@@ -31,30 +31,31 @@ from streamveil.transforms.release_plan import PrivateAnswers, PrivateHistograms
 
 
 class PrivateQueries(beam.PTransform):
-    """Release private statistics of every slot, within each user's privacy budget.
+    """Release private statistics of every slot (time window), within each user's privacy budget.
 
     **Input.** A PCollection of events in the global window, bounded or unbounded. Events are Arrow
     record batches, rows with a schema, or dictionaries. If `changing` is true, the input may also
-    be a tuple of two PCollections, the events and the changes of requirements. The columns of the
-    changes are listed in docs/reference/requirement-changes.md.
+    be a tuple of two PCollections. The first contains the events, and the second contains changes
+    of users' requirements, with the columns that docs/reference/requirement-changes.md lists.
 
-    **Output.** :class:`QueryOutputs`, with the results, the ledger and the dead letters.
+    **Output.** :class:`QueryOutputs`, with the results, the ledger (the budget that each slot
+    spent) and the dead letters (rejected events).
 
     **Guarantee.** All results together satisfy personalised w-event differential privacy. Take a
     user with budget epsilon over a window of w slots. If the user's events in any w consecutive
     slots are added or removed (or replaced, see `adjacency`), then the joint distribution of all
-    results of these slots changes by a factor of at most exp(epsilon). A lifetime budget gives
-    user-level privacy. If requirements change, the budgets of both windows in each
-    `DynamicRequirement` hold.
+    results of these slots changes by a factor of at most exp(epsilon). With a lifetime budget, this
+    holds for all of the user's events (user-level privacy). If requirements change, each
+    `DynamicRequirement` sets budgets for two windows, and both budgets hold.
 
-    **Limits of the guarantee.** The guarantee holds for one run, together with the runs that resume
-    from it. If you start separate runs on the same users, their privacy losses add up in every
-    window that overlaps several runs. The requirements and their changes, the queries and the range
-    of slots are public, even if the range is taken from the events. Dead letters, counters and logs
-    are not private.
+    **Limits of the guarantee.** The guarantee holds for one run together with the runs that resume
+    from it. If you release results about the same users in separate runs, the privacy losses of
+    these runs add up. The requirements and their changes, the queries and the range of slots are
+    public, even if the range is taken from the events. Dead letters, counters and logs are not
+    private.
 
-    **Time.** A slot of an unbounded input is released once the watermark has passed the end of the
-    slot by `allowed_lateness`. Events that arrive later are rejected as late.
+    **Time.** A slot of an unbounded input is released when the watermark reaches the end of the
+    slot plus `allowed_lateness`. Events that arrive later are rejected as late.
 
     Args:
         *queries: the statistics to release, as definitions such as `sv.count(...)`, or a
@@ -63,46 +64,52 @@ class PrivateQueries(beam.PTransform):
         time: name of the column that contains the event times.
         slot: length of a slot, such as `1mo`, `1d`, `1h`, a timedelta or `Slots`. If you give a
             `QuerySet`, leave this out, because the set has its own slots.
-        requirements: the public requirements table. Give a `Registry`, a mapping
-            user -> (window in slots, epsilon), or a table.
+        requirements: the public requirements table, which gives each user's privacy budget. Give a
+            `Registry`, a mapping user -> (window in slots, epsilon), or a table.
         budget: one privacy budget for every user, instead of a requirements table. For example,
             `1/7d` is epsilon 1 over any 7 consecutive days.
-        start: a time in the first slot to release, in ISO 8601 or as a datetime. Events in earlier
-            slots are rejected. Slots are counted from 1970-01-01, and weeks begin on Mondays.
-        end: only slots that end at or before this time are released.
+        start: a time in the first slot to release, as ISO 8601 text or a datetime. Events in
+            earlier slots are rejected. Slots are counted from 1970-01-01, and weeks begin on
+            Mondays.
+        end: the end of the release. Only slots that end at or before this time are released.
         time_zone: time zone of event times that have no UTC offset.
         time_unit: unit of event times that are numbers: `s`, `ms`, `us`, `ns`, or `excel` for
             serial dates.
         time_format: format of event times that are not in ISO 8601, written as strptime codes.
-        adjacency: `add_remove` (the default), or `replace` for replace-one adjacency.
-        limit: participation limit, counted in slots of each query. Give a number such as 2, or a
-            `Limit` or `Auto` of `streamveil.mechanisms.presence`. For a single count, you may also
-            give a `Limit` for each requirement class.
-        revise: number of slots after which a smoothed estimate of every slot is also released,
-            counted in slots of each query. With 0, there are no such revisions. Revisions spend no
-            extra budget. Rollups are not revised.
-        changing: whether requirements may change, either in this run or in a later run that resumes
+        adjacency: what the guarantee hides. `add_remove` (the default) hides whether a user has
+            events, and `replace` hides which events a user has (replace-one adjacency).
+        limit: participation limit, which is the largest number of slots in each half of a window to
+            which a user contributes. Give a number such as 2, or a `Limit` or `Auto` of
+            `streamveil.mechanisms.presence`. For a single count, you may also give a `Limit` for
+            each requirement class. The limit counts slots of each query.
+        revise: number of slots after which a smoothed estimate (revision) of every slot is also
+            released. It is counted in slots of each query. With 0, there are no revisions.
+            Revisions spend no extra budget. Rollups are not revised.
+        changing: whether users' requirements may change, in this run or in a later run that resumes
             from it.
-        longest_window: the longest window, in slots, that a change of requirements may set.
-        noise_key: 32 secret bytes, or a picklable function that returns these bytes. The function
-            is called in this process and on every worker. If None, a fresh key is drawn. With the
-            same key, this transform, `sv.release` and `streamveil release` use the same noise.
+        longest_window: the longest window, in slots, that users may have after a change of
+            requirements.
+        noise_key: the noise key, from which the noise is derived. Give 32 secret bytes, or a
+            picklable function that returns them, which is called in this process and on every
+            worker. If None, a fresh random key is used. With the same key, this transform,
+            `sv.release` and `streamveil release` use the same noise.
         max_rejected: the largest fraction of the events in a bounded input that may be rejected.
         may_be_empty: whether a bounded input may be empty. If false, an empty input is an error.
-        shards: number of parts into which users are split, so that several workers can count a busy
-            slot.
-        resume: the state of an earlier run, from which this run resumes. `start` must be the slot
-            after the last slot of that run.
+        shards: number of groups into which users are divided, so that several workers can share the
+            counting of a slot with many events.
+        resume: the saved state of an earlier run, from which this run resumes. `start` must be the
+            beginning of the slot after the last slot of that run.
         final: whether the stream ends with the last slot of this run. If false, a later run may
-            resume the stream.
-        test_mode: release exact results with the status `test`, for pipelines under development.
+            continue the stream.
+        test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after its
             end, in microseconds or as text such as `10m`.
-        heartbeat: a transform that emits a tick when each slot of an unbounded input begins, such
-            as :class:`streamveil.transforms.Heartbeat`.
-        settle: the checkpoint interval of runners that restart from checkpoints, such as Flink.
-            See docs/reference/runners.md.
+        heartbeat: a transform that emits the number of each slot when the slot begins, such as
+            :class:`streamveil.transforms.Heartbeat`. These numbers open the slots of an unbounded
+            input.
+        settle: for runners that restart from checkpoints, such as Flink, the interval between
+            checkpoints. See docs/reference/runners.md.
 
     Raises:
         ConfigurationError: at construction, if an argument is not valid; when the pipeline is built
@@ -204,7 +211,7 @@ class PrivateQueries(beam.PTransform):
         )
 
     def expand(self, inputs: Any) -> QueryOutputs:
-        """Build the pipeline: events -> batches -> codes -> counts -> results."""
+        """Build the steps, which encode the events, count them and release the results."""
         made: QueryOutputs = inputs | self.plan
         if self._count is None:
             return made

@@ -81,7 +81,10 @@ class QueryOutputs(_Outputs):
     _of_counts: tuple[Sequence[str], str] | tuple[()] = ()
 
     def of_counts(self, labels: Sequence[str], query: str = COUNT) -> QueryOutputs:
-        """Return these outputs with the names of the keys and, for a single count, its name."""
+        """Return these outputs with names for the keys.
+
+        For a single count, also give the query's name.
+        """
         self._of_counts = labels, query
         return self
 
@@ -89,7 +92,7 @@ class QueryOutputs(_Outputs):
     def rows(self) -> beam.PCollection[beam.Row]:
         """A PCollection with a row for each slot, key and statistic. See `io.RESULT_SCHEMA`.
 
-        The step that makes the rows is added to the pipeline when you first use this property.
+        The step of the pipeline that makes these rows is added when you first use this property.
         """
         return rows_of(self.results, *self._of_counts)
 

@@ -40,8 +40,9 @@ _FIELDS = (
 class ResultRows(beam.PTransform):
     """Convert results to Beam rows. There is a row for each slot, key and statistic.
 
-    The input is a PCollection of releases of a count, or of results of a query set. The columns are
-    query, slot, start, end (Timestamps), key, statistic, value, low, high, stderr and status.
+    The input is a PCollection of releases of a count, or of results of a query set. The rows have
+    the columns query, slot, start and end (both are Timestamps), key, statistic, value, low, high,
+    stderr and status.
     """
 
     labels: Sequence[str] = ()

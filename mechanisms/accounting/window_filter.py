@@ -48,14 +48,14 @@ def check_amounts(amounts: Units, count: int) -> None:
 class WindowFilter:
     """A privacy filter for fixed requirements, which records the budget that each slot spends.
 
-    After each successful :meth:`charge`, each class k has spent at most its epsilon in any `window`
-    consecutive slots. The sums are computed with exact integers. With a :class:`Lifetime`, the
-    bound applies to the whole stream. After r calls of :meth:`restart`, the bound is r + 1 times
-    epsilon.
+    A class is a group of users with the same requirement. After each successful :meth:`charge`,
+    each class has spent at most its epsilon in any `window` consecutive slots. The sums are
+    computed with exact integers. For a :class:`Lifetime` requirement, the bound applies to the
+    whole stream. After r calls of :meth:`restart`, this bound is r + 1 times epsilon.
 
     Raises:
-        ConfigurationError: if some requirements are for windows and others for a lifetime, or if
-            the filter for these windows would need too much memory.
+        ConfigurationError: if some requirements have a window and others a lifetime budget, or if
+            the windows are so long that the filter would need too much memory.
     """
 
     SCHEMAS = {1: state_codec.record_schema("WindowFilter", slots="long", rows=state_codec.RUNS)}
@@ -92,11 +92,12 @@ class WindowFilter:
         """Record the budget that the next slot spends, or refuse the slot and record nothing.
 
         Args:
-            amounts: budget units that the slot spends in each of the K classes, int64, shape (K,).
+            amounts: the budget that the slot spends from each of the K classes, in units of 2**-40
+                epsilon, int64, shape (K,).
 
         Raises:
-            BudgetExceeded: if the budget of a window would be exceeded. The error message states
-                the requested budget and the remaining budget.
+            BudgetExceeded: if the slot would exceed the budget of a window. The error message
+                states the requested budget and the remaining budget.
             ValueError: if an amount is negative.
         """
         check_amounts(amounts, len(self._caps))
@@ -116,10 +117,10 @@ class WindowFilter:
         self.slots += 1
 
     def under(self, requirements: Sequence[Requirement]) -> WindowFilter:
-        """Return a filter with the same history and windows, but with other epsilons.
+        """Return a privacy filter with the same history and windows, but with other epsilons.
 
-        If a class has already spent more than its new epsilon in a window, the class cannot spend
-        anything until the sum over its window has fallen to the new epsilon or less.
+        If a class has already spent more than its new epsilon in the current window, the class
+        cannot spend anything until its spending over the window is below the new epsilon again.
         """
         made = copy(self)
         made.requirements = Requirements.of(requirements)
@@ -127,7 +128,10 @@ class WindowFilter:
         return made
 
     def restart(self) -> None:
-        """Grant each lifetime budget again. Raises ConfigurationError for window budgets."""
+        """Grant every lifetime budget once more.
+
+        Raises ConfigurationError if requirements have windows.
+        """
         if not self.forever:
             raise ConfigurationError(
                 "only a budget for the whole stream can be restarted: requirements with windows "
@@ -160,7 +164,7 @@ class WindowFilter:
         """Decode the state of a filter, and recompute how much was spent in its windows.
 
         Raises:
-            ConfigurationError: if the state has different requirement classes or a different
+            ConfigurationError: if the saved filter had different requirement classes or a different
                 longest window.
         """
         made = cls(requirements)

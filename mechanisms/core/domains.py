@@ -20,11 +20,11 @@ MOST_GRID_CELLS = 1 << 24
 class Categories(Identified):
     """Public keys given as a list. Each value is one bin, in the order of the list.
 
-    Whole numbers in the data are compared as decimal text. For example, the number 7 belongs to the
-    key "7".
+    A whole number in an event is compared with the keys as decimal text. For example, the number 7
+    belongs to the key "7".
 
     Raises:
-        ConfigurationError: if the list is empty, or has an empty or repeated value.
+        ConfigurationError: if the list of keys is empty, or contains an empty or repeated key.
 
     Example:
         >>> Categories(("cafe", "park")).bins
@@ -72,7 +72,7 @@ class Edges(Identified):
     """Public ranges of numbers. Bin j holds the values with edges[j] <= value < edges[j + 1].
 
     Raises:
-        ConfigurationError: if there are fewer than two edges, or if the edges are not finite or not
+        ConfigurationError: if there are fewer than two edges, or if the edges are infinite or not
             in ascending order.
 
     Example:
@@ -116,14 +116,14 @@ class Edges(Identified):
 
 @dataclass(frozen=True)
 class Grid(Identified):
-    """Public map cells. A box of longitude and latitude is divided into columns and rows of cells.
+    """Public map cells. A box in longitude and latitude is divided into columns and rows of cells.
 
     Cells are numbered row by row from the south-west corner. A point on the border between two
     cells belongs to the eastern or northern cell.
 
     Raises:
-        ConfigurationError: if the box is empty or outside the map, or if the grid has no cells or
-            too many cells.
+        ConfigurationError: if the box on the map is empty or exceeds the valid coordinates, or if
+            the grid has no cells or too many cells.
 
     Example:
         >>> Grid(-74.3, 40.5, -73.7, 40.9, columns=3, rows=2).bins
@@ -214,11 +214,12 @@ class _OneMoreBin:
 class WithOther(_OneMoreBin, Identified):
     """Public keys with an additional last bin for values that are not among the keys.
 
-    Events with missing values have no bin. If the keys are numbers, events with text have no bin
-    either.
+    Events with a missing value have no bin, so they are rejected. If the keys are ranges of
+    numbers, events whose value is text are rejected too.
 
     Raises:
-        ConfigurationError: if the name is empty, or if another bin already has this name.
+        ConfigurationError: if the name of the additional bin is empty, or if another bin already
+            has this name.
 
     Example:
         >>> WithOther(Edges((0, 10, 20)), "other").bins
@@ -239,7 +240,8 @@ class WithNull(_OneMoreBin, Identified):
     """Public keys with an additional last bin for missing values and empty text.
 
     Raises:
-        ConfigurationError: if the name is empty, or if another bin already has this name.
+        ConfigurationError: if the name of the additional bin is empty, or if another bin already
+            has this name.
 
     Example:
         >>> WithNull(Categories(("cafe", "park")), "unknown").labels

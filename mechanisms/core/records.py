@@ -138,10 +138,10 @@ KEEPS = (UNIFORM, DISTINCT)
 
 
 class ConfigurationError(ValueError):
-    """An option or an argument is not valid, or options cannot be combined.
+    """The error for an option or argument that is not valid or cannot be combined with another one.
 
-    This error is raised before any budget is spent, except for private estimates that you
-    requested, such as `bounds="auto"`.
+    This error is raised before any budget is spent. The only exception is the budget of private
+    estimates that you requested, for example with `bounds="auto"`.
 
     Example:
         >>> try:
@@ -153,7 +153,9 @@ class ConfigurationError(ValueError):
 
 
 class InputLost(ConfigurationError):  # noqa: N818
-    """Too much of a bounded input was lost. Nothing is released and no budget is spent.
+    """The error for a bounded input of which too much was lost.
+
+    Nothing is released, and no budget is spent.
 
     This error is raised if more than the fraction `max_rejected` of the events was rejected or
     late, if no event was accepted, or if a runner lost part of the input.
@@ -177,8 +179,8 @@ class Requirement(Identified):
     """A user's privacy budget, which is at most `epsilon` over any `window` consecutive slots.
 
     Raises:
-        ConfigurationError: if the window is not a whole number from 1 to 2**20, or epsilon is not
-            above 0 and at most 4096.
+        ConfigurationError: if the window is not a whole number from 1 to 2**20, or if epsilon is 0,
+            negative or above 4096.
 
     Example:
         >>> Requirement(window=7, epsilon=0.5)
@@ -258,14 +260,14 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
 class DynamicRequirement:
     """A user's privacy budget from a given slot onwards, for requirements that change.
 
-    The budget has a backward and a forward window. For every slot t in which this requirement is in
-    force, the `window_backward` slots that end with t spend at most `epsilon_backward`. The
-    `window_forward` slots that begin with t spend at most `epsilon_forward`, even if a different
-    requirement follows. A fixed :class:`Requirement` (w, epsilon) equals the changing requirement
-    (w, epsilon, w, epsilon).
+    The requirement has one budget for a window that looks back and one for a window that looks
+    ahead. Let t be any slot in which the requirement is in force. The `window_backward` slots that
+    end with t spend at most `epsilon_backward`. The `window_forward` slots that begin with t spend
+    at most `epsilon_forward`, even if a different requirement follows. A fixed :class:`Requirement`
+    (w, epsilon) is equivalent to (w, epsilon, w, epsilon).
 
     Raises:
-        ConfigurationError: if a window or an epsilon is out of the range that :class:`Requirement`
+        ConfigurationError: if a window or an epsilon is outside the range that :class:`Requirement`
             allows.
 
     Example:
@@ -393,15 +395,16 @@ class Slots(Identified):
         """Make slots from text.
 
         Args:
-            length: such as `1w`, `1d`, `1h` or `60s`, or calendar months or years such as `1mo`,
-                `3mo` or `1y`. Months and years are in UTC and are counted from January 1970.
-            origin: start of slot 0, in ISO 8601 or as a datetime. If the time has no offset, it is
-                in UTC. The default is 1970-01-01. For a length in weeks, the default is the Monday
-                after that day.
+            length: length of a slot, such as `1w`, `1d`, `1h` or `60s`, or calendar months or years
+                such as `1mo`, `3mo` or `1y`. Months and years are in UTC and are counted from
+                January 1970.
+            origin: start of slot 0, as ISO 8601 text or as a datetime. If the time has no UTC
+                offset, it is in UTC. The default is 1970-01-01. If the slots are weeks, the default
+                is the Monday after that day.
 
         Raises:
-            ConfigurationError: if the length or the origin is not valid, or if an origin is given
-                for calendar months.
+            ConfigurationError: if the length or the origin of the slots is not valid, or if you
+                give an origin for calendar months.
         """
         months = parse_months(length)
         if months is not None:
@@ -430,17 +433,17 @@ class Slots(Identified):
 
     @property
     def text(self) -> str:
-        """The length, written as for an option, such as `1d`."""
+        """The length of a slot as text, such as `1d`. Options such as `--slot` accept this text."""
         return format_duration(self.length)
 
     @property
     def shortest(self) -> int:
-        """Lower bound for the length of a slot in microseconds, unless clocks are set forward."""
+        """The length of the shortest slot in microseconds, if no clock is set forward."""
         return self.length
 
     @property
     def of_days(self) -> bool:
-        """Whether each slot consists of whole days or calendar days."""
+        """Whether each slot consists of whole days."""
         return self.length % MICROSECONDS["d"] == 0
 
     def start(self, slot: int) -> int:
@@ -572,7 +575,7 @@ _ESTIMATE = tuple(one.name for one in fields(Estimate))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release(Estimate):
-    """The result of one slot of a count, which is safe to publish."""
+    """The private counts of one slot, with their standard errors. They are safe to publish."""
 
     slot: int
     """Number of the slot."""
@@ -585,7 +588,10 @@ class Release(Estimate):
 
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
-        """Make a release from a mechanism's estimate for a slot and the times of this slot."""
+        """Make a release from a mechanism's estimate of the counts in a slot.
+
+        The start and end of the slot are added.
+        """
         told = {name: getattr(estimate, name) for name in _ESTIMATE}
         start, end = slots.start(slot), slots.end(slot)
         return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
@@ -644,7 +650,10 @@ class Revision(Revised):
 
 @dataclass(frozen=True, eq=False)
 class LedgerEntry:
-    """The privacy budget that one slot spent, for each requirement class. This is public."""
+    """The privacy budget that one slot spent from each requirement class.
+
+    This information is public.
+    """
 
     slot: int
     """The slot of the query."""
@@ -661,17 +670,23 @@ class LedgerEntry:
 
     @property
     def first_base_slot(self) -> int:
-        """First base slot in the slot. For a single count, this is the slot itself."""
+        """The first base slot that belongs to the slot.
+
+        For a single count, this is the slot itself.
+        """
         return self.slot
 
     @property
     def last_base_slot(self) -> int:
-        """Last base slot in the slot. For a single count, this is the slot itself."""
+        """The last base slot that belongs to the slot.
+
+        For a single count, this is the slot itself.
+        """
         return self.slot
 
     @property
     def unpromised(self) -> LedgerEntry:
-        """Return the entry for a run in test mode, which has no budget and spends none."""
+        """Return the ledger entry that a run in test mode writes, with epsilons of 0."""
         nothing = np.zeros_like(self.spent)
         classes = tuple(map(unpromised, self.classes))
         return replace(self, classes=classes, spent=nothing, spent_in_window=nothing)

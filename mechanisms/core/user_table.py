@@ -32,9 +32,9 @@ SOME_USERS = 1_000
 class Registry:
     """The public requirements table, in which users with equal requirements form a class.
 
-    Budgets, thresholds and class sizes are computed from this table and become public. Therefore,
-    do not derive the table from the events. Make a table with :meth:`of`, :meth:`build` or
-    `sv.read_requirements`.
+    Values that are computed from this table, such as the number of users in each class, become
+    public. Therefore, do not derive the table from the events. To make a table, use :meth:`of`,
+    :meth:`build` or `sv.read_requirements`.
 
     Example:
         >>> table = Registry.of({"ann": (7, 1.0), "bob": (7, 1.0), "cy": (30, 0.5)})
@@ -84,21 +84,24 @@ class Registry:
         """Make a table of n users from arrays.
 
         Args:
-            users: n distinct ids. A whole number is treated as its decimal text.
+            users: the n distinct user ids. An id that is a whole number is treated as its decimal
+                text.
             windows: window of each user in slots, shape (n,).
             epsilons: budget of each user, shape (n,).
-            max_slots: participation limit of each user, in slots per part (block) of the window,
-                shape (n,). The value 0 means that the user has no limit.
-            default: requirement of unregistered users, with the assumed number of these users,
-                which is public. If the number is None, the number of registered users is assumed,
-                or `SOME_USERS` if this is larger. With a :class:`Lifetime`, the number may be 0,
-                which means unknown.
-            reload: function that each worker calls to load the table.
+            max_slots: participation limit of each user, shape (n,). It is the largest number of
+                slots, in each part (block) of the user's window, to which the user contributes. The
+                value 0 means that the user has no limit.
+            default: requirement of unregistered users (users who are not in the table), with the
+                assumed number of these users, which is public. If the number is None, streamveil
+                assumes the number of registered users, but at least `SOME_USERS`. With a
+                :class:`Lifetime`, the number may be 0, which means that it is unknown.
+            reload: function with which each worker loads the table, so that the table is not sent
+                with the pipeline.
 
         Raises:
-            ConfigurationError: if an id is missing, empty or repeated; if a requirement is out of
-                range, or its epsilon is too small for its window; if a limit is not a whole number;
-                or if there are no users and no default.
+            ConfigurationError: if a user id is missing, empty or repeated; if a requirement is out
+                of range, or its epsilon is too small for its window; if a participation limit is
+                not a whole number; or if there are neither users nor a default.
         """
         users = _checked(users)
         lengths, window_of = _distinct(windows)
@@ -154,17 +157,19 @@ class Registry:
         *,
         default: tuple[Requirement, int | None] | None = None,
     ) -> Registry:
-        """Make a table from a mapping user -> requirement. Use this method if there are few users.
+        """Make a requirements table from a mapping user -> requirement.
+
+        It is convenient for few users.
 
         Args:
             requirements: the requirement of each user, as (window in slots, epsilon) or a
                 `Requirement`.
-            default: requirement of unregistered users, with the assumed number of these users. See
-                :meth:`build`.
+            default: requirement of unregistered users, with the assumed number of these users, as
+                for :meth:`build`.
 
         Raises:
-            ConfigurationError: if :meth:`build` would raise this error, or if a user has a
-                `Lifetime`, which is possible only as `default`.
+            ConfigurationError: if :meth:`build` would raise this error, or if a user's requirement
+                is a `Lifetime`. Only `default` may be a `Lifetime`.
         """
         pairs = requirements.items() if isinstance(requirements, Mapping) else requirements
         users, wanted = tuple(zip(*pairs, strict=True)) or ((), ())
@@ -183,30 +188,35 @@ class Registry:
 
     @property
     def guessed(self) -> int | None:
-        """The class whose size is an assumption because it has unregistered users, or None.
+        """The class with an assumed size, because it contains the unregistered users, or None.
 
-        The result is None if the assumed number of users is 0. In that case, mechanisms use an
-        upper bound on the number of users instead.
+        The result is also None if the number of unregistered users is given as 0. In that case,
+        mechanisms use an upper bound on the number of users instead.
         """
         k = self.default_class
         return k if k is not None and self.sizes[k] else None
 
     @property
     def unknown(self) -> int | None:
-        """The class of unregistered users if the number of these users was not given, or None.
+        """The requirement class of unregistered users if you did not give their number.
 
-        If registered users have the requirement of unregistered users, they are in this class too.
+        Otherwise None.
+
+        Registered users with the same requirement as unregistered users are in this class too.
         """
         return self.default_class if self.unsaid else None
 
     @property
     def stated_sizes(self) -> npt.NDArray[np.int64]:
-        """The reported number of users of each class, shape (K,). An unknown number is 0."""
+        """The number of users in each class as results report it, shape (K,).
+
+        An unknown number is 0.
+        """
         return stated_users(self.sizes, self.unknown)
 
     @property
     def default(self) -> tuple[Requirement, int | None] | None:
-        """The requirement of unregistered users, and the number of these users that was given."""
+        """The requirement of unregistered users, and the number of these users that you gave."""
         k = self.default_class
         if k is None:
             return None
@@ -214,13 +224,15 @@ class Registry:
         return self.classes[k], None if self.unsaid else int(self.sizes[k]) - members
 
     def up_to(self, longest: int) -> Registry:
-        """Return the table with one window for all users, and with classes in order of epsilon.
+        """Return a table in which all users have the same window.
+
+        Its classes are sorted by epsilon.
 
         Args:
             longest: length of the window in slots.
 
         Raises:
-            ConfigurationError: if a user's window is longer than `window`.
+            ConfigurationError: if a user in the table has a window that is longer than `window`.
         """
         if self.classes.longest > longest:
             raise ConfigurationError(
@@ -244,7 +256,7 @@ class Registry:
 
     @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
-        """`class_of`, followed by the class of unregistered users (0 if they are rejected)."""
+        """The class of each registered user, then that of unregistered users (0 if rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
@@ -261,11 +273,11 @@ class Registry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the whole table, which identifies it in saved states.
+        """Digest of the whole requirements table. Saved states contain it to identify the table.
 
-        The digest does not depend on the Arrow type of the ids or on how they are chunked. It
-        depends on the order of the users, because a user's position decides which of the user's
-        events are kept.
+        The digest does not depend on the Arrow type of the user ids or on their division into
+        chunks. It depends on the order of the users, because the events that contribution bounding
+        keeps depend on a user's position in the table.
         """
         digest = hashlib.blake2b(digest_size=32)
         limits = (self.max_slots,) if self.max_slots else ()
@@ -276,7 +288,7 @@ class Registry:
         return digest.hexdigest()
 
     def identity(self) -> bytes:
-        """The digest as bytes, for saved states and noise.
+        """The digest of the table as bytes. Saved states contain it, and the noise depends on it.
 
         All versions of streamveil compute the same bytes from the same table.
         """

@@ -84,19 +84,21 @@ class DynamicState:
 
 
 class DynamicStream:
-    """A mechanism for changing requirements, together with its privacy filter and its noise.
+    """A mechanism for changing requirements, combined with a privacy filter and a source of noise.
 
-    The noise and the state depend on the configuration, the whole history and all changes of
-    requirements. See :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`.
+    Users whose requirements changed in the same way share a ledger, which records the budget that
+    they spend. The noise and the saved state depend on the configuration, on all earlier slots and
+    on all changes of requirements, as in
+    :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`.
 
     Args:
         mechanism: the mechanism.
-        asked: the four numbers of the requirement of each class (see `cohorts.Moves.requirements`),
-            shape (K, 4).
+        asked: the requirement of each class at the start, as four numbers (see
+            `cohorts.Moves.requirements`), shape (K, 4).
         sizes: number of users of each class, shape (K,).
         default: the class of unregistered users, or None if unregistered users are rejected.
         noise: the source of randomness.
-        context: everything else that affects the results, by name, for example the meaning of the
+        context: all other settings that affect the results, by name, for example the meaning of the
             bins.
     """
 
@@ -154,25 +156,25 @@ class DynamicStream:
         )
 
     def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
-        """Begin the next slot, and return the most that the slot can spend from each ledger.
+        """Begin the next slot, and return an upper bound on the budget that it spends per ledger.
 
-        First, users move to their new requirements. A second call before the slot is released
-        returns an equal result. If the release would spend more than this result, the release is
-        refused. `state.interned` shows which users are in which ledger.
+        The method first applies the changes of requirements. If you call it again before the slot
+        is released, it returns the same result. A release that would spend more than this upper
+        bound is refused. `state.interned` shows which users are in which ledger.
 
         Args:
-            state: the state after all earlier slots, which is changed in place.
+            state: the state of the stream after all earlier slots. It is changed in place.
             slot: number of the slot, which must be the first slot or the slot after the last
                 released slot.
             moves: the users whose requirements change at the start of this slot.
 
         Returns:
-            Budget units for each of the L ledgers, shape (L,).
+            An upper bound for each of the L ledgers, in units of 2**-40 epsilon, shape (L,).
 
         Raises:
-            ConfigurationError: if a requirement has a window longer than the horizon.
-            ValueError: if the slot is out of order, or if the moves are not valid or differ from
-                the moves in an earlier call for this slot.
+            ConfigurationError: if a requirement has a longer window than the stream allows.
+            ValueError: if the slot is out of order, or if the changes in `moves` are not valid or
+                differ from those in an earlier call for this slot.
         """
         if state.begun is None:
             state.begun = self._begin(state, slot, moves)
@@ -206,15 +208,16 @@ class DynamicStream:
             state: the state after all earlier slots.
             slot: number of the slot, which must be the first slot or the slot after the last
                 released slot.
-            counts: number of events after contribution bounding. The classes are the requirement
-                classes after the moves.
+            counts: the number of events that contribution bounding kept, by bin and requirement
+                class. The classes are those after the changes in `moves`.
             moves: the users whose requirements change at the start of this slot.
 
         Raises:
             BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
-                than :meth:`price` announced. Nothing is released.
-            ConfigurationError: if a requirement has a window longer than the horizon.
-            ValueError: if the slot is out of order, or if the moves or the counts are not valid.
+                than the upper bound of :meth:`price`. Nothing is released.
+            ConfigurationError: if a requirement has a longer window than the stream allows.
+            ValueError: if the slot is out of order, or if the changes in `moves` or the counts are
+                not valid.
         """
         price, interned = self.price(state, slot, moves), state.interned
         assert state.begun is not None
@@ -237,7 +240,7 @@ class DynamicStream:
         return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
 
     def rest(self, state: DynamicState) -> tuple[SlotRevision, ...]:
-        """Return the last revisions at the end of a stream. See :meth:`ReleaseStream.rest`."""
+        """Return the remaining revisions at the end of a stream. See :meth:`ReleaseStream.rest`."""
         return rest_of(self.mechanism, state.mechanism)
 
     def _table(self, interned: Interned, counts: CohortCounts) -> Integers:
@@ -292,23 +295,26 @@ class DynamicStream:
         state.filter.regroup(parents)
 
     def encode(self, state: DynamicState) -> bytes:
-        """Encode the state as bytes, which this and later versions can decode."""
+        """Encode the state as bytes.
+
+        This version and all later versions of streamveil can decode them.
+        """
         return self.keeper.write(self.pack(state))
 
     def decode(self, data: bytes) -> DynamicState:
         """Decode a state.
 
         Raises:
-            ConfigurationError: if the bytes were modified, or if a stream with a different
-                configuration saved them.
+            ConfigurationError: if the bytes of the state were modified, or if a stream with a
+                different configuration saved them.
         """
         return self.unpack(self.keeper.read(data))
 
     def pack(self, state: DynamicState) -> bytes:
-        """Return the content of a state, to which :meth:`encode` adds a checksum.
+        """Return the state as bytes without a checksum. :meth:`encode` adds the checksum.
 
         Raises:
-            ValueError: if a slot has begun but is not released yet.
+            ValueError: if a slot has begun (see :meth:`price`) but is not released yet.
         """
         if state.begun:
             raise ValueError(f"slot {state.begun.slot} has begun: release it, then save the state")
@@ -324,7 +330,10 @@ class DynamicStream:
         )
 
     def unpack(self, data: bytes) -> DynamicState:
-        """Return the state from its content, whose checksum :meth:`decode` has verified."""
+        """Convert the bytes that :meth:`pack` made to a state.
+
+        :meth:`decode` verifies their checksum first.
+        """
         _, record = state_codec.unpack(self.SCHEMAS, data)
         return DynamicState(
             Interned.of_record(record),

@@ -60,11 +60,14 @@ class StreamState:
 
 
 class ReleaseStream:
-    """A mechanism with its privacy filter and noise. It releases each slot once, in order.
+    """A mechanism, combined with a privacy filter and a source of noise.
 
-    The noise of a slot is derived from the key and from a digest of the configuration, the counts
-    and the whole history. Therefore, equal inputs give equal releases, and different inputs get
-    independent noise. A stream refuses a state that a stream with a different configuration saved.
+    It releases each slot once, in order.
+
+    The noise of a slot is derived from the noise key and from a digest of the configuration, the
+    counts and all earlier slots. Therefore, equal inputs give equal releases, and different inputs
+    get independent noise. A stream refuses to load a state that was saved with a different
+    configuration.
     """
 
     SCHEMAS = {
@@ -122,16 +125,16 @@ class ReleaseStream:
         return StreamState(self.mechanism.start(), self._unspent(), self._configuration)
 
     def restart(self, state: StreamState) -> StreamState:
-        """Grant the lifetime budget AGAIN for the rest of the stream.
+        """Grant the users' lifetime budget AGAIN for the rest of the stream.
 
-        A user who is present before and after one restart loses up to twice the epsilon. After two
-        restarts, the loss is up to three times the epsilon, and so on. Only the operator can decide
-        to restart. A restart is logged as a warning, and every later release has the number of
-        `restarts` in its diagnostics.
+        If a user has events before and after one restart, the user's privacy loss can be up to
+        twice epsilon. After two restarts, it can be up to three times epsilon, and so on. Only the
+        operator can decide to restart. Each restart is logged as a warning, and the diagnostics of
+        every later release contain the number of `restarts`.
 
         Raises:
-            ConfigurationError: if the requirements have windows, because their budgets renew
-                automatically, or if there is a participation limit.
+            ConfigurationError: if the requirements have windows, whose budgets renew without a
+                restart, or if there is a participation limit.
         """
         booked = state.filter
         if isinstance(booked, PresenceFilter):
@@ -149,11 +152,11 @@ class ReleaseStream:
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
     def resized(self, caps: Units, pace: Units) -> ReleaseStream:
-        """Return the stream with other budgets (see :class:`Resizable`).
+        """Return the stream with different privacy budgets. See :class:`Resizable`.
 
-        States that were saved before the change of budgets stay valid.
+        The stream can still load states that were saved before its budgets changed.
 
-        If the mechanism is not `Resizable`, the budgets do not change.
+        If the mechanism is not `Resizable`, the stream keeps its current budgets.
         """
         if not isinstance(self.mechanism, Resizable):
             return self
@@ -165,9 +168,9 @@ class ReleaseStream:
         return other
 
     def taking_over(self, state: StreamState, caps: Units, pace: Units) -> StreamState:
-        """Return the state with which the stream continues after a change to these budgets.
+        """Return the state with which the stream continues after a change to the given budgets.
 
-        The noise of later slots depends on the new budgets too.
+        The noise of later slots then also depends on the new budgets.
         """
         if not isinstance(self.mechanism, Resizable):
             return state
@@ -178,10 +181,10 @@ class ReleaseStream:
         return StreamState(state.mechanism, booked, history, state.next_slot)
 
     def price(self, state: StreamState) -> Units:
-        """The most that the next slot can spend for each class, whatever the slot's counts are.
+        """Return an upper bound on the budget that the next slot spends from each class.
 
-        The result is in budget units, shape (K,). If the release would spend more than this result,
-        the release is refused.
+        The bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). A release that
+        would spend more is refused.
         """
         return self.mechanism.price(state.mechanism)
 
@@ -194,14 +197,14 @@ class ReleaseStream:
             state: the state after all earlier slots.
             slot: number of the slot, which must be the first slot or the slot after the last
                 released slot.
-            counts: number of events of each class and bin after contribution bounding, int64, shape
-                (K, d).
+            counts: number of events that contribution bounding kept, by requirement class and bin,
+                int64, shape (K, d).
 
         Raises:
             BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
-                than :meth:`price` announced. Nothing is released.
-            ValueError: if the slot is out of order, or if the shape of the counts does not fit the
-                population.
+                than the upper bound of :meth:`price`. Nothing is released.
+            ValueError: if the slot is out of order, or if the shape of the counts does not match
+                the number of classes and bins.
         """
         population = self.mechanism.population
         check_order(state.next_slot, slot)
@@ -226,15 +229,18 @@ class ReleaseStream:
         return StreamState(inner, state.filter, history, slot + 1), release
 
     def rest(self, state: StreamState) -> tuple[SlotRevision, ...]:
-        """Return the last revisions at the end of a stream, from the data that exist.
+        """Return the last revisions (smoothed estimates of earlier slots) at the end of a stream.
 
-        The result is empty if the mechanism makes no revisions. The state records that this method
-        was called.
+        The last slots are revised with fewer later slots than usual. If the mechanism makes no
+        revisions, the result is empty. The state records that this method was called.
         """
         return rest_of(self.mechanism, state.mechanism)
 
     def encode(self, state: StreamState) -> bytes:
-        """Encode the state as bytes, which this and later versions can decode."""
+        """Encode the state as bytes.
+
+        This version and all later versions of streamveil can decode them.
+        """
         return self.keeper.write(
             state_codec.pack(
                 self.SCHEMAS,
@@ -251,8 +257,8 @@ class ReleaseStream:
         """Decode a state.
 
         Raises:
-            ConfigurationError: if the bytes were modified, or if a stream with a different
-                configuration saved them.
+            ConfigurationError: if the bytes of the state were modified, or if a stream with a
+                different configuration saved them.
         """
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         return StreamState(

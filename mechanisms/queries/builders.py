@@ -73,36 +73,37 @@ def count(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example `keys` without `by`.
@@ -135,9 +136,10 @@ def distinct(
 ) -> QueryDefinition:
     """Count the distinct users, by key and slot.
 
-    If a user has several events with one key in a slot, the user is counted once. A rollup adds up
-    the results of several slots, so the user is counted once for each of these slots. To count each
-    user once per day, use `every="1d"` instead of a rollup.
+    If a user has several events with the same key in a slot, the user is counted once. A rollup
+    adds up the results of several slots, so it counts a user once for each of these slots. For
+    example, to count each user once per day, use `every="1d"` instead of hourly slots with a daily
+    rollup.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
@@ -148,36 +150,37 @@ def distinct(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example `levels` together with
@@ -226,36 +229,37 @@ def sum(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -304,36 +308,37 @@ def mean(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -382,36 +387,37 @@ def variance(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -460,36 +466,37 @@ def stddev(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -533,12 +540,14 @@ def quantiles(
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         of: the column that contains the numbers.
-        edges: public edges of the intervals into which the numbers are sorted, in ascending order.
-            If you give a mapping such as `{"lower": 1, "upper": 3600, "intervals": 24}`, the edges
-            are spaced evenly on a logarithmic scale.
-        bounds: the lowest and the highest edge, instead of `edges`. The range between them is
-            divided into 32 intervals of equal width. With `auto`, the bounds are chosen by a
-            private estimate before the first slot. This estimate spends part of the budget.
+        edges: public boundaries of the intervals in which the numbers are counted, in ascending
+            order. The quantiles are interpolated from these counts. If you give a mapping such as
+            `{"lower": 1, "upper": 3600, "intervals": 24}`, the edges are spaced evenly on a
+            logarithmic scale.
+        bounds: the lowest and the highest edge, which you may give instead of `edges`. The range
+            between them is divided into 32 intervals of equal width. With `auto`, the bounds are
+            chosen by a private estimate before the first slot. This estimate spends part of the
+            budget.
         quantiles: the quantiles to estimate, as probabilities between 0 and 1, such as `[0.5,
             0.95]`. The default is the median.
         by: name of the column to group by. To group by map cells, give the names of two columns,
@@ -547,36 +556,37 @@ def quantiles(
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example edges that do not ascend or a
@@ -609,7 +619,7 @@ def top(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Rank the k keys with the most events in each slot, and give the probability of each rank.
+    """Rank the k keys with the most events in each slot, and say how certain each rank is.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
@@ -620,34 +630,35 @@ def top(
         keys: the public values of the column `by`, which are ranked. Give a list of text or whole
             numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells such as `{"grid":
             [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of a file.
-        other: name of an extra key for all values that are not in `keys`. If you leave it out,
-            events with such values are rejected.
-        null: name of an extra key for null values, which are missing values and empty text. If you
-            leave it out, events with a null value are rejected.
+        other: name of an extra key, which collects all values that are not in `keys`. If you leave
+            it out, events with such values are rejected.
+        null: name of an extra key, which collects null values (missing values and empty text). If
+            you leave it out, events with a null value are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
-        every: length of the query's slots, such as `1h`, `1d`, `1w` (from Monday), `1mo`, `1y`, or
-            a timedelta. Must be a multiple of the base slot. Defaults to the base slot.
+        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
+            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
+            the `slot` that you pass to `sv.release`. The default is the base slot.
         rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
             rollup is a longer slot for which results are also reported.
         max_contributions: the largest number of events that are kept per user and slot, 1 by
             default.
-        keep: which events are kept if a user has more than `max_contributions` events in a slot.
-            The default `uniform` keeps a random sample, and `distinct` prefers events with
-            different keys.
-        mechanism: name of the mechanism, optionally with options, such as `adaptive:cycle=auto`.
-            The default is `adaptive`.
-        weight: importance of this query's squared errors, compared with the squared errors of other
-            queries. The default is 1. The weights affect how the budget is divided between the
-            queries.
+        keep: how to choose the events that are kept if a user has more than `max_contributions`
+            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
+            events with different keys.
+        mechanism: name of the mechanism that adds the noise, optionally with options, such as
+            `adaptive:cycle=auto`. The default is `adaptive`.
+        weight: how much the errors of this query matter, compared with the errors of the other
+            queries. The default is 1. streamveil divides the budget between the queries so that the
+            sum of the squared errors, each multiplied by its weight, is small.
         share: fraction of each user's privacy budget that this query may spend, in the interval
             (0, 1]. If you leave it out, streamveil chooses this fraction together with the
             fractions of the other queries.
-        title: heading of the query, which pages show instead of the query's name.
-        unit: unit of the results, which pages show, such as `minutes`.
+        title: heading of the query on HTML pages. The default is the query's name.
+        unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example if k is larger than the number

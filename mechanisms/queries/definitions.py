@@ -113,12 +113,13 @@ def plain_domain(written: str, column: str | None = None) -> Categories | Edges 
 
 @dataclass(frozen=True)
 class QueryDefinition:
-    """A query as you defined it, before it is combined with the base slots of a query set.
+    """The definition of a query, before it is checked against the base slot of a query set.
 
-    Make a definition with a builder, such as `sv.count`, or with :meth:`of`.
+    To make a definition, call a function such as `sv.count`, or :meth:`of` with a mapping.
 
     Raises:
-        ConfigurationError: if fields cannot be combined. The error message names the query.
+        ConfigurationError: if two of the query's settings cannot be combined. The error message
+            names the query.
     """
 
     name: str
@@ -169,13 +170,15 @@ class QueryDefinition:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> QueryDefinition:
-        """Make the definition from one entry of a file that lists queries.
+        """Make a query's definition from one entry of a query file.
 
         Args:
-            given: the entry as a mapping. Its keys are listed in `docs/reference/queries.md`.
+            given: the entry of the query file as a mapping. The page `docs/reference/queries.md`
+                lists its keys.
 
         Raises:
-            ConfigurationError: if the entry is not valid. The error message names the query.
+            ConfigurationError: if the entry of the query file is not valid. The error message names
+                the query.
         """
         if given.get("name") is None:
             raise ConfigurationError("it has no name: give it one, such as name: visits")
@@ -193,15 +196,16 @@ class QueryDefinition:
         return self.every
 
     def query(self, base: Slots, read_domain: TextDomain = plain_domain) -> Query:
-        """Return the checked query for a query set with these base slots.
+        """Return the query for a query set with the given base slots, after checking it.
 
         Args:
             base: the base slots of the query set.
-            read_domain: function that reads the keys, if `keys` is the name of a file.
+            read_domain: function that reads the keys of the query from a file. It is called if
+                `keys` is a file name.
 
         Raises:
-            ConfigurationError: if a length is not a multiple of the base slot, or if the keys or
-                the levels are not valid.
+            ConfigurationError: if the length of a slot or rollup is not a multiple of the base
+                slot, or if the keys or the levels are not valid.
         """
         with _named(self.name):
             domain = self._domain(read_domain)

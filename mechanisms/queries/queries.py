@@ -50,13 +50,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True)
 class Query(Identified):
-    """A query in a query set. It computes a statistic by slot and key.
+    """A query in a query set. It computes one statistic, such as a mean, for each slot and key.
 
-    Write queries with builders such as `sv.count`, which is easier. A `Query` is the checked form,
-    which mechanisms and result files use.
+    It is easier to write queries with functions such as `sv.count`. streamveil checks these
+    definitions and converts them to `Query` objects, which mechanisms and result files use.
 
     Raises:
-        ConfigurationError: if a field is not valid. The error message names the query.
+        ConfigurationError: if a field of the query is not valid. The error message names the query.
 
     Example:
         >>> Query("visits", value="place", domain=Categories(("cafe", "park"))).sensitivity
@@ -207,10 +207,11 @@ class Query(Identified):
             below, called = now, "the time before has"
 
     def on(self, base: Slots) -> Query:
-        """Return the query, with its calendar months converted to numbers of the given base slots.
+        """Return the query for a query set with the given base slots.
 
         Raises:
-            ConfigurationError: if a day does not consist of a whole number of base slots.
+            ConfigurationError: if the query has slots of calendar months that do not consist of
+                whole base slots.
         """
         if not any(isinstance(one, Months) for one in (self.slots, *self.times)):
             return self
@@ -227,7 +228,10 @@ class Query(Identified):
 
     @property
     def longer(self) -> tuple[Cut, ...]:
-        """The slots of the query that belong to each rollup, in the order of `times`."""
+        """For each rollup, the slots of the query that the rollup adds up.
+
+        The order is that of `times`.
+        """
         found = (self.cut.longer(cut_of(one)) for one in self.times)
         return tuple(one for one in found if one is not None)  # all are: see _check_times
 
@@ -236,8 +240,8 @@ class Query(Identified):
         """Number of base slots in each slot.
 
         Raises:
-            ConfigurationError: if the slots are calendar months, because months have different
-                lengths.
+            ConfigurationError: if the slots are calendar months, because months do not all have the
+                same length.
         """
         if isinstance(self.slots, Months):
             raise ConfigurationError(
@@ -253,20 +257,21 @@ class Query(Identified):
 
     @property
     def fixed_share(self) -> Fraction:
-        """The share of the budget as an exact decimal fraction, or 0 if the share is planned.
+        """The query's share of the budget as a fraction, or 0 if streamveil chooses the share.
 
-        With exact fractions, ten shares of 0.1 add up to exactly 1. With floats, they do not.
+        Fractions are used because ten fractions of 1/10 add up to exactly 1. Ten floats of 0.1 do
+        not.
         """
         return Fraction(0) if self.share is None else Fraction(str(float(self.share)))
 
     @property
     def measure(self) -> Measure:
-        """The amounts that an event adds to the bins of the histogram."""
+        """The amount that each event adds to each bin of the query's histogram."""
         return Measure(self.statistic.weights, self.tree.measured(self.domain.bins))
 
     @property
     def sensitivity(self) -> int:
-        """The most by which one user can change a slot's histogram, in the L1 norm."""
+        """The most by which one user can change a slot's histogram (L1 sensitivity)."""
         return self.measure.sensitivity * self.max_contributions
 
 
@@ -275,9 +280,9 @@ class QuerySet(Identified):
     """Queries that share each user's privacy budget.
 
     Raises:
-        ConfigurationError: if there are no queries, if two queries have the same name or title, or
-            if the given shares add up to more than 1 or leave no budget for the queries without a
-            given share.
+        ConfigurationError: if there are no queries, if two queries have the same name or title, if
+            the shares add up to more than 1, or if the shares add up to 1 but some queries have no
+            share.
 
     Example:
         >>> visits = Query("visits", value="place", domain=Categories(("cafe", "park")))
@@ -348,7 +353,10 @@ class QuerySet(Identified):
 
     @property
     def single_count(self) -> Query | None:
-        """The only query of the set, if it is a plain count by slot and key; otherwise None."""
+        """The query, if the set consists of a single plain count by slot and key.
+
+        Otherwise None.
+        """
         first, *others = self.queries
         simple = (
             isinstance(first.statistic, Count)
@@ -361,22 +369,23 @@ class QuerySet(Identified):
         return first if simple and not others else None
 
     def slots_of(self, query: Query) -> Slots:
-        """Return the slots of a query of this set."""
+        """Return the slots (time windows) of a query of this set."""
         return self.of_length(query.slots)
 
     def of_length(self, slots: int | Months) -> Slots:
-        """Return slots of the given number of base slots, or of the given calendar months."""
+        """Return slots that consist of the given number of base slots or calendar months."""
         return cuts.slots_of(slots, self.base)
 
     def check_range(self, first: int | None, last: int | None) -> None:
-        """Check that a range of base slots begins and ends with whole slots of every query.
+        """Check that a range of base slots contains only whole slots of every query.
 
         Args:
             first: first base slot of the range. If None, the range has no beginning.
             last: last base slot of the range. If None, the range has no end.
 
         Raises:
-            ConfigurationError: if the range begins or ends within a slot of a query.
+            ConfigurationError: if the range of base slots begins or ends in the middle of a slot of
+                a query.
         """
         for query in self.queries:
             cut = query.cut

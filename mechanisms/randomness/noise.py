@@ -235,17 +235,26 @@ class NoiseSource:
 
     @property
     def sealing_key(self) -> bytes:
-        """The key for the checksums of saved states, derived from the stream's first key."""
+        """The key with which the checksums of saved states are computed.
+
+        It is derived from the first noise key of the stream.
+        """
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
-        """Return this key for use with longer slots. See :meth:`NoiseKeys.of_slots`."""
+        """Return a noise source with the same keys for longer slots.
+
+        See :meth:`NoiseKeys.of_slots`.
+        """
         made = copy(self)
         made._keys = self._keys.of_slots(of)
         return made
 
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
-        """The source of randomness for a slot whose input and history have this digest."""
+        """Return the random source for a slot.
+
+        `digest` is a hash of the slot's input and history.
+        """
         return SlotNoise(_prf(self._keys.at(slot), b"slot", b"%d" % slot, digest))
 
 

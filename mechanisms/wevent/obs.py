@@ -19,21 +19,22 @@ def optimal_budget_selection(
 
         err(th) = sum_{e < th} n_e p (1 - p) + (sum_{e < th} n_e (1 - p))**2 + 2 / th**2
 
-    The candidates for th are the distinct budgets above 0. If several candidates have equal errors,
-    the smallest of these candidates is chosen. Users with budget 0 are never sampled, but they add
-    to the bias. The budgets must be public. For example, use the budgets in the requirements table,
-    but never the budgets of the users who are present in a slot.
+    The function computes this error for every distinct budget above 0 and returns the budget with
+    the smallest error as th. If two budgets have the same error, it returns the smaller of the two.
+    Users with budget 0 are never sampled, but they add to the bias. The budgets must be public. For
+    example, use the budgets in the requirements table, but never the budgets of the users who are
+    present in a slot.
 
     Args:
         budgets: the budget (epsilon) of each user or class, shape (m,), finite and not negative.
         sizes: number of users who have each budget, shape (m,). If None, each budget has one user.
 
     Returns:
-        (threshold, error), or (0.0, inf) if no budget is above 0.
+        The pair (threshold, error). If no budget is above 0, the pair is (0.0, inf).
 
     Raises:
-        ValueError: if a budget is negative or infinite, if a size is negative, or if the arrays
-            have different lengths.
+        ValueError: if a budget is negative or infinite, if a number of users is negative, or if the
+            arrays have different lengths.
 
     Example:
         >>> threshold, error = optimal_budget_selection([0.5, 1.0], [100, 10])

@@ -20,10 +20,10 @@ class Comparison(ComparisonTable):
     """
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of each mechanism in every case. This needs matplotlib.
+        """Draw a chart with the error of each mechanism in every case. This needs matplotlib.
 
         Args:
-            ax: the matplotlib axes to draw on. If None, a new figure is made.
+            ax: the matplotlib axes on which the chart is drawn. If None, a new figure is made.
 
         Returns:
             The axes.
@@ -37,7 +37,7 @@ class Comparison(ComparisonTable):
 
     @property
     def page(self) -> str:
-        """A self-contained HTML page with the results. This needs jinja2.
+        """Return a self-contained HTML page with the results. This needs jinja2.
 
         The page is computed from TRUE counts, so it is not private.
         """

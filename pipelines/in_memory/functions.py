@@ -114,9 +114,9 @@ def release(
 ) -> Results:
     """Release private statistics of every slot, within each user's privacy budget.
 
-    This function runs `streamveil release` in this process. If the function and the command get the
-    same events, options and noise key, their results are identical. Each call spends the users'
-    budgets again, so release all statistics in one call.
+    This function does the same as the command `streamveil release`, in this process. With the same
+    events, options and noise key, the function and the command give identical results. Each call
+    spends the users' budgets again, so release all statistics in one call. The documentation of
     :class:`streamveil.transforms.PrivateQueries` states the guarantee and its limits.
 
         >>> import streamveil as sv
@@ -135,66 +135,71 @@ def release(
             list of Arrow record batches.
         *queries: the statistics to release, such as `sv.count(...)` and `sv.mean(...)`, or the path
             of a YAML file with queries. If you leave out the queries, `value` and `domain` describe
-            a single count. This is called the short form below.
+            a single count. The descriptions below call this the short form.
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
-        slot: length of a slot, such as `1mo`, `1d`, `1h`, `5m` or a timedelta. If you give queries,
-            you may also give `Slots`. Slots are counted from 1970-01-01, and weeks begin on
-            Mondays. In the short form, slots begin at `start`, unless they are calendar months. If
-            you give a file of queries, leave this out, because the file sets the slot.
+        slot: length of a slot (a fixed time window), such as `1mo`, `1d`, `1h`, `5m` or a
+            timedelta. If you give queries, you may also give `Slots`. Slots are counted from
+            1970-01-01, and weeks begin on Mondays. In the short form, a slot begins at `start`,
+            unless slots are calendar months. If you give a file of queries, leave this argument
+            out, because the file sets the slot.
         requirements: the public requirements table, with each user's window (in slots) and epsilon.
             Give a path, a table, a mapping user -> (window, epsilon), or a `Registry`.
         budget: one privacy budget for every user, instead of a requirements table. For example,
-            `1/7d` is epsilon 1 over any 7 consecutive days. The period, here 7 days, must be a
-            whole number of slots.
+            `1/7d` is epsilon 1 over any 7 consecutive days. The period (7 days in this example)
+            must be a whole number of slots.
         value: in the short form, the name of the column to count by. To count by map cells, give
             the names of two columns, with longitude and latitude. The short form releases
             `sv.count("count", by=value, keys=domain)`.
-        domain: in the short form, the public keys. Give a list, `Categories`, `Edges`, `Grid`, or
-            text as for the option `--domain`.
-        start: a time in the first slot to release, in ISO 8601 or as a datetime. If None, the
-            release begins with the first slot that has an event. The time of this slot then becomes
+        domain: in the short form, the public values of `value` for which counts are released. Give
+            a list, `Categories`, `Edges`, `Grid`, or text as for the option `--domain`.
+        start: a time in the first slot to release, as ISO 8601 text or a datetime. If None, the
+            release begins with the first slot that has an event, so the time of this slot becomes
             public.
-        end: only slots that end at or before this time are released. If None, the release ends with
-            the last slot that has an event.
+        end: the end of the release. Only slots that end at or before this time are released. If
+            None, the release ends with the last slot that has an event.
         mechanism: in the short form, the name of the mechanism. If None, the default mechanism is
             used. If you give queries, each query names its own mechanism.
         max_contributions: in the short form, the largest number of events that are kept per user
             and slot.
-        max_slots: participation limit M. In each half of a window, a user contributes only to the
-            first M slots in which this user has events. A pair (M, n) divides the window into n
-            parts instead of halves. If None, there is no limit. For a query with longer slots, the
-            limit counts the slots of that query. `auto` chooses M by a private estimate.
-            `auto:0.05` chooses M on the public assumption that users are present in 5 % of the
-            slots. If the requirements table has a column `max_slots`, this column sets the limit of
-            each user.
-        adjacency: `add_remove` (the default), or `replace` for replace-one adjacency.
-        guarantee: `w-event` (the default) limits the privacy loss in any window. `user` is
-            user-level privacy with a lifetime budget. Each user then contributes to a query only in
-            the first `max_slots` slots in which the user has events. `infinite` is user-level
-            privacy for a single count. Users then contribute to all slots, and the slots share the
-            lifetime budget.
-        epsilon: the lifetime budget of each user, if `guarantee` is `user` or `infinite`.
+        max_slots: participation limit, as a number M. In each half of a window, a user contributes
+            only to the first M slots in which the user has events. A pair (M, n) divides the window
+            into n parts instead of two. `auto` chooses M by a private estimate. `auto:0.05` chooses
+            M under the public assumption that users have events in 5 % of the slots. If None, there
+            is no limit, unless the requirements table has a column `max_slots` with the limit of
+            each user. For a query with longer slots than the base slot, the limit counts slots of
+            that query.
+        adjacency: what the guarantee hides. `add_remove` (the default) hides whether a user has
+            events, and `replace` hides which events a user has (replace-one adjacency).
+        guarantee: the kind of privacy budget. `w-event` (the default) limits the privacy loss in
+            any window. `user` gives each user a lifetime budget. Each user then contributes to a
+            query only in the first `max_slots` slots in which the user has events. `infinite` also
+            gives each user a lifetime budget, which all slots share, so that users contribute to
+            all slots. It works for a single count only.
+        epsilon: the lifetime budget of each user, which you must give if `guarantee` is `user` or
+            `infinite`.
         requirement_changes: a path or a table with changes of requirements, which
             docs/reference/requirement-changes.md describes.
-        noise_key: the place of the noise key, in the form that the option `--noise_key` accepts, or
-            the key itself, a secret of at least 32 bytes. If None, the key is read from the
-            environment variable STREAMVEIL_NOISE_KEY. If this variable is not set either, fresh
-            randomness is used.
-        run: less common options, for example how event times are parsed. :class:`RunOptions` lists
+        noise_key: the secret from which the noise is derived. Give its place, as for the option
+            `--noise_key`, or the key itself, with at least 32 bytes. If None, the key is read from
+            the environment variable STREAMVEIL_NOISE_KEY. If this variable is not set either, a
+            fresh random key is used.
+        run: less common options, for example the time zone of the events. :class:`RunOptions` lists
             them.
 
     Returns:
         A mapping from the name of each query to its results. In the short form, the name is
-        `count`. The mapping also has attributes for the ledger, the dead letters and the event
-        accounting.
+            `count`. The mapping also has attributes for the ledger (the budget that each slot
+            spent), the dead letters (rejected events) and the event accounting.
 
     Raises:
-        ConfigurationError: if an argument is not valid. No budget is spent.
-        InputLost: if too many events are rejected or late. No budget is spent.
-        BudgetExceeded: if a release would exceed a user's budget. That release is not made.
+        ConfigurationError: if an argument is not valid. Nothing is released, and no budget is
+            spent.
+        InputLost: if too many events are rejected or late. Nothing is released, and no budget is
+            spent.
+        BudgetExceeded: if a release would exceed a user's budget. This release is not made.
         MachineFault: if the input cannot be read to its end, or if the machine or a service fails.
-            You may call the function again.
+            You may then call the function again.
         TypeError: if `data` has an unsupported type.
     """
     given = {**_without(locals(), ["data", "queries", "run"]), **options_of_run(run)}
@@ -305,8 +310,9 @@ def collect(
 ) -> Results:
     """Simulate a release of one count in the local model of differential privacy.
 
-    This function runs `streamveil collect` in this process. Simulated devices add noise to their
-    reports, and the releases are computed only from these reports.
+    This function does the same as the command `streamveil collect`, in this process. Each user has
+    a simulated device, which adds noise to its reports. The releases are computed only from these
+    reports.
 
     Args:
         data: the events, in any form that :func:`release` accepts.
@@ -320,14 +326,15 @@ def collect(
             must list every user.
         mechanism: name of a local mechanism. You may add options, written NAME:OPTION=VALUE. If
             None, the default local mechanism is used.
-        start: a time in the first slot to release, in ISO 8601 or as a datetime. If None, the
+        start: a time in the first slot to release, as ISO 8601 text or a datetime. If None, the
             release begins with the first slot that has an event.
-        end: only slots that end at or before this time are released.
+        end: the end of the release. Only slots that end at or before this time are released.
         noise_key: the noise key, in any form that :func:`release` accepts.
-        run: less common options, such as `time_zone`. :class:`RunOptions` lists them.
+        run: less common options, such as the time zone of the events. :class:`RunOptions` lists
+            them.
 
     Returns:
-        The results, in the form that :func:`release` returns. The count has the name `count`.
+        The results, as :func:`release` returns them. The name of the count is `count`.
 
     Raises:
         ConfigurationError: if :func:`release` would raise this error.
@@ -387,40 +394,44 @@ def per_record(
 ) -> Statistics:
     """Release statistics that protect each record with the record's own privacy budget.
 
-    This function runs `streamveil per-record` in this process. A public function gives the budget
-    of each record. The budgets themselves stay secret, because they depend on the records. A record
-    that cannot be read or used is dropped silently, because a report about the record would reveal
-    something about it.
+    This function does the same as the command `streamveil per-record`, in this process. A public
+    function computes the budget of each record from the record. The budgets themselves stay secret,
+    because they depend on the records. A record that cannot be read or used is dropped without a
+    report, because a report would reveal something about the record.
 
     Args:
         data: the records, in any form in which :func:`release` accepts events.
         statistic: the statistic to release, which is `count`, `sum`, `max`, `distinct`,
             `running-count` or `running-sum`.
-        budget: the public function that gives the budget of each record. For example,
-            `inverse:1000` gives a record with the number v the epsilon 1000 / v.
+        budget: the public function that computes the budget (epsilon) of each record. For example,
+            with `inverse:1000`, a record with the number v has epsilon 1000 / v.
         value: name of the column that contains the numbers. A record is dropped if its number is
             not from 0 to `value_max`.
         value_max: the largest number that a record may have, which is public.
-        epsilon_max: the largest budget that a record may have, which is public. Larger budgets are
-            clamped to `epsilon_max`.
-        epsilon_min: if `budget` is a table, the smallest budget that a record may have, which is
-            public. Records with a smaller budget are dropped.
+        epsilon_max: the largest budget that a record may have, which is public. If the function
+            gives a larger budget, the record gets `epsilon_max`.
+        epsilon_min: the smallest budget that a record may have, which is public. Records with a
+            smaller budget are dropped. Use this argument only if `budget` is a table.
         budget_column: name of the column from which the budget is computed. The default is the
             column `value`.
         key: name of the column to group by.
-        keys: list of all public keys. Records with other keys are dropped.
+        keys: all values of `key` for which results are released. The list is public. Records with
+            other values are dropped.
         time: name of the column that contains the times of the records.
-        slot: length of a slot, such as `1d`. If None, there is a single result for all times.
-        start: time in the first slot to release, in ISO 8601 or as a datetime.
-        end: only slots that end at or before this time are released.
-        window: length of the sliding window that each result covers, in slots.
+        slot: length of a slot (a fixed time window), such as `1d`. If None, a single result is
+            computed from all records.
+        start: time in the first slot to release, as ISO 8601 text or a datetime.
+        end: the end of the release. Only slots that end at or before this time are released.
+        window: number of slots that each result covers. With 7 and daily slots, for example, each
+            day has a result over the last 7 days.
         mechanism: name of the mechanism. If None, the default mechanism of the statistic is used.
-        beta: largest probability with which a reported `dropped_bound` may be wrong. If None, the
-            default of the mechanism is used.
-        max_records_per_user: the largest number of records that one person has. You must make sure
-            that no person has more records. The budget of each record is divided by this number.
+        beta: largest probability with which the bound that the result `dropped_bound` reports may
+            be wrong. If None, the default of the mechanism is used.
+        max_records_per_user: the largest number of records that belong to one person. You must make
+            sure that no person has more records, because this is not checked. The budget of each
+            record is divided by this number.
         noise_key: the noise key, in any form that :func:`release` accepts.
-        slot_zone: time zone whose calendar days, weeks, months or years are the slots.
+        slot_zone: time zone of the calendar, if slots are calendar days, weeks, months or years.
         origin: start of slot 0, in ISO 8601 or as a datetime.
         time_zone: time zone of record times that have no UTC offset. If None, these times are in
             UTC.
@@ -431,7 +442,7 @@ def per_record(
         columns: names of all columns of CSV files that have no header.
 
     Returns:
-        An estimate for each window and key, with the standard error of the estimate.
+        For each window and key, an estimate and its standard error.
 
     Raises:
         ConfigurationError: if :func:`release` would raise this error.
@@ -466,17 +477,18 @@ def per_record(
 def evaluate(data: Table | Path | None = None, **options: Any) -> Comparison:
     """Compare mechanisms on the same streams, and recommend a mechanism.
 
-    This function runs `streamveil evaluate` in this process. The results are computed from true
-    counts and are not private, so use this function on synthetic data or on data that you are
-    allowed to see.
+    This function does the same as the command `streamveil evaluate`, in this process. The results
+    are computed from true counts, so they are not private. Use the function only with synthetic
+    data, or with data that you are allowed to see.
 
     Args:
         data: your own events, in any form that :func:`release` accepts. If None, only synthetic
             streams are used.
-        **options: options of the command `streamveil evaluate` by name, such as `streams`,
+        **options: the options of the command `streamveil evaluate` by name, such as `streams`,
             `mechanisms`, `epsilons`, `windows`, `users`, `slots` and `seeds`. The options
             `--user_column`, `--value_column` and `--time_column` are called `user`, `value` and
-            `time` here. Give several values as a list. The default of `processes` is 1.
+            `time` here. If an option takes several values, give them as a list. The default of
+            `processes` is 1.
 
     Returns:
         A table with the error of each mechanism for each stream and requirement, and a

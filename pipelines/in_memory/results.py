@@ -60,7 +60,7 @@ class QueryResult(Result, Sequence[Any]):
 
         Args:
             keys: the keys to draw. If None, up to 8 keys with the largest total values are drawn.
-            ax: the matplotlib axes to draw on. If None, a new figure is made.
+            ax: the matplotlib axes on which the chart is drawn. If None, a new figure is made.
 
         Returns:
             The axes.
@@ -101,7 +101,7 @@ class QueryResult(Result, Sequence[Any]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Counts(QueryResult, Sequence[Release]):
-    """The counts of one query, as a sequence of :class:`Release`, in the order of slots."""
+    """The counts of one query, as a sequence with a :class:`Release` for each slot, in order."""
 
     name: str
     keys: tuple[str, ...]
@@ -128,8 +128,9 @@ class Counts(QueryResult, Sequence[Release]):
         """Return the counts as an Arrow table.
 
         Args:
-            layout: `tidy` for a row per slot and key, or `rows` for a row per slot. The table has
-                the columns that :class:`streamveil.io.WriteReleases` writes.
+            layout: with `tidy`, the table has a row for each slot and key. With `rows`, it has a
+                row for each slot. The columns are described in
+                :class:`streamveil.io.WriteReleases`.
 
         Raises:
             ConfigurationError: if the layout is unknown.
@@ -141,10 +142,11 @@ class Counts(QueryResult, Sequence[Release]):
         return pa.Table.from_batches([releases_to_batch(self.releases, schema)], schema)
 
     def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """Return the revisions as an Arrow table with the columns that WriteRevisions writes.
+        """Return the revisions as an Arrow table with the columns of WriteRevisions.
 
         Args:
-            layout: `tidy` for a row per slot and key, or `rows` for a row per slot.
+            layout: with `tidy`, the table has a row for each slot and key. With `rows`, it has a
+                row for each slot.
         """
         if _checked(layout) == TIDY:
             schema = revised_schema(self.zone)
@@ -168,10 +170,10 @@ class Counts(QueryResult, Sequence[Release]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Estimates(QueryResult, Sequence[SlotAnswer]):
-    """The estimates of one query, as a sequence of :class:`SlotAnswer`, in the order of slots.
+    """The estimates of one query, as a sequence with a :class:`SlotAnswer` for each slot, in order.
 
-    A rollup comes after the last slot that it covers. The field `length` shows whether an estimate
-    is for a slot or for a rollup.
+    A rollup (a longer slot that adds up several slots) comes after the last slot that it covers.
+    The field `length` of an estimate shows whether it is for a slot or for a rollup.
     """
 
     query: Query
@@ -202,12 +204,12 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
         """Return an Arrow table with a row for each slot, key and statistic.
 
         The table has the columns of :meth:`Results.to_arrow`, followed by the diagnostic columns
-        that :class:`streamveil.io.WriteAnswers` lists.
+        that are described in :class:`streamveil.io.WriteAnswers`.
         """
         return self._table(self.answers, answer_schema(self.query, self.zone), layout)
 
     def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """Return the revisions as an Arrow table, with the columns of WriteRevisedAnswers."""
+        """Return the revisions as an Arrow table with the columns of WriteRevisedAnswers."""
         return self._table(self.revisions, revised_answers_schema(self.zone), layout)
 
     def _table(self, answers: Sequence[SlotAnswer], schema: pa.Schema, layout: str) -> pa.Table:
@@ -234,10 +236,10 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Results(Result, Mapping[str, Any]):
-    """The results of a release, by the name of the query, with the ledger and the dead letters.
+    """The results of a release, as a mapping from the name of each query to its results.
 
-    The results, `ledger` and `card` are public. The attributes `rejected`, `summary` and `text` are
-    not private, so do not publish them.
+    You may publish the results and the attributes `ledger` and `card`. Do not publish the
+    attributes `rejected`, `summary` and `text`, because they are derived from unprotected events.
 
         >>> result["visits"].to_pandas()  # doctest: +SKIP
     """
@@ -311,18 +313,21 @@ class Statistics(Result, Sequence[PerRecordRow]):
         return self.rows[index]
 
     def to_arrow(self) -> pa.Table:
-        """Return an Arrow table with the columns of WritePerRecord, sorted by window and key."""
+        """Return an Arrow table with the columns of WritePerRecord.
+
+        Rows are sorted by window and key.
+        """
         batch = per_record_batch(self.rows)
         table = pa.Table.from_batches([batch], PER_RECORD_SCHEMA)
         return table.sort_by([(name, "ascending") for name in ("start", "end", "key")])
 
     def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a line for each key over the windows. This needs matplotlib.
+        """Draw a chart with a line for each key and a point for each window. This needs matplotlib.
 
         Args:
-            keys: the keys to draw. If None, up to 8 keys with the largest estimates are
-                drawn.
-            ax: the matplotlib axes to draw on. If None, a new figure is made.
+            keys: the keys for which lines are drawn. If None, the keys with the largest estimates
+                are drawn, at most 8.
+            ax: the matplotlib axes on which the chart is drawn. If None, a new figure is made.
 
         Returns:
             The axes.

@@ -13,8 +13,9 @@ from streamveil.mechanisms.core.records import UNIFORM
 class RunOptions:
     """Less common options of a release, for example how event times are parsed.
 
-    Each field has the name and the meaning of an option of `streamveil release`. The fields are
-    checked when the release begins. If a value is not valid, ConfigurationError is raised.
+    Each field has the same name and the same meaning as an option of the command `streamveil
+    release`. The fields are checked when the release begins. If a value is not valid, the release
+    raises ConfigurationError.
 
     Example:
         >>> RunOptions(time_zone="Europe/Paris", max_rejected=0.01).time_zone

@@ -33,15 +33,16 @@ _BY_STREAM = KV[str, Message]
 
 @dataclass(eq=False)
 class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
-    """Release a count by key and slot in the local model, from simulated devices.
+    """Release a count by key and slot under local differential privacy, from simulated devices.
 
-    The input is a bounded or unbounded PCollection of events, as for :class:`PrivateQueries`. The
-    output is :class:`QueryOutputs`.
+    The input is a bounded or unbounded PCollection of events, in the form that
+    :class:`PrivateQueries` accepts. The output is :class:`QueryOutputs`.
 
-    The first stage of the pipeline simulates a device for each registered user. It passes only
-    tallies of perturbed reports to the second stage, which is the server. If a device is selected
-    for a slot, it always reports, even if its user had no event. Therefore, a report does not
-    reveal whether the user was present.
+    The pipeline has two stages. The first stage simulates a device for each user in the
+    requirements table. Each device adds noise to its reports. The second stage plays the server,
+    and receives only the sums of these noisy reports. If a device is selected for a slot, it always
+    reports, even if its user had no event in the slot. Therefore, the existence of a report does
+    not reveal whether the user had an event.
 
     **Guarantee.** The reports satisfy personalised w-event *local* differential privacy. Take a
     user with budget epsilon over a window of w slots. If the user's events in any w consecutive
@@ -51,9 +52,9 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
     losses of separate runs compose. Therefore, use the same noise key in every run on the same
     input, so that a repeated run gives the same reports.
 
-    Each user contributes at most one event per slot. The rule that chooses the event depends only
-    on this user's events. The released `counts` are estimated frequencies times the number of
-    users.
+    Each user contributes at most one event per slot. The choice of this event depends only on this
+    user's events. The released `counts` are the estimated frequencies of the keys, multiplied by
+    the number of users.
 
     Raises:
         ConfigurationError: at construction, if options are not valid, for example if there is a

@@ -65,20 +65,20 @@ class _CollectedReports(NamedTuple):
 
 
 class CollectedReports(_CollectedReports):
-    """The outputs of :class:`CollectReports`, which are PCollections, and the results as `rows`."""
+    """The outputs of :class:`CollectReports`. The fields are PCollections."""
 
     _labels: Sequence[str] = ()
 
     def named(self, labels: Sequence[str]) -> CollectedReports:
-        """Return the outputs with names for the keys."""
+        """Return these outputs, with the given names of the keys."""
         self._labels = labels
         return self
 
     @cached_property
     def rows(self) -> beam.PCollection[beam.Row]:
-        """A PCollection with a row for each slot and bin, with the columns of `io.RESULT_SCHEMA`.
+        """A PCollection of rows for each slot and key, with the columns of `io.RESULT_SCHEMA`.
 
-        The step that makes the rows is added to the pipeline when you first use this property.
+        The step of the pipeline that makes these rows is added when you first use this property.
         """
         return rows_of(self.results, self._labels)
 
@@ -86,26 +86,28 @@ class CollectedReports(_CollectedReports):
 @beam.typehints.with_input_types(bytes)
 @dataclass(eq=False)
 class CollectReports(beam.PTransform):
-    """Request reports from devices, and release a count by key and slot in the local model.
+    """Request reports from devices, and release a count under local differential privacy.
 
     The input is a PCollection of reports in the global window. Each report is encoded as bytes by
     `messages.encode_report`. The output is :class:`CollectedReports`.
 
-    The first round of a slot opens when the slot has begun and the previous slot is released. The
-    server then sends assignments, which request reports from devices. The round closes when both
-    watermarks, of the reports and of the heartbeat, have passed the slot's end by `first_deadline`.
+    In each slot, the server requests reports from devices in one or two rounds. The first round
+    opens when the slot has begun and the previous slot is released. The server then sends
+    assignments, each of which requests a report from a device. The round closes when the watermarks
+    of the reports and of the heartbeat are both later than the slot's end plus `first_deadline`.
     Then either the slot is released, or a second round opens, which closes `second_deadline` after
-    the slot's end. Therefore, a slot is released before the next slot ends. If a device did not
-    answer, its report is missing from the estimate.
+    the slot's end. Therefore, each slot is released before the next slot ends. The estimate does
+    not include devices that did not answer.
 
-    **Guarantee.** Users need not trust the server. A device perturbs its report with the requested
-    budget, and refuses a request that exceeds the remaining budget of its own privacy filter. The
-    server's ledger records all requests, including those that no device answered.
+    **Guarantee.** Users need not trust the server, because each device adds noise to its report
+    before it sends the report. The device has its own privacy filter, and refuses a request that
+    exceeds its remaining budget. The server's ledger records all requests, including those that no
+    device answered.
 
-    A report is accepted only once. It must have the token of its assignment and arrive before its
-    round closes. A report is rejected for one of these reasons: `malformed`, `forged` (the server
-    did not make its token for that slot and round), `unsolicited` (the server did not request it),
-    `duplicate` or `late`.
+    The server accepts each report only once. The report must contain the token of its assignment
+    and arrive before its round closes. Otherwise it is rejected for one of these reasons:
+    `malformed`, `forged` (the token was not made by the server for that slot and round),
+    `unsolicited` (the server did not request the report), `duplicate` or `late`.
 
     Raises:
         ConfigurationError: at construction, if an option is not valid.

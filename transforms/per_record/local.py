@@ -104,18 +104,18 @@ class CollectPerRecord(beam.PTransform):
 
 
 class CollectPerRecordCount(CollectPerRecord):
-    """Count the devices that have a record, under local differential privacy.
+    """Count the devices that hold a record, under local differential privacy.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
     kind = COUNT
 
 
 class CollectPerRecordSum(CollectPerRecord):
-    """Add up a column of the records that devices hold, under local differential privacy.
+    """Add up a column of records that are held by devices, under local differential privacy.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
     kind = SUM

@@ -80,36 +80,36 @@ class PerRecord(StreamOptions, RecordsPlan, beam.PTransform):
 
 
 class PerRecordCount(CountPlan, PerRecord):
-    """Count records, within the privacy budget of each record.
+    """Count records. Each record has its own privacy budget.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
 
 class PerRecordSum(SumPlan, PerRecord):
-    """Add up the numbers in a column, within the privacy budget of each record.
+    """Add up the numbers in a column. Each record has its own privacy budget.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
 
 class PerRecordMax(MaxPlan, PerRecord):
-    """Estimate the largest number in a column, within the privacy budget of each record.
+    """Estimate the largest number in a column. Each record has its own privacy budget.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
 
 class PerRecordDistinctCount(DistinctPlan, PerRecord):
-    """Count the distinct numbers in a column, within the privacy budget of each record.
+    """Count the distinct numbers in a column. Each record has its own privacy budget.
 
-    The page docs/explanation/per-record.md states the guarantee and has examples.
+    For the guarantee and examples, see docs/explanation/per-record.md.
     """
 
 
 class PerRecordRunningTotal(RunningTotalPlan, PerRecord):
-    """At the end of every window, release the count or a column's sum over all records so far.
+    """After every slot, release the count of all records so far, or the sum of a column.
 
-    The argument `first_slot` is required. The page docs/explanation/per-record.md states the
-    guarantee and has examples.
+    The argument `first_slot` is required. For the guarantee and examples, see
+    docs/explanation/per-record.md.
     """

@@ -39,8 +39,8 @@ class Heartbeat(beam.PTransform):
     slots without events are also released. The event time of each number is the start of the slot.
 
     Raises:
-        ConfigurationError: when the transform is applied, if `last` is before `first`, or if more
-            than 10,000,000 slots are in the past.
+        ConfigurationError: when you apply the transform, if the slot `last` is before the slot
+            `first`, or if more than 10,000,000 slots are in the past.
     """
 
     slots: Slots
