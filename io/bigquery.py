@@ -39,14 +39,15 @@ _BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
 
 
 def bigquery_schema(*, bins: bool = False, shares: bool = False) -> dict[str, Any]:
-    """Return the schema of a BigQuery table that has releases in the layout `rows`.
+    """Return the schema of a BigQuery table for releases in the layout `rows`.
 
-    The table has the columns that WriteReleases writes. Lists become repeated fields, and
-    `diagnostics` becomes a repeated record of `name` and `value`.
+    The table has the same columns as the files of :class:`WriteReleases`. Lists become repeated
+    fields, and `diagnostics` becomes a repeated record of `name` and `value`.
 
     Args:
-        bins: whether the table has a repeated column for the keys.
-        shares: whether the table has a repeated column for the distribution over the keys.
+        bins: whether the table has a repeated column that contains the keys.
+        shares: whether the table has a repeated column with the fraction of the total that each key
+            has.
     """
     fields = [_field(column) for column in release_schema(shares=shares)]
     return {"fields": [*fields, _BINS] if bins else fields}
@@ -328,13 +329,14 @@ class _WriteCountsToBigQuery(_WriteRowsToBigQuery):
 class WriteReleasesToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each release to a BigQuery table, which is created if it does not exist.
 
-    In the layout `tidy`, the table has the columns that WriteReleases writes. In the layout `rows`,
-    it has the columns of :func:`bigquery_schema`. If a runner retries a step, rows may be appended
-    twice. Detect duplicates by `slot` and `key`.
+    In the layout `tidy`, the table has the same columns as the files of :class:`WriteReleases`. In
+    the layout `rows`, it has the columns of :func:`bigquery_schema`. If a runner retries a step,
+    the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
 
     Raises:
-        ConfigurationError: at construction, if the name of the table is malformed, if the layout is
-            `tidy` but you give no labels, or if the extra `gcp` is not installed.
+        ConfigurationError: when you make the transform, if the name of the table is malformed, if
+            the layout is `tidy` but you do not give the names of the keys (`labels`), or if the
+            extra `gcp` is not installed.
     """
 
     _: KW_ONLY
@@ -360,9 +362,9 @@ def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any
 class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each revision to a BigQuery table, which is created if it does not exist.
 
-    The table has the columns that WriteRevisions writes. In the layout `rows`, it also has a column
-    `bins` if you give labels. If a runner retries a step, rows may be appended twice. Detect
-    duplicates by `slot` and `key`.
+    The table has the same columns as the files of :class:`WriteRevisions`. In the layout `rows`, it
+    also has a column `bins` if you give the names of the keys (`labels`). If a runner retries a
+    step, the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
 
     Raises:
         ConfigurationError: if :class:`WriteReleasesToBigQuery` would raise this error.
@@ -382,16 +384,16 @@ class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
 class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
     """Append each per-record result to a BigQuery table, which is created if it does not exist.
 
-    The table has the columns that WritePerRecord writes. If a runner retries a step, a row may be
-    appended twice. Detect duplicates by `key` and `end`.
+    The table has the same columns as the files of :class:`WritePerRecord`. If a runner retries a
+    step, the same row may be appended twice. Rows with equal `key` and `end` are duplicates.
 
     Raises:
-        ConfigurationError: at construction, if the name of the table is malformed or the extra
-            `gcp` is not installed.
+        ConfigurationError: when you make the transform, if the name of the table is malformed or
+            the extra `gcp` is not installed.
     """
 
     def expand(self, rows: PCollection[PerRecordRow]) -> Any:
-        """Convert and write the rows. The output is Beam's WriteResult."""
+        """Convert the results to rows and write the rows. The output is Beam's WriteResult."""
         convert = beam.Map(per_record_object).with_output_types(dict[str, Any])
         return self._write(rows | "Convert" >> convert)
 
@@ -429,11 +431,11 @@ def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Itera
 
 
 def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
-    """Check that existing BigQuery tables have the schema of the results to be written.
+    """Check that the BigQuery tables, if they exist, have the schema of the results to be written.
 
     Raises:
         ConfigurationError: if a table has a different schema, or if two kinds of results would be
-            written to one table.
+            written to the same table.
     """
     tables = set()
     for sink in sinks:

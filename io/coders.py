@@ -10,7 +10,8 @@ from apache_beam import coders
 class RecordBatchCoder(coders.Coder):
     """Encode an Arrow record batch as an IPC stream, including the metadata of its schema.
 
-    Beam's default coder, pickle, would encode the whole table from which the batch was sliced.
+    If a batch is a slice of a larger table, Beam's default coder (pickle) would encode the whole
+    table.
     """
 
     def encode(self, value: pa.RecordBatch) -> bytes:
@@ -26,16 +27,16 @@ class RecordBatchCoder(coders.Coder):
         return sink.getvalue().to_pybytes()
 
     def decode(self, encoded: bytes) -> pa.RecordBatch:
-        """Decode a batch. Its arrays share the memory of `encoded`."""
+        """Decode a batch. The arrays of the batch use the memory of `encoded` without a copy."""
         with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
             return reader.read_next_batch()
 
     def estimate_size(self, value: pa.RecordBatch) -> int:
-        """Return the size of the rows in bytes. The batch is not encoded for this."""
+        """Return the size of the rows in bytes, without encoding the batch."""
         return value.nbytes
 
     def is_deterministic(self) -> bool:
-        """Return False, because equal batches may differ in their memory layout."""
+        """Return False, because two equal batches may be encoded as different bytes."""
         return False
 
     def to_type_hint(self) -> type:

@@ -34,23 +34,22 @@ write the bins as a JSON list in a .json file"
 
 
 def read_domain(text: str, column: str | None = None) -> Categories | Edges | Grid:
-    """Read public keys from text, in the form that the option `--domain` accepts.
+    """Read the public keys of a count, given as text for the option `--domain`.
 
     Args:
         text: the keys. Write ranges of numbers as `edges:0,10,20`, and map cells as
             `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS`. Write other keys as a list of values,
-            separated by commas, or give the name of a file that contains them. Write `file:` before
-            the name of a file that contains a comma. Text without a comma is read as the name of a
-            file if that file exists, or if the text contains a slash or ends like a file name.
-            Any other text without a comma is a single value. A file has one value per line (.txt,
-            .csv), a JSON list (.json), or a table with a column `value` (.csv, .parquet, .avro,
-            .jsonl).
-        column: the column of the events in which the keys occur. If the file is a table, its column
-            may have this name instead of `value`.
+            separated by commas, or give the name of a file that contains the keys. If the file name
+            contains a comma, write `file:` before it. Text without a comma is a file name if the
+            file exists, or if the text contains a slash or ends like a file name. Any other text
+            without a comma is a single key. A file contains one key per line (.txt, .csv), a JSON
+            list (.json), or a table with a column `value` (.csv, .parquet, .avro, .jsonl).
+        column: name of the column of the events in which the keys occur. If the keys are in a file
+            with a table, the column of that table may have this name instead of `value`.
 
     Raises:
-        ConfigurationError: if a file cannot be read, a value is empty or repeated, a number is
-            malformed or out of range, or the first line of a list looks like a header.
+        ConfigurationError: if the file of keys cannot be read, a key is empty or repeated, a number
+            is malformed or out of range, or the first line of a list looks like a header.
     """
     numbers = domain_of_numbers(text)
     if numbers is not None:

@@ -10,12 +10,12 @@ _BYTES = 1 << 16
 
 
 def ends_of(path: str, size: int) -> str:
-    """Return a digest of the first and the last 64 kB of a file of `size` bytes, in hexadecimal.
+    """Return a hexadecimal digest of the first and the last 64 kB of a file of `size` bytes.
 
     An empty file is not opened, because it may be a pipe, and reading a pipe would block.
 
     Raises:
-        OSError: if the file does not exist. The filesystem may raise a different error instead.
+        OSError: if the file does not exist. Some filesystems raise a different error.
     """
     digest = hashlib.blake2b(digest_size=16)
     if not size:

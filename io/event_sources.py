@@ -35,7 +35,7 @@ _NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 
 
 class Events(NamedTuple):
-    """The outputs of ReadEvents and of all other transforms that read events."""
+    """The outputs of every transform that reads events, such as :class:`ReadEvents`."""
 
     batches: PCollection[pa.RecordBatch]
     """Arrow record batches with the requested columns and `__row__` (int64), which is null if the
@@ -46,7 +46,7 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, read: DoOutputsTuple) -> Events:
-        """Make the outputs from the outputs of a DoFn that yields batches and dead letters."""
+        """Make the outputs from those of a Beam DoFn that yields batches and dead letters."""
         main = read[read._main_tag]
         main.element_type = read[REJECTED].element_type = pa.RecordBatch
         return cls(main, read[REJECTED])
@@ -56,19 +56,19 @@ class Events(NamedTuple):
 class ReadEvents(beam.PTransform):
     """Read the given columns of all files that match a pattern, in parallel.
 
-    The ending of a file's name shows its format, which is .parquet, .avro, .csv, .jsonl, .json or
-    .ndjson. Text formats may be compressed, with .gz, .bz2, .xz or .zst at the end. The values of a
-    column may also be in the names of folders, as in `country=DE/`.
+    The ending of a file's name determines its format. The endings are .parquet, .avro, .csv,
+    .jsonl, .json and .ndjson. Text files may be compressed, with .gz, .bz2, .xz or .zst at the end
+    of the name. Values of a column may also be in the names of folders, as in `country=DE/`.
 
-    The output is :class:`Events`, with Arrow record batches and dead letters. Columns keep their
-    type, but all columns of CSV and JSON Lines files are strings. A column `__row__` is added. For
-    Parquet and Avro files, it is the index of the row, from 0. For text files, it is the number of
-    the line, from 1.
+    The output is :class:`Events`, with Arrow record batches and dead letters (rejected rows).
+    Columns keep their type, but all columns of CSV and JSON Lines files are strings. The batches
+    have an additional column `__row__` with the position of each event in its file. In Parquet and
+    Avro files, this is the index of the row, counted from 0. In text files, it is the line number,
+    counted from 1.
 
     Raises:
-        ConfigurationError: at construction, if a column is called `__row__`; when the pipeline
-            runs, if there is a problem that :func:`check_events` would have reported before the
-            run.
+        ConfigurationError: when you make the transform, if a column is called `__row__`; when the
+            pipeline runs, if there is a problem with the files that :func:`check_events` reports.
 
     Example:
         >>> ReadEvents("events/*.parquet", columns=["user", "place", "time"]).columns
@@ -97,7 +97,7 @@ class ReadEvents(beam.PTransform):
         self.columns = distinct(self.columns)
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps, which list files, split them, distribute the parts and read them."""
+        """Build the steps, which list the files, split them into parts and read the parts."""
         split = (
             pbegin
             | "Impulse" >> beam.Impulse()
@@ -186,11 +186,13 @@ def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
 class ReadTable(beam.PTransform):
     """Read the given columns of a table in memory. The output is :class:`Events`.
 
-    An added column `__row__` contains the index of the row, from 0. The table is not sent to
-    workers, so this transform works only with runners that run in this process.
+    The events have an additional column `__row__` with the index of the row, counted from 0. The
+    table is not sent to other processes, so this transform works only with runners that run in this
+    process.
 
     Raises:
-        ConfigurationError: at construction, if a column is missing, repeated or called `__row__`.
+        ConfigurationError: when you make the transform, if a column is missing, repeated or called
+            `__row__`.
     """
 
     table: pa.Table

@@ -77,19 +77,19 @@ def check_events(
     dialect: CsvDialect | None = None,
     remedy: str = "",
 ) -> None:
-    """Check the headers of all matching files, before a pipeline runs.
+    """Check that all matching files can be read and have the columns, before a pipeline runs.
 
     Args:
         pattern: paths or globs.
         columns: the columns that the files must have.
-        silent: whether errors must not depend on the rows. If true, the fields of JSON Lines files
-            are not checked, because these files have no header. If false, each field must be in at
-            least one of the files.
-        dialect: the delimiter and the column names of CSV files.
-        remedy: text that is appended to the error message if a column is missing.
+        silent: if true, errors do not depend on the content of rows, as per-record privacy
+            requires. The fields of JSON Lines files are then not checked, because these files have
+            no header. If false, at least one of the JSON Lines files must have each field.
+        dialect: how CSV files are written, such as the delimiter and the column names.
+        remedy: text that is added to the error message about a missing column.
 
     Raises:
-        ConfigurationError: if no file matches, or if a file is empty, is cut off, has a different
+        ConfigurationError: if no file matches, or if a file is empty, is truncated, has a different
             format than its name says, or lacks one of the columns.
     """
     names = distinct(columns)
@@ -230,7 +230,7 @@ def _said(
 
 
 def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
-    """Divide a file or a table into parts that can be read independently."""
+    """Divide a file or a BigQuery table into parts that can be read independently."""
     if is_bigquery(path):
         label = label_of_table(path)
         return [Part(label, rows=rows) for rows in split_table(path, columns)]
@@ -255,18 +255,18 @@ def parts_of(pattern: Patterns, columns: Columns, dialect: CsvDialect | None = N
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read a part of a file, in batches with the requested columns and `__row__`.
 
-    The batches and their rows are in the order of the file.
+    The batches, and the rows within each batch, are in the order of the file.
 
     Args:
         part: the part, from :func:`split_file`.
         columns: the columns to read.
         reject: function that is called for each line or row that cannot be parsed. Its arguments
-            are the number of the line or row, the reason and the bytes. The function is called
-            before the batch with the neighbouring rows is returned.
+            are the number of the line or row, the reason and the bytes. It is called before the
+            batch with the surrounding rows is yielded.
 
     Raises:
         ConfigurationError: if the file cannot be read to its end, or has changed since it was
-            split.
+            divided into parts.
     """
     if part.rows is not None:
         yield from read_rows(part.path, part.rows, columns, reject)
@@ -308,15 +308,16 @@ def read_events(
     Args:
         pattern: paths or globs.
         columns: the columns to read.
-        dataset: a name in `DATASETS`. If None, the file names show the format.
-        dialect: the delimiter and the column names of CSV files.
+        dataset: a name in `DATASETS`, if the files have the format of a published data set. If
+            None, the endings of the file names determine the format.
+        dialect: how CSV files are written, such as the delimiter and the column names.
 
     Yields:
-        Pairs of a batch of events, which may be empty, and a batch of dead letters (in
-        `REJECTED_SCHEMA`) or None.
+        Pairs. The first part is a batch of events, which may be empty. The second part is a batch
+            of dead letters (rejected rows, in `REJECTED_SCHEMA`), or None.
 
     Raises:
-        ConfigurationError: if no file matches, or a file cannot be read to its end.
+        ConfigurationError: if no file matches the pattern, or if a file cannot be read to its end.
     """
     names = distinct(columns)
     if dataset is None:

@@ -37,15 +37,15 @@ _ANY_NUMBER = -1
 class WriteTable(beam.PTransform):
     """Write record batches to one file, whose name is exactly `path`. The output is the path.
 
-    The input is the batches, or a tuple of the batches and a PCollection with a single number, the
-    expected number of rows. If you give this number, an incomplete table is never written, even if
-    a runner continues after a failed step. The ending of the path sets the format, which is
-    .parquet, .avro, .csv, .jsonl, .json or .ndjson. One worker writes the whole file, so use this
-    transform for results and not for events.
+    The input is a PCollection of batches, or a tuple of this PCollection and a second one, which
+    contains only the expected number of rows. If you give this number, an incomplete file is never
+    written, even if a runner continues after a failed step. The ending of the path determines the
+    format. The endings are .parquet, .avro, .csv, .jsonl, .json and .ndjson. One worker writes the
+    whole file, so use this transform for results and not for events.
 
     Raises:
         ConfigurationError: at construction, if the format is unknown.
-        ValueError: when the transform is applied to an unbounded or windowed PCollection.
+        ValueError: when you apply the transform to an unbounded or windowed PCollection.
         RuntimeError: when the pipeline runs, if the number of rows differs from the expected
             number.
     """
@@ -78,7 +78,7 @@ class WriteTable(beam.PTransform):
         self,
         inputs: PCollection[pa.RecordBatch] | tuple[PCollection[pa.RecordBatch], PCollection[int]],
     ) -> PCollection[str]:
-        """Bring all batches to one worker and write them."""
+        """Build the steps, which bring all batches to one worker and write them."""
         batches, number = inputs if isinstance(inputs, tuple) else (inputs, None)
         if not batches.is_bounded:
             raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
@@ -214,18 +214,20 @@ class _WriteResults(beam.PTransform):
 class WriteReleases(_WriteResults):
     """Write the releases of one count to a file, sorted by slot.
 
-    The input is a PCollection of releases, or a tuple of the releases and the output `done` of the
-    release transform. If you give `done`, the file is written only after all releases have arrived.
-    The output is the path. The formats and the errors are as for :class:`WriteTable`.
+    The input is a PCollection of releases, or a tuple of the outputs `results` and `done` of the
+    transform that made the releases. If you give `done`, the file is written only after all
+    releases have arrived. The output is the path. The file formats and the errors are the same as
+    for :class:`WriteTable`.
 
-    In the layout `tidy`, the file has a row for each slot and key. The columns are those of
-    `RESULT_SCHEMA`, which are query, slot, start, end, key, statistic (`count`), value (not
-    rounded), low, high, stderr and status. `low` and `high` are the ends of a 90 % confidence
-    interval. In a CSV file, a quote is put before a key that a spreadsheet would run as a formula.
+    In the layout `tidy`, the file has a row for each slot and key. The columns are query, slot,
+    start, end, key, statistic (`count`), value (not rounded), low, high, stderr and status, as in
+    `RESULT_SCHEMA`. `low` and `high` are the ends of a 90 % confidence interval. If a spreadsheet
+    would run a key as a formula, CSV files have a quote before the key.
 
     In the layout `rows`, the file has a row for each slot, with the columns slot, start, end,
-    counts (a list), status, published_slot, epsilon, stderr (a list), mechanism, alarm and
-    diagnostics (a map). If `shares` is true, the file also has a column shares (a list).
+    counts (a list with one count per key), status, published_slot, epsilon, stderr (a list),
+    mechanism, alarm and diagnostics (a map). If `shares` is true, the file also has a column shares
+    (a list).
 
     Example:
         >>> WriteReleases("releases.csv", labels=["cafe", "park"]).layout
@@ -249,7 +251,7 @@ class WriteReleases(_WriteResults):
     """Name of the query in the layout `tidy`."""
 
     def form(self) -> TableForm:
-        """Return the schema of the file and the function that converts a release to rows."""
+        """Return the schema of the file and the function that converts releases to rows."""
         return release_form(
             self.labels,
             shares=self.shares,
@@ -262,12 +264,12 @@ class WriteReleases(_WriteResults):
 
 @dataclass(eq=False)
 class WriteRevisions(_WriteResults):
-    """Write the revisions of one count to a file, sorted by slot. The output is the path.
+    """Write the revisions (smoothed estimates) of one count to a file. The output is the path.
 
-    The input is a PCollection of revisions, or the pair `(revisions, revised)`, where `revised` is
-    the output `revised` of the release transform. In the layout `tidy`, the file has the columns of
-    WriteReleases, followed by a column revised_at. The status of every row is `revised`, and
-    revised_at is the end of the last slot that the revision uses. In the layout `rows`, the columns
+    The input is a PCollection of revisions, or a tuple of the outputs `revisions` and `revised` of
+    the transform that made them. Rows are sorted by slot. In the layout `tidy`, the file has the
+    columns of :class:`WriteReleases` and a column revised_at, which is the end of the last slot
+    that the revision uses. The status of every row is `revised`. In the layout `rows`, the columns
     are slot, start, end, revised_slot (the last slot that the revision uses), revised_at, counts,
     stderr and mechanism.
     """
@@ -285,7 +287,7 @@ class WriteRevisions(_WriteResults):
     """Name of the query in the layout `tidy`."""
 
     def form(self) -> TableForm:
-        """Return the schema of the file and the function that converts a result to rows."""
+        """Return the schema of the file and the function that converts results to rows."""
         return revision_form(
             self.labels,
             layout=self.layout,
@@ -297,24 +299,26 @@ class WriteRevisions(_WriteResults):
 
 @dataclass(eq=False)
 class WriteLedger(_WriteResults):
-    """Write the ledger to a file, sorted by slot, query and class. The output is the path.
+    """Write the ledger, which lists the budget that each slot spent, to a file.
 
-    The input is a PCollection of ledger entries, or the pair `(entries, booked)`, where `booked` is
-    the output `booked` of the release transform. For a single count, give the output `done` instead
-    of `booked`.
+    The output is the path.
+
+    The input is a PCollection of ledger entries, or a tuple of the entries and the output `booked`
+    of the transform that made them. For a single count, use the output `done` instead of `booked`.
+    Rows are sorted by slot, query and requirement class.
 
     The columns are query (`count` for a single count), slot, first_base_slot, last_base_slot,
-    window (in base slots; null for a lifetime), epsilon, users (public size of the class; 0 if
-    unknown), spent (the epsilon that this result spent) and spent_in_window, which is the epsilon
-    that all queries together spent in one window. For a single count, this is the window that ends
-    with the slot. For a query set, it is the window with the largest sum among all windows that
-    overlap the slot.
+    window (in base slots; null for a lifetime budget), epsilon, users (public number of users in
+    the class; 0 if unknown), spent and spent_in_window. `spent` is the epsilon that this result
+    spent. `spent_in_window` is the epsilon that all queries together spent in one window. For a
+    single count, this is the window that ends with the slot. For a query set, it is the most
+    expensive of all windows that overlap the slot.
 
     If requirements change (`dynamic`), the file has a row for each slot and each group of users
-    with the same history of requirements. The columns are slot, window_backward, epsilon_backward,
-    window_forward, epsilon_forward, users, spent, spent_backward (the epsilon spent in the window
-    that ends with the slot) and infeasible (true if earlier slots spent more than the requirement
-    allows).
+    whose requirements changed in the same way. The columns are slot, window_backward,
+    epsilon_backward, window_forward, epsilon_forward, users, spent, spent_backward (the epsilon
+    spent in the window that ends with the slot) and infeasible (true if earlier slots of the window
+    have already spent more than the requirement allows).
     """
 
     path: str
@@ -323,15 +327,18 @@ class WriteLedger(_WriteResults):
     """Whether requirements change."""
 
     def form(self) -> TableForm:
-        """Return the schema of the file and the function that converts a result to rows."""
+        """Return the schema of the file and the function that converts results to rows."""
         return ledger_form(self.dynamic)
 
 
 @dataclass(eq=False)
 class WriteRejected(beam.PTransform):
-    """Write dead letters to a file, in the order of arrival. The output is the path.
+    """Write dead letters (rejected events) to a file, in the order of arrival.
 
-    Dead letters are not private. On a local filesystem, only the owner may read the file.
+    The output is the path.
+
+    Dead letters are not private, so never publish them. On a local filesystem, only the owner of
+    the file may read it.
     """
 
     path: str
@@ -351,30 +358,32 @@ class WriteRejected(beam.PTransform):
 class WritePerRecord(_WriteResults):
     """Write per-record results to a file, sorted by window and key. The output is the path.
 
-    The input is a PCollection of rows, or a tuple of the rows and a PCollection with the number of
-    rows. The columns are key, start, end, statistic, mechanism, estimate, stderr, epsilon_tau and
-    dropped_bound.
+    The input is a PCollection of result rows, or a tuple of this PCollection and a second one,
+    which contains only the expected number of rows. The columns of the file are key, start, end,
+    statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound.
     """
 
     path: str
     """Path of the file on any Beam filesystem."""
 
     def form(self) -> TableForm:
-        """Return the schema of the file and the function that converts a result to rows."""
+        """Return the schema of the file and the function that converts results to rows."""
         return PER_RECORD_FORM
 
 
 @dataclass(eq=False)
 class WriteAnswers(beam.PTransform):
-    """Write the results of each query to NAME.parquet in a folder. The output is the paths.
+    """Write the results of each query to the file NAME.parquet in a folder.
 
-    The input is a tuple of the results (answers) and the output `done` of the release transform.
-    Either all files are written or none. Rows are sorted by the end of their slot. The row of a
-    rollup comes after the rows of the last slot that the rollup covers.
+    The output is the paths.
 
-    The columns begin with those of `RESULT_SCHEMA`, which are query, slot, start, end, key (`all`
-    without keys, or the name of a group), statistic (such as count, mean or p95), value, low, high
-    (a 90 % confidence interval), stderr and status.
+    The input is a tuple of the outputs `results` and `done` of the release transform. Either all
+    files are written or none. Rows are sorted by the end of their slot. The row of a rollup (a
+    longer slot that adds up several slots) comes after the rows of the last slot that it covers.
+
+    The first columns are those of `RESULT_SCHEMA`, which are query, slot, start, end, key (a key,
+    the name of a group of keys, or `all`), statistic (such as count, mean or p95), value, low and
+    high (a 90 % confidence interval), stderr and status.
 
     The columns after status are diagnostics. `length` is the length of the slot or of the rollup,
     such as 1h. For a rollup, `slot` is numbered in units of this length. `level` is 0 for keys, 1
@@ -438,11 +447,12 @@ class _WriteAnswersFn(beam.DoFn):
 
 @dataclass(eq=False)
 class WriteRevisedAnswers(_WriteResults):
-    """Write the revised results of all queries to one file, sorted by the end of slots.
+    """Write the revisions (smoothed estimates) of all queries to one file, sorted by slot end.
 
-    The output is the path. The input is a PCollection of revised results, or a tuple of the revised
-    results and the output `revised` of the release transform. The file has the columns of
-    WriteRevisions, followed by the columns length, level and note of WriteAnswers.
+    The output is the path. The input is a PCollection of revised results, or a tuple of the outputs
+    `revisions` and `revised` of the release transform. The file has the columns of
+    :class:`WriteRevisions`, followed by the columns length, level and note, which
+    :class:`WriteAnswers` describes.
     """
 
     path: str
@@ -452,5 +462,5 @@ class WriteRevisedAnswers(_WriteResults):
     """Time zone of the times in the layout `tidy`, such as `Europe/Berlin`; None is UTC."""
 
     def form(self) -> TableForm:
-        """Return the schema of the file and the function that converts a result to rows."""
+        """Return the schema of the file and the function that converts results to rows."""
         return revised_answers_form(self.zone, quoted=is_quoted(self.path))

@@ -62,10 +62,12 @@ _LOOK = 64  # bytes, in which what is compressed is no text
 
 
 def match_files(pattern: Patterns) -> list[FoundFile]:
-    """List the files that match one or several globs, each file once, with path and size in bytes.
+    """List the files that match one or several globs, with their sizes in bytes.
+
+    Each file is listed once.
 
     Raises:
-        ConfigurationError: if a pattern matches no file, or its filesystem is unknown.
+        ConfigurationError: if a pattern matches no file, or names an unknown filesystem.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     if not patterns:
@@ -85,11 +87,11 @@ def match_files(pattern: Patterns) -> list[FoundFile]:
 
 
 def list_files(pattern: str) -> list[FoundFile]:
-    """List the files that match a glob now, with path and size in bytes. The list may be empty.
+    """List the files that currently match a glob, with their sizes in bytes. The list may be empty.
 
-    If the text is an existing local path, it is not treated as a glob. For a local folder, the
-    files in the folder and its subfolders are listed. Hidden files, and files whose ending shows no
-    known format, are left out.
+    If the pattern is the path of an existing local file, only this file is listed. If it is a local
+    folder, the files in the folder and its subfolders are listed, except hidden files and files
+    whose ending is not that of a known format.
 
     Raises:
         ConfigurationError: for an unknown filesystem.
@@ -144,7 +146,7 @@ def refuse_bigquery(place: str) -> None:
 
 
 class Stamp(NamedTuple):
-    """The size and the modification time of a file, by which changes are detected."""
+    """The size and the modification time of a file. If they change, the file has changed."""
 
     size: int
     """Size of the file in bytes."""
@@ -153,14 +155,15 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, file: FoundFile) -> Stamp:
-        """Return the stamp of a file as it was when it was listed."""
+        """Return the stamp of a file, with the size and time from the listing of files."""
         return cls(file.size_in_bytes, file.last_updated_in_seconds)
 
     @classmethod
     def now(cls, path: str) -> Stamp:
-        """Return the stamp of a file as it is now.
+        """Return the current stamp of a file.
 
-        Raises ConfigurationError if the file does not exist, and MachineFault if it cannot be read.
+        This method raises ConfigurationError if the file does not exist, and MachineFault if its
+        size cannot be read.
         """
         try:
             with blaming(f"{path} could not be looked at", path):
@@ -172,9 +175,10 @@ class Stamp(NamedTuple):
         return cls.of(file)
 
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
-        """Raise ConfigurationError if a file has changed since this stamp was taken.
+        """Raise ConfigurationError if the file has changed since this stamp was made.
 
-        `then` is text that says what to do once the file is complete again.
+        The argument `then` is the part of the error message that says what to do when the file is
+        complete.
         """
         if now != self:
             raise ConfigurationError(
@@ -184,7 +188,10 @@ class Stamp(NamedTuple):
 
 
 def is_in_folder(path: str, folder: str) -> bool:
-    """Whether :func:`list_files` lists a path as part of a folder. Both paths are absolute."""
+    """Whether :func:`list_files` includes a path when it lists a folder.
+
+    Both paths are absolute.
+    """
     top = os.path.join(folder, "")
     if not path.startswith(top):
         return False

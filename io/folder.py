@@ -19,22 +19,23 @@ from streamveil.mechanisms.core.wording import opt
 
 
 class AlreadyReleasedError(RuntimeError):
-    """A result cannot be written, because it was already published with different content."""
+    """The error for a result that was already published with different content."""
 
 
 @dataclass(eq=False)
 class WriteReleasesToFolder(beam.PTransform):
-    """Write each release to its own file, completely and only once. The output is the path.
+    """Write each release to a file of its own. A release is never replaced. The output is the path.
 
-    The name of a file is the start of its slot in UTC. The file has the lines that WriteReleases
-    would write to a .jsonl file. If the file already exists with the same content, nothing happens,
-    so a runner may retry a step. If it exists with different content, the step fails with
-    :class:`AlreadyReleasedError`, because two different releases of a slot would break the
-    guarantee.
+    The name of a file contains the start of its slot in UTC. The content is the same as that of a
+    .jsonl file which :class:`WriteReleases` writes. If the file already exists with the same
+    content, nothing happens, so a runner may retry a step. If it exists with different content, the
+    step fails with :class:`AlreadyReleasedError`, because two different releases of a slot would
+    break the guarantee.
 
-    If two processes write a file at the same time, the first process wins on HDFS, on Azure Blob
-    Storage and on a local filesystem with hard links. Elsewhere the second process may replace the
-    file. On a local filesystem, a file survives a power failure once its path is emitted.
+    If two processes write the same file at the same time, the file of the first process is kept on
+    HDFS, on Azure Blob Storage and on local filesystems with hard links. On other filesystems, the
+    second process may replace it. On a local filesystem, a file whose path was emitted survives a
+    power failure.
     """
 
     folder: str

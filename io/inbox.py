@@ -80,11 +80,11 @@ class Inbox:
     def opened(cls, source: ReadPubSubEvents, state: Path) -> Inbox:
         """Open the inbox in a state folder.
 
-        A missing inbox is created. Incomplete files are removed.
+        If the inbox does not exist, it is created. Incomplete files in it are removed.
 
         Raises:
-            ConfigurationError: if the source is a topic, or if it has settings that are not
-                supported in a run with a saved state.
+            ConfigurationError: if the source is a topic instead of a subscription, or if it has
+                settings that runs with a saved state do not support.
         """
         if source.subscription is None:
             raise ConfigurationError(
@@ -124,7 +124,7 @@ class Inbox:
         return os.path.join(glob.escape(str(self.folder)), f"*{_ENDING}")
 
     def receive(self, stopped: Callable[[], bool]) -> bool:
-        """Store all messages that were published before this call.
+        """Copy all messages that were published before this call to files in the inbox.
 
         Args:
             stopped: function that returns whether to stop early.
@@ -179,9 +179,9 @@ class Inbox:
         return messages
 
     def forget(self, released: Collection[str]) -> None:
-        """Remove files that are released and whose messages Pub/Sub will not deliver again.
+        """Remove files whose events are released and whose messages Pub/Sub will not deliver again.
 
-        The newest file is kept, so that no name is used twice.
+        The newest file is not removed, so that its number is not used again.
         """
         now, gone = time.time(), set()
         for number, path in list(self._files.items())[:-1]:
@@ -271,16 +271,18 @@ def inbox_outputs(
 
     Args:
         files: paths of the files.
-        source: the source, whose settings say how messages are parsed.
-        again: whether an earlier run read these files. If true, messages that cannot be parsed give
-            no dead letters, because the earlier run has already reported them.
+        source: the Pub/Sub source. Its settings say how messages are parsed.
+        again: whether an earlier run has already read these files. If true, messages that cannot be
+            parsed are skipped without dead letters, because the earlier run has reported them.
 
     Yields:
-        Batches of events, and dead letters (`REJECTED`). The source in a dead letter is the file.
+        Batches of events, and dead letters (rejected messages) with the tag `REJECTED`. A dead
+            letter names the file of the inbox as its source.
 
     Raises:
         ConfigurationError: if a file cannot be read.
-        MachineFault: if the machine cannot read a file, or the schema registry cannot be reached.
+        MachineFault: if a file of the inbox cannot be read, or if the schema registry cannot be
+            reached.
     """
     for path in files:
         parser = MessageParser(

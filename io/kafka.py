@@ -33,14 +33,14 @@ _POLICIES = (
 class ReadKafkaEvents(beam.PTransform):
     """Read events from Kafka. The output is :class:`Events`.
 
-    A message may contain many events. All columns are strings. The keys of Kafka messages are not
-    read. An event or message that cannot be parsed becomes a dead letter. A Kafka record may be
-    read more than once.
+    A message may contain several events. All columns of the events are strings. The keys of
+    messages are ignored. An event or message that cannot be parsed becomes a dead letter, which is
+    a rejected event with a reason. The same message may be read more than once.
 
     Raises:
-        ConfigurationError: at construction, if no topic is given, or if the timestamp policy or the
-            format is unknown; when the transform is applied, if Java is missing or the expansion
-            service cannot be reached.
+        ConfigurationError: when you make the transform, if no topic is given, or if the timestamp
+            policy or the format is unknown; when you apply it, if Java is missing or the expansion
+            service (Beam's Kafka connector) cannot be reached.
     """
 
     bootstrap_servers: str
@@ -120,15 +120,15 @@ class ReadKafkaEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToKafka(beam.PTransform):
-    """Write each release to Kafka as one record.
+    """Write each release to a Kafka topic, as one message.
 
-    The key of a record is the slot number as decimal text, and the value is a JSON object as
-    described in :func:`release_messages`. If a runner retries a step, a record may be written
-    twice. A compacted topic keeps only one of the two copies.
+    The key of the message is the slot number as decimal text. The value is a JSON object, which
+    :func:`release_messages` describes. If a runner retries a step, a message may be written twice.
+    A topic with log compaction keeps only one of the two copies.
 
     Raises:
-        ConfigurationError: when the transform is applied, if Java is missing or the expansion
-            service cannot be reached.
+        ConfigurationError: when you apply the transform, if Java is missing or the expansion
+            service (Beam's Kafka connector) cannot be reached.
     """
 
     bootstrap_servers: str

@@ -149,23 +149,24 @@ def source_of(
     silent: bool = False,
     dialect: CsvDialect | None = None,
 ) -> beam.PTransform:
-    """Make the transform that reads events from a location, with the outputs :class:`Events`.
+    """Make a transform that reads events from a location. Its outputs are :class:`Events`.
 
     Args:
-        location: a file or glob, a BigQuery table or query, `pubsub:projects/P/subscriptions/S` or
-            `pubsub:projects/P/topics/T`, `kafka:HOST:PORT/TOPIC`, or `watch:GLOB`. Settings may
-            follow after `?`, written NAME=VALUE and separated by `&`. A Pub/Sub location takes the
-            settings of ReadPubSubEvents. A Kafka location takes those of the Kafka consumer, and
+        location: the place of the events. Give a file or glob, a BigQuery table or query,
+            `pubsub:projects/P/subscriptions/S` or `pubsub:projects/P/topics/T`,
+            `kafka:HOST:PORT/TOPIC`, or `watch:GLOB`. You may add settings after a `?`, written
+            NAME=VALUE and separated by `&`. The settings of Pub/Sub are the arguments of
+            ReadPubSubEvents. The settings of Kafka are those of the Kafka consumer, and
             `timestamp_policy`.
         columns: the columns to read.
-        flag: name of the option that gave the location, which error messages show.
-        silent: whether events that cannot be read are dropped silently, as per-record privacy
-            needs.
+        flag: name of the option from which the location comes. Error messages show it.
+        silent: if true, events that cannot be read are dropped without dead letters, as per-record
+            privacy requires.
         dialect: the delimiter and the column names of CSV files.
 
     Raises:
-        ConfigurationError: if the location has none of these forms, or if a required extra is not
-            installed.
+        ConfigurationError: if the location has none of these forms, or if it needs an extra that is
+            not installed.
     """
     if not is_endless(location):
         return ReadEvents(location, columns=columns, silent=silent, dialect=dialect, counted=True)
@@ -180,13 +181,15 @@ def source_of(
 
 
 def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
-    """Make the transform that reads changes of requirements, with the outputs :class:`Events`.
+    """Make a transform that reads changes of requirements. Its outputs are :class:`Events`.
 
-    The batches have the column `user`, one or both of the columns `slot` and `time`, and the four
-    numbers of a dynamic requirement. This transform does not check the values in the rows.
+    The batches have a column `user`, one or both of the columns `slot` and `time`, and four columns
+    with the numbers of the new requirement (see :class:`DynamicRequirement`). The transform does
+    not check the values.
 
     Raises:
-        ConfigurationError: if :func:`source_of` or :func:`change_columns` would raise this error.
+        ConfigurationError: if the location is not valid, as for :func:`source_of`, or if columns
+            are missing, as for :func:`change_columns`.
     """
     columns = CHANGE_COLUMNS if is_endless(location) else change_columns(location)
     return source_of(location, columns, flag)
@@ -201,24 +204,25 @@ def sink_of(
     layout: str = TIDY,
     zone: str | None = None,
 ) -> beam.PTransform:
-    """Make the transform that writes releases to a location.
+    """Make a transform that writes releases to a location.
 
     Args:
-        location: a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH`,
-            or `kafka:HOST:PORT/TOPIC`. Settings may follow after `?`. A Kafka location takes the
-            settings of the Kafka producer. A BigQuery location takes `method` (FILE_LOADS, or
-            STREAMING_INSERTS, which is the default for unbounded inputs) and `add_columns` (true or
-            false, the default).
+        location: where to write the releases. Give a file, `bigquery:P.DATASET.TABLE`,
+            `pubsub:projects/P/topics/T`, `folder:PATH`, or `kafka:HOST:PORT/TOPIC`. You may add
+            settings after a `?`. The settings of Kafka are those of the Kafka producer. The
+            settings of BigQuery are `method` (FILE_LOADS, or STREAMING_INSERTS, which is the
+            default for unbounded inputs) and `add_columns` (true, or false, which is the default).
         labels: the keys.
-        flag: name of the option that gave the location, which error messages show.
-        shares: whether releases have a distribution over the keys.
-        layout: `tidy` for a row per slot and key, or `rows` for a row per slot.
-        zone: time zone of the times in the layout `tidy`. If None, they are in UTC. Times in
-            BigQuery have no time zone.
+        flag: name of the option from which the location comes. Error messages show it.
+        shares: whether releases also contain the fraction of the total that each key has.
+        layout: with `tidy`, the output has a row for each slot and key. With `rows`, it has a row
+            for each slot.
+        zone: time zone of the times in the layout `tidy`. If None, they are in UTC. This does not
+            affect BigQuery, which stores times without a time zone.
 
     Raises:
-        ConfigurationError: if the location has none of these forms, or if a required extra is not
-            installed.
+        ConfigurationError: if the location has none of these forms, or if it needs an extra that is
+            not installed.
     """
     if not is_stream(location):
         return WriteReleases(location, labels=labels, shares=shares, layout=layout, zone=zone)
@@ -235,7 +239,7 @@ def revision_sink_of(
     layout: str = TIDY,
     zone: str | None = None,
 ) -> beam.PTransform:
-    """Make the transform that writes revisions, as :func:`sink_of` does for releases."""
+    """Make a transform that writes revisions. The arguments are those of :func:`sink_of`."""
     if not is_stream(location):
         return WriteRevisions(location, labels=labels, layout=layout, zone=zone)
     messages = revision_messages(labels, layout=layout, zone=zone)
@@ -244,10 +248,10 @@ def revision_sink_of(
 
 
 def answer_sink_of(location: str, query_set: QuerySet, flag: str = "--output") -> beam.PTransform:
-    """Make the transform that writes the results of queries.
+    """Make a transform that writes the results of a query set.
 
-    The locations have the forms that :func:`sink_of` accepts, but you give a folder instead of a
-    file.
+    The location has a form that :func:`sink_of` accepts, but give a folder instead of a file. The
+    folder gets a file for each query.
     """
     if not is_stream(location):
         return WriteAnswers(location, query_set)
@@ -263,10 +267,10 @@ def answer_sink_of(location: str, query_set: QuerySet, flag: str = "--output") -
 def revised_answer_sink_of(
     location: str, flag: str = "--revisions", *, zone: str | None = None
 ) -> beam.PTransform:
-    """Make the transform that writes revised results of queries, as :func:`sink_of` does.
+    """Make a transform that writes the revisions of a query set. See :func:`sink_of`.
 
-    If the location is a file, the revisions of all queries are written to it. `zone` is the time
-    zone of the times in the file.
+    If the location is a file, the revisions of all queries are written to this file. `zone` is the
+    time zone of the times in the file.
     """
     if not is_stream(location):
         return WriteRevisedAnswers(location, zone=zone)
@@ -275,11 +279,11 @@ def revised_answer_sink_of(
 
 
 def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = False) -> Any:
-    """Make the transform that writes the ledger to a file or to a BigQuery table.
+    """Make a transform that writes the ledger to a file or to a BigQuery table.
 
-    If the location is a file, apply the transform to a tuple of the ledger entries and the number
-    of entries. If the location is a table, apply the transform to the entries alone. `dynamic` is
-    true if requirements change.
+    If the location is a file, apply the transform to a tuple of two PCollections, the ledger
+    entries and the number of entries. If the location is a table, apply it to the entries alone.
+    Set `dynamic` to true if requirements may change.
     """
     if not is_stream(location):
         return WriteLedger(location, dynamic=dynamic)
@@ -288,7 +292,10 @@ def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = Fal
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:
-    """Make the transform that writes per-record results, as :func:`sink_of` does for releases."""
+    """Make a transform that writes per-record results.
+
+    The arguments are those of :func:`sink_of`.
+    """
     if not is_stream(location):
         return WritePerRecord(location)
     return _stream(_sinks(PER_RECORD_MESSAGES, WritePerRecordToBigQuery), SINKS, location, flag)

@@ -48,7 +48,7 @@ def is_table(data: Any) -> bool:
 def table_of(data: Any, name: str) -> pa.Table:
     """Convert a table in memory to Arrow, without a copy if possible.
 
-    If a pandas column has the type object, each of its cells is read as text.
+    If a pandas column has the type object, every cell of this column is read as text.
 
     Args:
         data: a pandas, Polars, Arrow or DuckDB table, or a list of record batches with the same
@@ -56,9 +56,9 @@ def table_of(data: Any, name: str) -> pa.Table:
         name: name of the argument, for error messages.
 
     Raises:
-        ConfigurationError: if the data are not a table, or if Arrow cannot store one of the
+        ConfigurationError: if `data` is not a table, or if Arrow has no type for one of the
             columns.
-        MachineFault: if a stream of batches ends early because of an error.
+        MachineFault: if `data` yields batches and fails before it has yielded all of them.
     """
     with _refusing(name):
         if not _is_frame(data):
@@ -73,20 +73,20 @@ def table_of(data: Any, name: str) -> pa.Table:
 
 
 def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[int, str]]:
-    """Convert events in memory to an Arrow table.
+    """Convert a table of events in memory to an Arrow table.
 
     Args:
         data: the events, as a table in any form that :func:`table_of` accepts.
         name: name of the argument, for error messages.
-        columns: the columns to read. A pandas table may have other columns of any type.
+        columns: names of the columns to read. A pandas table may have other columns of any type.
 
     Returns:
-        The table, and a mapping from the number of each row with an unreadable cell to a
-        description of the cell.
+        The Arrow table, and a mapping that describes unreadable cells. Its keys are the numbers of
+            the rows with such cells.
 
     Raises:
-        ConfigurationError: if :func:`table_of` would raise this error, or if a column is missing or
-            repeated.
+        ConfigurationError: if the table cannot be converted (see :func:`table_of`), or if a column
+            is missing or repeated.
         MachineFault: if :func:`table_of` would raise this error.
     """
     faults: dict[int, str] = {}

@@ -41,8 +41,8 @@ class Outbox:
         """Open the outbox in a state folder, or create it if it does not exist.
 
         Raises:
-            ConfigurationError: if the outbox contains results for a topic to which this run does
-                not publish.
+            ConfigurationError: if the outbox contains results of an earlier run for a topic that
+                this run does not use.
         """
         outbox = cls(topics, state / OUTBOX)
         if topics:
@@ -57,7 +57,10 @@ class Outbox:
         return outbox
 
     def place(self, kind: str) -> str:
-        """The beginning of the file names for this kind of result, up to the number of the pass."""
+        """The path of the files for one kind of result.
+
+        Each pass adds its number to the file name.
+        """
         return str(self.folder / f"{kind}.jsonl")
 
     def publish(self) -> None:

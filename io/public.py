@@ -106,10 +106,10 @@ class Rows:
 
 
 def read_public(path: str, columns: Sequence[str]) -> Iterator[Rows]:
-    """Read columns of a public file, in any format that ReadEvents reads.
+    """Read columns of a public file, such as a requirements table, in any format of events.
 
     Raises:
-        ConfigurationError: if the file or one of its rows cannot be read.
+        ConfigurationError: if the public file or one of its rows cannot be read.
     """
     for part in split_file(path, columns):
         for batch in read_part(part, columns, refusing(path)):

@@ -26,13 +26,14 @@ class ReadPubSubEvents(beam.PTransform):
 
     A message may contain many events.
 
-    All columns are strings. An event or message that cannot be parsed becomes a dead letter.
-    Pub/Sub may deliver a message more than once.
+    All columns of the events are strings. An event or message that cannot be parsed becomes a dead
+    letter, which is a rejected event with a reason. Pub/Sub may deliver the same message more than
+    once.
 
     Raises:
-        ConfigurationError: at construction, if a name is malformed, if you give both or neither of
-            subscription and topic, if the format is unknown, or if the extra `gcp` is not
-            installed.
+        ConfigurationError: when you make the transform, if the name of the subscription or topic is
+            malformed, if you give both or neither of them, if the format is unknown, or if the
+            extra `gcp` is not installed.
     """
 
     _: KW_ONLY
@@ -103,13 +104,14 @@ class ReadPubSubEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToPubSub(beam.PTransform):
-    """Publish each release as a message, whose content is a JSON object (:func:`release_messages`).
+    """Publish each release as one message. Its content is a JSON object (:func:`release_messages`).
 
-    If a runner retries a step, a release may be published twice. Detect duplicates by `slot`.
+    If a runner retries a step, the same release may be published twice. Messages with equal `slot`
+    are duplicates.
 
     Raises:
-        ConfigurationError: at construction, if the name of the topic is malformed or the extra
-            `gcp` is not installed.
+        ConfigurationError: when you make the transform, if the name of the topic is malformed or
+            the extra `gcp` is not installed.
     """
 
     topic: str

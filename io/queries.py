@@ -18,12 +18,12 @@ from streamveil.mechanisms.queries.reading import query_set_of
 def read_queries(path: str) -> QuerySet:
     """Read a query set from a YAML file on any Beam filesystem.
 
-    If `keys` of a query names a file, that file is read too, as :func:`read_domain` does.
+    If the `keys` of a query are the name of a file, that file is read too (see
+    :func:`read_domain`).
 
     Raises:
-        ConfigurationError: if the file is not valid YAML or repeats a key (the error message states
-            the line and the column), or if a query is not valid (the message states the query and
-            its key).
+        ConfigurationError: if the file is not valid YAML, if it repeats a key, or if a query is not
+            valid. The error message names the place in the file, or the query and its key.
     """
     if not is_there(path):
         raise ConfigurationError(f"file of queries {path} does not exist: check its name")
@@ -42,11 +42,11 @@ def read_queries(path: str) -> QuerySet:
 
 
 def queries_of(found: Any, name: str = "the queries") -> QuerySet:
-    """Make a query set from a mapping, such as the content of a YAML file.
+    """Make a query set from a mapping that has the form of a query file.
 
     Args:
         found: the mapping.
-        name: name of the place where the mapping comes from, which error messages show.
+        name: name of the file or place from which the mapping comes. Error messages show it.
 
     Raises:
         ConfigurationError: if a query is not valid.

@@ -57,11 +57,11 @@ STATE_SCHEMA = pa.schema(
 
 
 def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False) -> pa.Schema:
-    """Return the schema of a table that has releases in the layout `rows`.
+    """Return the schema of a table of releases in the layout `rows` (a row for each slot).
 
     Args:
-        labels: the keys, which are stored in the metadata as a JSON list.
-        shares: whether the table has a column for the distribution over the keys.
+        labels: the names of the keys, which the metadata of the schema contains as a JSON list.
+        shares: whether the table has a column with the fraction of the total that each key has.
     """
     return labelled((*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS, labels)
 
@@ -166,7 +166,7 @@ def check_layout(layout: str, labels: Sequence[str] | None) -> None:
 
 
 def read_releases(path: str) -> list[Release]:
-    """Read a file that WriteReleases wrote, in any of its formats, in the order of slots."""
+    """Read the releases in a file that WriteReleases wrote, in the order of slots."""
     return releases_of(read_table(path))
 
 
@@ -211,6 +211,6 @@ STATE_FORM = TableForm(STATE_SCHEMA, states_to_batch, ("next_slot",))
 
 
 def read_state(path: str) -> tuple[int, bytes]:
-    """Read the state file that a run wrote, and return the next slot to release and the state."""
+    """Read the state file of an earlier run, and return the next slot to release and the state."""
     rows = read_table(path).to_pylist()
     return rows[-1]["next_slot"], rows[-1]["state"]

@@ -10,11 +10,11 @@ _WHEN = ("slot", "time")
 
 
 def change_columns(pattern: Patterns) -> tuple[str, ...]:
-    """Return those columns of `CHANGE_COLUMNS` that the files with changes contain.
+    """Return the columns of files with changes of requirements that are in `CHANGE_COLUMNS`.
 
     Raises:
-        ConfigurationError: if no file matches, if a file cannot be read or lacks a column, or if
-            some files have slots and others have times.
+        ConfigurationError: if no file matches, if a file cannot be read or lacks a required column,
+            or if some files have a column `slot` and others a column `time`.
     """
     found: dict[tuple[str, ...], str] = {}
     for path in input_files(pattern):

@@ -75,29 +75,30 @@ def read_requirements(
 ) -> Registry:
     """Read the public requirements table from files.
 
-    The table has the columns `user` (text or whole numbers), `window` (in slots) and `epsilon`. An
-    optional column `max_slots` has participation limits. A user's limit is the largest number of
-    slots in each part (block) of a window to which the user contributes. Leave it blank for a user
-    without a limit.
+    The table has the columns `user` (text or whole numbers), `window` (in slots) and `epsilon`. A
+    user's events within any `window` consecutive slots are protected by the budget `epsilon`. An
+    optional column `max_slots` contains participation limits. A user with a limit M contributes to
+    at most M slots in each part (block) of a window. Leave the cell blank for a user without a
+    limit.
 
     Args:
         path: the path or glob of the files, in any format that :class:`ReadEvents` reads.
-        default: the requirement of unregistered users, with the assumed number of these users. The
-            number is public, and may be None. If you leave out `default`, events of unregistered
-            users are rejected.
+        default: the requirement of unregistered users (users who are not in the table), with the
+            assumed number of these users, which is public and may be None. If you leave out
+            `default`, events of unregistered users are rejected.
         columns: names of the columns that contain users, windows and epsilons, in this order, if
-            they differ from the names above. If you add a fourth name, the table must have a column
-            of this name with participation limits.
+            they differ from `user`, `window` and `epsilon`. You may add a fourth name, for the
+            column that contains participation limits.
 
     Returns:
-        The table, with `users` in the order of the files. When a pickled table is unpickled, the
-        files are read again. This fails if the files have changed.
+        The requirements table. Its attribute `users` has the order of the files. If you pickle the
+            table and unpickle it, the files are read again, which fails if they have changed.
 
     Raises:
         ConfigurationError: if a column is missing or has a wrong type; if a row cannot be parsed or
-            has no user; if a window or a limit is not a whole number from 1 to 2**20; if an epsilon
-            is not above 0 and at most 4096; if a user has two different requirements; or if the
-            table is empty and there is no default.
+            has no user; if a window or a participation limit is not a whole number from 1 to 2**20;
+            if an epsilon is 0, negative or above 4096; if a user has two different requirements; or
+            if the table is empty and there is no default.
 
     Example:
         >>> import pyarrow.parquet as pq
@@ -124,16 +125,16 @@ def requirements_of(
     columns: tuple[str, ...] = COLUMNS,
     name: str = "requirements",
 ) -> Registry:
-    """Make the requirements table from a table in memory.
+    """Make the requirements table of a run from a table in memory, such as a pandas DataFrame.
 
     Args:
         table: the table, with a row for each user.
-        default: the requirement of unregistered users, with the assumed number of these users. The
-            number is public, and may be None. If you leave out `default`, events of unregistered
-            users are rejected.
-        columns: names of the columns that contain users, windows and epsilons, and optionally
-            participation limits.
-        name: name of the table, which error messages show.
+        default: the requirement of unregistered users (users who are not in the table), with the
+            assumed number of these users, which is public and may be None. If you leave out
+            `default`, events of unregistered users are rejected.
+        columns: names of the columns that contain users, windows and epsilons, in this order. You
+            may add a fourth name, for the column that contains participation limits.
+        name: name of the table for error messages.
     """
     wanted = with_limits(columns, table.column_names)
     parts = list(_checked(public_rows(name, table, wanted), wanted))

@@ -129,7 +129,7 @@ class AnswerFiles:
 
 
 def answer_files(folder: str, query_set: QuerySet, prefix: str = "") -> dict[str, str]:
-    """Return the path of the result file of each query, by the name of the query."""
+    """Return a mapping from the name of each query to the path of its result file."""
     return {
         query.name: filesystems.join(folder, f"{prefix}{query.name}.parquet") for query in query_set
     }
@@ -139,7 +139,7 @@ def make_folder(folder: str) -> None:
     """Create the folder for the results of queries, if it does not exist.
 
     Raises:
-        ConfigurationError: if the folder cannot be created, or is a file.
+        ConfigurationError: if the folder cannot be created, or if a file has this name.
     """
     if "://" not in folder:
         try:

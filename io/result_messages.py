@@ -53,7 +53,7 @@ class ResultName(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultMessages:
-    """The form that results have as messages, and as files in a folder."""
+    """How a result is converted to a message for a topic, or to a file in a folder."""
 
     rows: TableForm
     """The form of the rows in a file."""
@@ -72,7 +72,7 @@ class ResultMessages:
         return self.name(result).key.encode(), self.message(result)
 
     def file(self, result: Any) -> tuple[str, str, bytes]:
-        """Return the file name, the slot and the lines of a result."""
+        """Return the file name of a result, its slot as text, and the content of the file."""
         _, name, what = self.name(result)
         lines = (json_text(row) + "\n" for row in json_rows(self.rows.convert([result])))
         return name, what, "".join(lines).encode()
@@ -86,13 +86,15 @@ def release_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the form of releases. The arguments are those of :class:`streamveil.io.WriteReleases`.
+    """Return the conversion of releases. The arguments are those of WriteReleases.
 
-    The key of a message is the slot number as decimal text. In the layout `rows`, a message has a
-    single row.
+    Each release becomes one message. Its key is the slot number as decimal text. In the layout
+    `tidy`, the message contains a row for each key of the count. In the layout `rows`, it contains
+    a single row.
 
     Raises:
-        ConfigurationError: if the layout is unknown, or if it is `tidy` and you give no labels.
+        ConfigurationError: if the layout is unknown, or if it is `tidy` and you do not give the
+            names of the keys (`labels`).
     """
     rows = release_form(labels, shares=shares, layout=layout, zone=zone, query=query)
     return _messages(rows, _release_name, tidy=layout == TIDY)
@@ -105,7 +107,7 @@ def revision_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the form of revisions. The arguments are those of :func:`release_messages`."""
+    """Return the conversion of revisions. The arguments are those of :func:`release_messages`."""
     rows = revision_form(labels, layout=layout, zone=zone, query=query)
     return _messages(rows, _revision_name, tidy=layout == TIDY)
 
@@ -114,13 +116,13 @@ def answer_messages(zone: str | None = None) -> ResultMessages:
     """Return the form of query results (answers).
 
     The key of a message consists of the name of the query, the length of the slot and the slot
-    number, such as `late/1h/7`.
+    number, for example `late/1h/7` for slot 7 of the hourly query `late`.
     """
     return _messages(answers_form(zone), _answer_name, tidy=True)
 
 
 def revised_answer_messages(zone: str | None = None) -> ResultMessages:
-    """Return the form of revised query results, as :func:`answer_messages` does for results."""
+    """Return the conversion of revised query results. See :func:`answer_messages`."""
     return _messages(revised_answers_form(zone), _revised_answer_name, tidy=True)
 
 

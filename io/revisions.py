@@ -26,7 +26,7 @@ _OF_RELEASES = ("slot", "start", "end", "counts", "stderr", "mechanism")
 
 
 def revision_schema(labels: Sequence[str] | None = None) -> pa.Schema:
-    """Return the schema of a table that has revisions. The labels are the keys."""
+    """Return the schema of a table of revisions. `labels` are the names of the keys."""
     slot, start, end, *figures = (release_schema().field(name) for name in _OF_RELEASES)
     revised = [
         pa.field("revised_slot", pa.int64(), nullable=False),
@@ -68,7 +68,7 @@ def revision_form(
 
 
 def read_revisions(path: str) -> list[Revision]:
-    """Read a file that WriteRevisions wrote, in any of its formats.
+    """Read a file of revisions that WriteRevisions wrote, in any of its formats.
 
     The revisions are in the order of slots.
     """

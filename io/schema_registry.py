@@ -40,11 +40,11 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Address of a schema registry, for messages in Confluent's wire format.
+    """The address of a schema registry. It is needed for messages in Confluent's wire format.
 
     Raises:
-        ConfigurationError: if the address is not an HTTP URL or contains credentials, or if
-            `credentials` or the id of the schema is not valid.
+        ConfigurationError: if the address of the registry is not an HTTP URL or contains a
+            password, or if `credentials` or the id of the schema is not valid.
     """
 
     url: str

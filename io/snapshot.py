@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InputFile:
-    """An input file that was read by a committed pass."""
+    """An input file that a committed pass has read. A pass is one commit of closed slots."""
 
     size: int
     """Size of the file in bytes when it was read."""
@@ -130,12 +130,12 @@ class Snapshot:
 
     @property
     def used_keys(self) -> list[tuple[int, str]]:
-        """The keys in `later_keys` with which slots were already released."""
+        """Those noise keys of `later_keys` with which slots were already released."""
         return [(slot, check) for slot, check in self.later_keys if slot < self.next_slot]
 
 
 class StateFolder:
-    """A state folder, which only one process may lock at a time. Use :meth:`held`."""
+    """A state folder. Only one process at a time may use it. Open it with :meth:`held`."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -146,7 +146,7 @@ class StateFolder:
     @classmethod
     @contextlib.contextmanager
     def held(cls, path: str, create: bool = True) -> Iterator[StateFolder]:
-        """Lock the folder, before anything in it is read or changed.
+        """Open and lock the folder. Do this before you read or change anything in it.
 
         The lock is released when the process ends.
 
@@ -155,8 +155,9 @@ class StateFolder:
             create: whether to create the folder if it does not exist.
 
         Raises:
-            ConfigurationError: if another process has locked the folder, or if the folder is not
-                local, cannot be locked or made private, or contains other files.
+            ConfigurationError: if another process has locked the folder, or if the folder is not on
+                a local disk, cannot be locked or made private, or contains files that do not belong
+                to a state.
         """
         if "://" in path:
             raise ConfigurationError(f"{opt.state}={path} is not a local folder: choose one")
@@ -187,28 +188,32 @@ class StateFolder:
             os.close(handle)
 
     def read(self) -> Snapshot | None:
-        """Return the committed state, or None before the first pass. No file is changed.
+        """Return the last committed state, or None before the first commit. No file is changed.
 
-        This method does not detect that a manifest was edited, because this check needs the noise
-        key. :meth:`recover` makes the check.
+        The state is in a file called the manifest. This method does not detect whether the manifest
+        was edited, because this check needs the noise key. :meth:`recover` makes the check.
 
         Raises:
             ConfigurationError: if the manifest is missing or damaged, has an unknown version, or is
-                older than a pass in the folder.
+                older than the newest pass in the folder.
         """
         found = self._manifest()
         return None if found is None else found[1]
 
     def recover(self, key: bytes, witness: str) -> Snapshot:
-        """Finish the last commit if a process was killed during it, and return the state.
+        """Return the last committed state.
+
+        If a process was killed during a commit, finish the commit.
 
         Args:
             key: the noise key with which the stream began.
-            witness: path of the high-water mark for the results of this run.
+            witness: path of the high-water mark, a file next to the results that records up to
+                which slot the stream is released.
 
         Raises:
             ConfigurationError: if :meth:`read` refuses the state, or if the state was edited, is
-                incomplete, or is older than a high-water mark. In these cases, nothing is changed.
+                incomplete, or is older than a high-water mark says. In these cases, no file is
+                changed.
         """
         found = self._manifest()
         if found is None:
@@ -236,11 +241,11 @@ class StateFolder:
         return snapshot
 
     def refuse_replaced(self) -> None:
-        """Check that the locked folder and its manifest were not replaced.
+        """Check that the folder and its manifest were not replaced since the folder was locked.
 
         Raises:
-            ConfigurationError: if the folder or the manifest was replaced.
-            MachineFault: if the folder or the manifest cannot be read.
+            ConfigurationError: if the state folder or its manifest was replaced.
+            MachineFault: if the state folder or its manifest cannot be read.
         """
         assert self._handle is not None
         held = os.fstat(self._handle)
@@ -258,7 +263,9 @@ class StateFolder:
             )
 
     def begin(self, number: int) -> Path:
-        """Create an empty folder for a pass. Files of an earlier attempt at the pass are removed.
+        """Create an empty folder for the files of a pass.
+
+        Files of an earlier, failed attempt are removed.
 
         Raises:
             ConfigurationError: if the state folder was replaced, or if its disk is full.
@@ -272,7 +279,7 @@ class StateFolder:
         return folder
 
     def beside(self, place: str) -> bool:
-        """Whether files can be moved from this folder to another folder by renaming them."""
+        """Whether this folder and `place` are on the same filesystem, so files can be renamed."""
         return os.stat(place).st_dev == os.stat(self.path).st_dev
 
     def refuse_inside(self, output: str) -> None:
@@ -287,24 +294,24 @@ class StateFolder:
         return self.path / f"pass-{number:08d}"
 
     def commit(self, snapshot: Snapshot, key: bytes, before: Snapshot | None = None) -> Snapshot:
-        """Commit a snapshot atomically, and move the results of the pass to their destination.
+        """Commit a new state atomically, and move the results of the pass to their destination.
 
-        The folder of the pass keeps a copy of the manifest.
+        A copy of the manifest, which describes the state, is kept in the folder of the pass.
 
         Args:
             snapshot: the new state.
             key: the noise key with which the stream began.
-            before: the last committed state. If the results of that state went to a different
-                destination than the results of this pass, the high-water mark in that destination
-                is updated too.
+            before: the last committed state. If its results went to a different destination than
+                the results of this pass, the high-water mark at that destination is updated too.
 
         Returns:
-            The snapshot, with the files of its pass filled in.
+            The new state, with the list of the files of this pass.
 
         Raises:
-            ConfigurationError: if the folder, its manifest or the high-water mark was replaced, or
-                if the disk is full or read-only. If only the move of the results fails, this error
-                is raised after the commit.
+            ConfigurationError: if the state folder, its manifest or the high-water mark was
+                replaced, or if the disk is full or read-only. If the commit succeeds and only
+                moving the results fails, this error is raised too. The next run then moves the
+                results.
         """
         self.refuse_replaced()
         witness_before = "" if before is None else before.witness
@@ -323,10 +330,11 @@ class StateFolder:
         """Return the path of the noise key.
 
         Args:
-            create: whether to create a fresh key if the folder has no key.
+            create: whether to create a fresh noise key if the folder has none.
 
         Raises:
-            ConfigurationError: if there is no key, or if the key file is incomplete.
+            ConfigurationError: if the folder has no noise key and `create` is false, or if the file
+                of the key is incomplete.
         """
         key = self.path / KEY
         if not key.exists():
@@ -346,11 +354,14 @@ class StateFolder:
 
     @property
     def has_key(self) -> bool:
-        """Whether the noise key was created in this folder."""
+        """Whether this folder contains a noise key that was created for it."""
         return (self.path / KEY).exists()
 
     def tell(self, status: str) -> None:
-        """Replace the status file of the run, which operators read. Raises OSError."""
+        """Replace the status file of the run, which operators read.
+
+        Raises OSError if this fails.
+        """
         write_private(self.path / STATUS, status, lasting=False)
 
     @property

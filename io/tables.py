@@ -63,21 +63,22 @@ def as_they_come(schema: pa.Schema) -> TableForm:
 
 
 def check_output(path: str) -> None:
-    """Check, before a run begins, that a file can be written.
+    """Check that an output file can be written, before a run begins.
 
     Raises:
-        ConfigurationError: if the format is unknown, the file exists, or the local folder of the
-            file does not exist or is not writable.
+        ConfigurationError: if the format of the file is unknown, the file already exists, or its
+            local folder does not exist or is not writable.
     """
     output_format_of(path)
     check_place(path)
 
 
 def check_outputs(paths: Sequence[str]) -> None:
-    """Check each output file of a run by :func:`check_output`, and check that all files differ.
+    """Check the output files of a run by :func:`check_output`, and check that all paths differ.
 
     Raises:
-        ConfigurationError: if an output cannot be written, or if two outputs are the same file.
+        ConfigurationError: if an output file cannot be written, or if two outputs have the same
+            path.
     """
     places = [path if "://" in path else os.path.realpath(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
@@ -87,10 +88,11 @@ def check_outputs(paths: Sequence[str]) -> None:
 
 
 def check_place(path: str) -> None:
-    """Check that a path does not exist, and that its local folder is writable.
+    """Check that no file exists at a path, and that the local folder of the path is writable.
 
     Raises:
-        ConfigurationError: if the path exists, or its local folder is not writable.
+        ConfigurationError: if a file exists at the path, or if the local folder of the path is not
+            writable.
         MachineFault: if the filesystem does not respond.
     """
     if is_there(path):
@@ -114,22 +116,23 @@ def write_table(
     sort_by: Sequence[str] = (),
     private: bool = False,
 ) -> None:
-    """Write record batches to a file, in the format that its ending shows.
+    """Write record batches to a file. The ending of the file name determines the format.
 
-    The file is written under a temporary name and then renamed, so that it is never incomplete. An
-    existing file is replaced.
+    The file is written under a temporary name and then renamed, so that a file with the final name
+    is always complete. An existing file is replaced.
 
     Args:
         path: the file.
         schema: schema of the batches.
         batches: the rows.
-        sort_by: columns by which the rows are sorted in memory. By default, the rows keep their
-            order.
-        private: whether only the owner may read the file. Only local filesystems support this.
+        sort_by: names of the columns by which the rows are sorted in memory. By default, rows are
+            not sorted.
+        private: if true, only the owner may read the file. Only local filesystems support this.
 
     Raises:
-        ConfigurationError: if the format is unknown, or if it cannot store the type of a column.
-        TypeError: if the schema of a batch is not `schema`.
+        ConfigurationError: if the format of the file is unknown, or if it cannot store the type of
+            a column.
+        TypeError: if a batch has a schema that differs from the argument `schema`.
     """
     with contextlib.ExitStack() as block:
         stage_table(block, path, schema, batches, sort_by=sort_by, private=private)
@@ -179,8 +182,8 @@ def _writer(path: str) -> Callable[[BinaryIO, pa.Schema, Iterable[pa.RecordBatch
 def write_text(path: str, text: str, private: bool = False) -> None:
     """Write a text file in UTF-8.
 
-    The text is written to a temporary file, which is then renamed. Therefore, no reader ever sees
-    an incomplete file.
+    The text is written to a temporary file, which is then renamed. Other programs therefore never
+    see an incomplete file.
     """
     with contextlib.ExitStack() as block, _staged(block, path, private) as handle:
         handle.write(text.encode())
@@ -270,16 +273,16 @@ def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordB
 
 
 def read_table(path: str, columns: Collection[str] | None = None) -> pa.Table:
-    """Read a whole file of moderate size, in any format that :func:`write_table` writes.
+    """Read a whole file into memory, in any format that :func:`write_table` writes.
 
-    Text formats do not store types, so the types are inferred. ISO 8601 times with an offset become
-    timestamp[us, UTC]. JSON lists in CSV cells become lists. In JSON Lines, objects that contain
-    numbers become maps.
+    Text formats do not store types, so the types of the columns are inferred. ISO 8601 times with a
+    UTC offset become timestamp[us, UTC]. JSON lists in CSV cells become lists. In JSON Lines,
+    objects that contain numbers become maps.
 
     Args:
         path: the file.
-        columns: the columns to read. Columns that the file does not have are left out. If None, all
-            columns are read.
+        columns: names of the columns to read. Names that are not in the file are ignored. If None,
+            all columns are read.
 
     Raises:
         ConfigurationError: if the file cannot be read.

@@ -136,10 +136,10 @@ def revised_answers_schema(zone: str | None = None) -> pa.Schema:
 
 
 def answer_schema(query: Query, zone: str | None = None) -> pa.Schema:
-    """Return the schema of a query's results. See :class:`WriteAnswers` for the columns.
+    """Return the schema of the results of a query set. See :class:`WriteAnswers` for the columns.
 
-    If slots follow the calendar of a time zone, times are in this time zone. Otherwise, times are
-    in UTC.
+    If the slots follow the calendar of a time zone, the times in the results are in this time zone.
+    Otherwise, they are in UTC.
     """
     more: tuple[pa.Field, ...] = ()
     if hasattr(query.statistic, "lower"):
@@ -152,16 +152,17 @@ def answer_schema(query: Query, zone: str | None = None) -> pa.Schema:
 def answers_batch(
     answers: Sequence[SlotAnswer], schema: pa.Schema, *, quoted: bool = False
 ) -> pa.RecordBatch:
-    """Convert query results (answers) to a row for each slot, key and statistic, in order.
+    """Convert query results to rows. There is a row for each slot, key and statistic, in order.
 
-    Unknown values are null. Intervals of counts are clamped at 0.
+    Unknown values become null. The confidence interval of a count never extends below 0.
 
     Args:
-        answers: results of a single query. If the schema is `ANSWERS_SCHEMA` or `RESULT_SCHEMA`,
-            you may give results of several queries. If the schema is
+        answers: the results to convert. With the schemas `ANSWERS_SCHEMA` and `RESULT_SCHEMA`, they
+            may be from several queries. With other schemas, they must be from a single query. With
             :func:`revised_answers_schema`, give revised results.
         schema: the schema of the rows, such as :func:`answer_schema`.
-        quoted: whether keys are escaped for spreadsheets. See :func:`quoted_label`.
+        quoted: if true, keys that a spreadsheet would read as formulas are quoted. See
+            :func:`quoted_label`.
     """
     parts = [_columns(answer, schema.names, quoted) for answer in answers]
     arrays = [

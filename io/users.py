@@ -83,7 +83,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class TableChanges:
-    """The differences between two requirements tables, which are public."""
+    """The differences between two requirements tables of a stream. They are public."""
 
     users: pa.StringArray
     """Users who are new or whose requirement changes, followed by users who left, each user
@@ -103,7 +103,10 @@ class TableChanges:
         return f"{self.joining:,} joined, {self.leaving:,} left, {others:,} ask for something else"
 
     def batch(self, slot: int) -> pa.RecordBatch:
-        """Return the changes of requirements that apply from a slot onwards, as a record batch."""
+        """Return the differences as changes of requirements that apply from a slot on.
+
+        The result is an Arrow record batch.
+        """
         window, epsilon = (
             pa.array(values.astype(np.float64), mask=self.asked.windows == 0)
             for values in (self.asked.windows, self.asked.epsilons)
@@ -126,10 +129,10 @@ class _ReadAgain:
 
 @dataclass(frozen=True, eq=False)
 class UserTable:
-    """The users of a stream whose requirements table may change.
+    """The users of a stream and their requirements. The requirements table may change between runs.
 
-    The table is public, except that the ids may be personal data. The stream keeps its first table.
-    Later tables are stored as changes of requirements.
+    Requirements are public, but user ids may be personal data. The stream stores its first
+    requirements table, and stores later tables as changes of requirements.
     """
 
     users: pa.StringArray
@@ -160,21 +163,21 @@ class UserTable:
 
     @property
     def longest(self) -> int:
-        """The longest window in the first table. The default requirement is included."""
+        """The longest window in the first requirements table and the default requirement."""
         windows = [int(self.begun.windows.max(initial=0))]
         return max(windows + ([self.default[0].window] if self.default else []))
 
     @property
     def least(self) -> float:
-        """The smallest epsilon in the first table. The default requirement is included."""
+        """The smallest epsilon in the first requirements table and the default requirement."""
         usual = self.default[0].epsilon if self.default else np.inf
         return float(self.begun.epsilons[self.begun.windows > 0].min(initial=usual))
 
     def registry(self, path: Path | None = None) -> Registry:
         """Return the requirements table of the stream.
 
-        Workers read the table from a file that :meth:`write` wrote. In the local model, the table
-        also includes users who joined later, at its end.
+        Give the path of a file that :meth:`write` wrote, so that workers can read the table from
+        it. In the local model, users who joined later are added at the end of the table.
         """
         reload = None if path is None else _ReadAgain(str(path))
         first = self.begun.windows > 0
@@ -193,13 +196,13 @@ class UserTable:
         )
 
     def changed_to(self, registry: Registry) -> tuple[UserTable, TableChanges]:
-        """Return this table, updated with a new requirements table, and the changes.
+        """Return a copy of this object with a new requirements table, and the changes.
 
-        If a user is missing in the new table, the user gets the default requirement. Without a
-        default requirement, the user leaves.
+        A user who is not in the new table gets the default requirement. If there is no default
+        requirement, the user leaves the stream.
 
         Raises:
-            ConfigurationError: if the new table changes the requirement of unregistered users.
+            ConfigurationError: if the new table has a different requirement for unregistered users.
         """
         if registry.default != self.default:
             raise ConfigurationError(
@@ -246,10 +249,11 @@ class UserTable:
         ), changes
 
     def moves(self, changes: TableChanges) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return the positions of the users with changes, and the new class of each user.
+        """Return the positions and new requirement classes of the users whose requirements change.
 
-        Both arrays have shape (c,) for c changes. The positions ascend. The class of a user who
-        leaves is -1. Call this method only in the local model, on the table after the changes.
+        Both arrays have shape (c,) for c changes. The positions are in ascending order. The class
+        of a user who leaves is -1. Call this method only in the local model, on the object that
+        :meth:`changed_to` returned.
         """
         assert self.classes is not None
         at = pc.index_in(changes.users, value_set=self.users).to_numpy().astype(np.int32)
@@ -265,7 +269,10 @@ class UserTable:
         )
 
     def write(self, path: Path) -> None:
-        """Write the table to a Parquet file. The file is never incomplete."""
+        """Write the requirements table to a Parquet file.
+
+        Other programs never see an incomplete file.
+        """
         default = self.default and (
             self.default[0].window,
             self.default[0].epsilon,

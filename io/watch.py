@@ -27,14 +27,15 @@ class WatchEvents(beam.PTransform):
     """Read each file that matches a pattern as soon as the file appears.
 
     The output is :class:`Events`. Each file is read once, so it must be complete when it gets a
-    name that matches. Write it under a different name and then rename it. A file that cannot be
-    read to its end becomes a dead letter with the reason `unreadable file`, and the events before
-    the fault are kept. The watermark is the clock, so an event is late if its file appears after
-    its slot was released. The runner remembers the name of every file.
+    name that matches the pattern. Write it under a different name and then rename it. If a file
+    cannot be read to its end, the events before the fault are used, and the file is reported as a
+    dead letter with the reason `unreadable file`. The watermark is the current time. An event is
+    therefore late if its file appears after its slot was released. The runner remembers the name of
+    every file.
 
     Raises:
-        ConfigurationError: at construction, if the interval is not above 0, or if the pattern is a
-            folder.
+        ConfigurationError: when you make the transform, if the interval is 0 or negative, or if the
+            pattern is a folder.
     """
 
     file_pattern: str

@@ -70,7 +70,7 @@ class Mark:
 
 
 def witness_of(output: str) -> str:
-    """Return the path of the high-water mark of the results named `output`."""
+    """Return the path of the high-water mark, a file that records how far `output` was released."""
     place, name = os.path.split(os.path.abspath(output))
     return os.path.join(place, f".{name}.witness")
 
@@ -150,7 +150,7 @@ def check_witness(path: str, key: bytes, folder: Path, known: Mark) -> bool:
 
 
 def refuse_witness(path: str, folder: Path) -> None:
-    """Raise ConfigurationError if a high-water mark shows that the stream already exists."""
+    """Raise ConfigurationError if a high-water mark shows that this stream already exists."""
     if not os.path.exists(path):
         return
     last, _ = _tail(path)

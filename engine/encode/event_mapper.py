@@ -67,7 +67,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns(Identified):
-    """The names of the columns that events have, and how event times are parsed.
+    """The names of the user, value and time columns of events, and the format of event times.
 
     Raises:
         ConfigurationError: if a column name is empty, or if the time zone or the time unit is
@@ -110,7 +110,11 @@ class Columns(Identified):
 
     @classmethod
     def of(cls, value: Any) -> Columns:
-        """Convert a mapping to `Columns`, and return `Columns` as is. Raises ConfigurationError."""
+        """Convert a mapping to `Columns`.
+
+        An argument of type `Columns` is returned unchanged. Raises ConfigurationError if a key or
+        value of the mapping is not valid.
+        """
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or not {"user", "value", "time"} <= set(value):

@@ -65,10 +65,10 @@ def budget_of(value: Any) -> Budget:
 
 @dataclass(frozen=True)
 class ValueBudget(Identified):
-    """A per-record budget that is a public function of a number in the record.
+    """A function that computes the budget of each record from a number in the record.
 
     Raises:
-        ConfigurationError: if the function returns a budget outside its own bounds.
+        ConfigurationError: if the function returns a budget that is outside its own bounds.
     """
 
     IDENTITY = Form("budget of a value", ("column", "function"))
@@ -95,7 +95,7 @@ class ValueBudget(Identified):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The name and the parameters of the function, as the card shows them."""
+        """The name and the parameters of the function, as the card (a public file) shows them."""
         own = {name: one for name, one in vars(self.function).items() if name != "bounds"}
         figures = {name: one for name, one in own.items() if isinstance(one, (int, float))}
         return {"function": type(self.function).__name__.lower(), **figures}
@@ -107,7 +107,7 @@ class ValueBudget(Identified):
 
 @dataclass(frozen=True)
 class CategoryBudget(Identified):
-    """A per-record budget that is looked up in a public table of categories.
+    """A function that looks up the budget of each record in a public table of categories.
 
     If the category column is null in a record, the record has no budget and is dropped.
     """
@@ -139,7 +139,7 @@ class CategoryBudget(Identified):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The whole table, as the card shows it."""
+        """The whole table of budgets, as the card (a public file) shows it."""
         return {"function": "table", "table": dict(self.lookup.table)}
 
     def budgets(self, batch: pa.RecordBatch) -> Floats:
@@ -151,18 +151,18 @@ class CategoryBudget(Identified):
 
 @dataclass(frozen=True)
 class ColumnsBudget(Identified):
-    """A per-record budget that is any public, vectorised function of some columns.
+    """A function of your own that computes the budgets of records from some of their columns.
 
-    The function receives an Arrow array for each column, in the order of `columns`. The arrays are
-    never dictionary-encoded. It returns an Arrow or numpy array with a budget for each row. The
-    budget of a row must depend only on the values in that row, and equal rows must always get the
-    same budget. The function sees secret data, so it must not log or count anything. If the
-    function raises an error for a row, or returns null for it, the row is dropped.
+    Your function is public. Its arguments are Arrow arrays, one for each column in `columns`, in
+    this order. The arrays are never dictionary-encoded. The function returns an Arrow or numpy
+    array with the budget of each row. This budget must depend only on the values in the row, and
+    equal rows must always get the same budget. The function sees secret data, so it must not log or
+    count anything. If it raises an error for a row, or returns null for it, the row is dropped.
 
     Raises:
-        ConfigurationError: if the function fails on the rows of `grid`, returns the wrong number of
-            budgets or a budget outside the bounds, or returns a different budget for a row when it
-            is called for this row alone.
+        ConfigurationError: if a test call with the example rows in `grid` fails. For example, the
+            function may return a budget outside the bounds, or a different budget for a row when it
+            is called with this row alone.
     """
 
     IDENTITY = Form(
@@ -222,7 +222,9 @@ class ColumnsBudget(Identified):
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """The types of the columns in `grid`, for inputs without types.
+        """The types of the columns in the example rows.
+
+        They are used if the input has no types of its own.
 
         Whole numbers become floats.
         """

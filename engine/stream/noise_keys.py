@@ -30,9 +30,9 @@ class GivenKey:
 
 @dataclass(frozen=True)
 class RotatedKey:
-    """A noise key and the keys that later replace it.
+    """A sequence of noise keys, in which each key replaces the key before it from a given slot on.
 
-    Each key applies from a given slot onwards.
+    Use it to change the noise key of a stream without a new stream.
     """
 
     first: Callable[[], bytes]

@@ -108,7 +108,7 @@ class PerRecordDistinctCount(DistinctPlan, PerRecord):
 
 
 class PerRecordRunningTotal(RunningTotalPlan, PerRecord):
-    """After every slot, release the count of all records so far, or the sum of a column.
+    """After every window, release the count of all records so far, or the sum of a column.
 
     The argument `first_slot` is required. For the guarantee and examples, see
     docs/explanation/per-record.md.
