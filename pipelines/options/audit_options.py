@@ -80,38 +80,39 @@ AUDIT_OPTIONS = (
     _protect(
         "mechanism",
         "NAME",
-        f"mechanism to audit, one of: {', '.join(_KNOWN)} (default {DEFAULT}); with "
+        f"mechanism to audit, one of: {', '.join(_KNOWN)} (default {DEFAULT}). With "
         f"--guarantee={INFINITE}, one of: {', '.join(INFINITE_MECHANISMS)} (default "
-        f"{INFINITE_DEFAULT}). Write options of a mechanism as NAME:OPTION=VALUE:OPTION=VALUE",
+        f"{INFINITE_DEFAULT}). You may add options of the mechanism, as in "
+        "NAME:OPTION=VALUE:OPTION=VALUE",
     ),
     _protect(
         "devices",
         "true|false",
-        f"audit the simulated devices of streamveil collect (default mechanism {LOCAL_DEFAULT}). "
-        f"You need this option only for the mechanisms {_ALIKE}, which exist in the central and "
-        "in the local model",
+        "audit local differential privacy, with the simulated devices of streamveil collect "
+        f"(default mechanism {LOCAL_DEFAULT}). You need this option only for the mechanisms "
+        f"{_ALIKE}, because these names exist in the central model and in the local model",
         kind=bool,
     ),
     _protect(
         "max_slots",
         "M[,BLOCKS]",
-        f"participation limit: in each of BLOCKS parts of the window (default {BLOCKS}), a user "
-        "contributes only to the first M slots in which this user has events. With "
-        f"--guarantee={USER}, a user contributes only to the first M such slots of a lifetime "
-        "(default: the limits in the column max_slots of the requirements table, or no limit if "
-        "there is no such column)",
+        f"participation limit. Each window is divided into BLOCKS parts (default {BLOCKS}). In "
+        "each part, a user contributes only to the first M slots in which this user has events. "
+        f"With --guarantee={USER}, M limits the slots of the whole stream (default: the limits in "
+        "the column max_slots of the requirements table, or no limit if there is no such column)",
     ),
     _protect(
         "requirement_changes",
         f"FILE|{DRAWN}",
-        "audit a run in which requirements change. FILE: a file of changes as for streamveil "
-        f"release; {DRAWN}: users change at random to other requirements in the table",
+        "audit a run in which users' requirements change. FILE is a file of changes, as for "
+        f"streamveil release. With {DRAWN}, users change at random to other requirements in the "
+        "table",
     ),
     _protect(
         "longest_window",
         "N",
-        "longest window, in slots, that a change of requirements may set (default: the longest "
-        "window in the requirements table and in the changes)",
+        "longest window, in slots, that a user may have after a change of requirements (default: "
+        "the longest window in the requirements table and in the changes)",
         kind=int,
     ),
     _protect(
@@ -124,7 +125,7 @@ AUDIT_OPTIONS = (
     _protect(
         "bins",
         "N",
-        "number of bins in the worst-case inputs, which the audit makes if --input is missing "
+        "number of bins of the worst-case inputs that the audit uses if you give no --input "
         f"(default {DEFAULT_BINS}; for devices {DEFAULT_BINS_OF_DEVICES}; for each query "
         f"{DEFAULT_BINS_OF_QUERIES})",
         section=BINS,
@@ -141,43 +142,45 @@ AUDIT_OPTIONS = (
     _work(
         "seconds",
         "S",
-        f"approximate duration of the audit in seconds (default {DEFAULT_SECONDS:g}); a longer "
+        f"approximate duration of the audit in seconds (default {DEFAULT_SECONDS:g}). A longer "
         "audit can detect smaller violations",
         kind=float,
     ),
     _work(
         "runs",
         "N",
-        "number of runs on each of the two neighbouring inputs, for each requirement class; use "
-        "it instead of --seconds",
+        "number of runs on each of the two inputs that are compared, for each group of users with "
+        "the same requirement. Use it instead of --seconds",
         kind=int,
     ),
     _work(
         "confidence",
         "SHARE",
-        "confidence level at which all reported lower bounds hold together (default "
-        f"{DEFAULT_CONFIDENCE:g}); for the verdict, the level is at least .999",
+        "confidence level of the reported lower bounds, which holds for all of them together "
+        f"(default {DEFAULT_CONFIDENCE:g}). The verdict uses a level of at least .999",
         kind=float,
         default=DEFAULT_CONFIDENCE,
     ),
     _work(
         "seed",
         "N",
-        "seed of the random choices and of the noise of the audit (default 0)",
+        "seed from which the audit draws all random choices and noise (default 0)",
         kind=int,
         default=0,
     ),
     _protect(
         "page",
         "FILE",
-        "HTML page to write (.html), with the guarantees and the lower bounds of the privacy loss",
+        "where to write an HTML page (.html) with the promised guarantees and the lower bounds of "
+        "the privacy loss",
         section=RESULTS,
         aliases=("report",),
     ),
     _protect(
         "json",
         "FILE",
-        "JSON file to write (.json), with the guarantees and the lower bounds of the privacy loss",
+        "where to write a JSON file (.json) with the promised guarantees and the lower bounds of "
+        "the privacy loss",
         section=RESULTS,
     ),
 )

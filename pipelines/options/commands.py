@@ -274,8 +274,8 @@ _ALL = (
     ),
     Command(
         COLLECT,
-        "Simulate local differential privacy: each device adds noise to its reports, and the "
-        "server never sees an event.",
+        "Simulate local differential privacy. A simulated device for each user adds noise to its "
+        "reports, and the server that releases counts sees only these reports.",
         ("input", "output", *REQUIRED, "requirements"),
         (
             r"""
@@ -290,10 +290,10 @@ streamveil collect --input=events.csv --output=releases.csv \
     ),
     Command(
         PER_RECORD,
-        "Release statistics under per-record privacy, where a public function gives each record "
-        "its own budget. There is no --rejected, because a list of the records that cannot be "
-        "used would reveal these records. There is no --ledger, because the amount that a record "
-        "spends is secret. A record never spends more than its budget.",
+        "Release statistics under per-record privacy, where a public function computes a budget "
+        "for each record. No record ever spends more than its budget. There is no option "
+        "--rejected, because a list of the records that cannot be used would reveal these "
+        "records. There is no option --ledger, because the amount that a record spends is secret.",
         ("input", "output", "statistic", "budget"),
         (
             r"""
@@ -307,10 +307,10 @@ streamveil per-record --input=payments.csv --output=sums.csv \
     ),
     Command(
         EVALUATE,
-        "Run several mechanisms on synthetic streams or on your own events, report the error of "
-        "each mechanism and the budget that it spends, and recommend a mechanism. The results "
-        "are computed from true counts and are not private, so use data that you are allowed to "
-        "see.",
+        "Compare mechanisms on synthetic streams or on your own events. The command reports the "
+        "error of each mechanism and the budget that it spends, and recommends a mechanism. The "
+        "results are computed from true counts and are not private, so use data that you are "
+        "allowed to see.",
         (),
         (
             r"""
@@ -325,9 +325,9 @@ streamveil evaluate --streams=sin,step --users=900 --slots=60 --seeds=3 \
     ),
     Command(
         PLAN,
-        "Predict the errors of queries, or the epsilon that queries need for a given error. The "
-        "predictions are computed from the requirements and from assumptions about the events. "
-        "The command reads no events. It simulates the mechanisms on random streams.",
+        "Predict the errors of queries before you have data, or the epsilon that queries need for "
+        "a given error. The command reads no events. It simulates the mechanisms on random "
+        "streams, which follow your assumptions about the events.",
         ("queries",),
         (
             r"""
@@ -340,8 +340,8 @@ streamveil plan --queries=queries.yaml --default_requirement=168,1,5000 \
     ),
     Command(
         CARD,
-        "Explain the card of a run, which states the guarantee of the run, or check the card "
-        "against the ledger and the releases.",
+        "Explain the card of a run, a JSON file that states the guarantee of the run. With "
+        "--check, also compare the card with the ledger and the releases.",
         ("card",),
         ("streamveil card --check --card=releases.csv.card.json --ledger=ledger.csv",),
         _check_card,
@@ -350,10 +350,10 @@ streamveil plan --queries=queries.yaml --default_requirement=168,1,5000 \
     ),
     Command(
         AUDIT,
-        "Attack a configuration. The audit makes thousands of releases in memory. From each "
-        "release alone, it guesses whether a given user is in the input. From these guesses, it "
-        "computes a lower bound of the privacy loss, and compares this bound with the guarantee. "
-        "The exit code is 4 if the lower bound is larger than the guarantee allows.",
+        "Attack a configuration to test its guarantee. The audit makes thousands of releases in "
+        "memory. From each release alone, it guesses whether a certain user is in the input. From "
+        "the number of correct guesses, it computes a lower bound of the privacy loss. If this "
+        "bound is larger than the guarantee allows, the exit code is 4.",
         (),
         (
             r"""

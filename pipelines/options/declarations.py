@@ -85,8 +85,8 @@ PER_RECORD_NAMES = "; ".join(
 )
 
 EVENT_FILES = (
-    "events to read: a file, a folder or a glob of .parquet, .avro, .csv or .jsonl files, on any "
-    "Beam filesystem (.csv and .jsonl files may be compressed)"
+    "events to read. Give a file, a folder or a glob of .parquet, .avro, .csv or .jsonl files, on "
+    "this machine or in cloud storage (.csv and .jsonl files may be compressed)"
 )
 
 # Commands that read events, that count events of users, that release, and that release counts.
@@ -144,8 +144,8 @@ _EVENTS = (
     _read(
         "input",
         "FILES",
-        f"{EVENT_FILES}; a BigQuery table or query, written {TABLE_FORM}; or a stream, written "
-        f"{SOURCE_FORMS}",
+        f"{EVENT_FILES}. Or give a BigQuery table or query, written {TABLE_FORM}; or a stream, "
+        f"written {SOURCE_FORMS}",
         meanings=dict.fromkeys((EVALUATE, AUDIT), EVENT_FILES),
         brief="events: files, a folder, a glob, a table or a stream",
         fronts=(FLEX,),
@@ -154,10 +154,10 @@ _EVENTS = (
     _read(
         "sql",
         "SELECT",
-        "instead of --input: an SQL query that computes the columns of each event, for example "
-        "SELECT user, day, TRY_CAST(fare AS DOUBLE) / 100 AS dollars FROM "
-        "read_csv('trips/*.csv'); or file:PATH, where PATH is a file that contains the SQL "
-        "query. This option needs the extra `sql`",
+        "SQL query that reads files and computes the columns of each event, instead of --input. "
+        "For example: SELECT user, day, TRY_CAST(fare AS DOUBLE) / 100 AS dollars FROM "
+        "read_csv('trips/*.csv'). Write file:PATH if the query is in a file. This option needs "
+        "the extra `sql`",
         fronts=(),  # DuckDB is not in the image
     ),
     _read(
@@ -186,8 +186,8 @@ _EVENTS = (
     _read(
         "value_column",
         "NAME",
-        "name of the column to count by; to count by the cells of a map grid, the names of two "
-        "columns, LONGITUDE,LATITUDE",
+        "name of the column whose values are counted, for example the column of places. To count "
+        "by the cells of a map grid, give two columns, LONGITUDE,LATITUDE",
         refused={QUERIES: _OF_QUERY},
         meanings={
             PER_RECORD: "name of the column that contains the numbers; a record is dropped if its "
@@ -210,7 +210,7 @@ _EVENTS = (
     _read(
         "time_unit",
         "",
-        "unit of event times that are numbers; excel means the serial dates that spreadsheets use",
+        "unit of event times that are numbers. excel means serial dates, as spreadsheets use them",
         choices=UNITS,
     ),
     _read(
@@ -224,9 +224,10 @@ _EVENTS = (
     _read(
         "max_rejected",
         "SHARE",
-        "release nothing and end with exit code 3 if more than this fraction of the events of a "
-        f"bounded input is rejected or late (default {MAX_REJECTED:g}), or if no event is kept; "
-        "with 1, results are released from whatever events are left",
+        "largest fraction of the events of a bounded input that may be rejected or late (default "
+        f"{MAX_REJECTED:g}). If more events are lost, or if no event is kept, the run releases "
+        "nothing and ends with exit code 3. With 1, results are released however many events are "
+        "lost",
         commands=_JOBS,
         kind=float,
         default=MAX_REJECTED,
@@ -238,11 +239,12 @@ _TIMES = (
     _time(
         "slot",
         "LENGTH",
-        "length of a slot (a tumbling window), for example 1mo, 1w, 1d, 1h, 5m or 60s",
+        "length of a slot (a fixed, tumbling time window) for which a result is released, for "
+        "example 1mo, 1w, 1d, 1h, 5m or 60s",
         refused={QUERIES: "the file sets the slot, and each query may set a longer one (every)"},
         meanings={
-            PER_RECORD: "length of a slot, for example 1d, 1h, 5m or 60s (default: one result "
-            "for all times)"
+            PER_RECORD: "length of a slot (a fixed time window), for example 1d, 1h, 5m or 60s "
+            "(default: one result for all times)"
         },
         brief="length of a slot, for example 1w, 1d, 1h or 60s",
         pattern=_LENGTH,
@@ -250,27 +252,27 @@ _TIMES = (
     _time(
         "slot_zone",
         "ZONE",
-        "time zone whose calendar days, weeks and months are used as slots, so a slot of a day "
-        "may have 23 or 25 hours. If --origin, --start or --end has no UTC offset, it is in this "
-        "time zone too",
+        "time zone in which slots of days, weeks or months follow the calendar. A slot of a day "
+        "may then have 23 or 25 hours. If --origin, --start or --end has no UTC offset, it is in "
+        "this time zone too",
     ),
     _time(
         "origin",
         "TIME",
-        "start of slot 0. If slots are months, slot 0 is always January 1970. Default with "
-        "--start: the first time at or after 1970-01-01T00:00:00Z from which slots can be "
-        "counted so that one of them begins at --start. Default without --start: 1970-01-01, or "
-        "for weeks the Monday after it",
+        "time from which slots are counted, which is the start of slot 0. Slots of months are "
+        "always counted from January 1970. With --start, slots are by default counted so that one "
+        "of them begins at --start. Without --start, they are by default counted from 1970-01-01, "
+        "or for weeks from the Monday after it",
         pattern=_MOMENT,
     ),
     _time(
         "start",
         "TIME",
-        "a time in the first slot to release; events in earlier slots are rejected (default: the "
-        "first slot that has an event)",
+        "the first slot to release is the slot that contains this time. Events in earlier slots "
+        "are rejected (default: the first slot that has an event)",
         meanings={
-            PER_RECORD: "a time in the first slot to release; for a bounded input, give all of "
-            "--slot, --start and --end, or none of them"
+            PER_RECORD: "the first slot to release is the slot that contains this time. For a "
+            "bounded input, give all of --slot, --start and --end, or none of them"
         },
         brief="time in the first slot to release",
         pattern=_MOMENT,
@@ -278,8 +280,8 @@ _TIMES = (
     _time(
         "end",
         "TIME",
-        "release only the slots that end at or before this time; events after these slots are "
-        "rejected (default: the last slot that has an event is the last slot to release)",
+        "release only the slots that end at or before this time. Later events are rejected "
+        "(default: release all slots up to the last slot that has an event)",
         meanings={PER_RECORD: "release only the slots that end at or before this time"},
         brief="release the slots that end by this time",
         pattern=_MOMENT,
@@ -300,8 +302,9 @@ _BINS = (
     _bin(
         "domain",
         "BINS",
-        "the public values to count: a list A,B,C; a file with one value per line; edges:0,10,20 "
-        "for ranges of numbers; or grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS for map cells",
+        "the values of --value_column for which counts are released (the bins). The list is "
+        "public. Write A,B,C; a file with one value per line; edges:0,10,20 for ranges of "
+        "numbers; or grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS for map cells",
         refused={
             PER_RECORD: f"{_NO_BINS}; public groups are --key_column and --keys",
             QUERIES: _OF_QUERY,
@@ -311,23 +314,23 @@ _BINS = (
     _bin(
         "other",
         "NAME",
-        "name of an additional last bin, which counts the events with values outside --domain; "
-        "without this option, these events are rejected",
+        "name of an additional last bin, in which events with values outside --domain are "
+        "counted. Without this option, these events are rejected",
         refused={PER_RECORD: _NO_BINS, QUERIES: _OF_QUERY},
     ),
     _bin(
         "null",
         "NAME",
-        "name of an additional last bin, which counts the events with null values (missing "
-        "values and empty text); without this option, these events are rejected",
+        "name of an additional last bin, in which events with null values (missing values and "
+        "empty text) are counted. Without this option, these events are rejected",
         refused={PER_RECORD: _NO_BINS, QUERIES: _OF_QUERY},
     ),
     _bin(
         "queries",
         "FILE",
-        "YAML file with a base slot and a list of queries that share one budget. Use it instead "
-        "of --value_column, --domain and --slot. The windows of requirements are then counted in "
-        "base slots, and --output is a folder with one file per query",
+        "YAML file with a list of queries that share one budget, and a base slot (the slot length "
+        "in which windows are counted). Use it instead of --value_column, --domain and --slot. "
+        "--output is then a folder with one file per query",
         commands=(RELEASE,),
         refused={
             COLLECT: "a device answers a single query",
@@ -342,16 +345,16 @@ _PRIVACY = (
     _protect(
         "requirements",
         "FILE",
-        "requirements table with the columns user, window (in slots) and epsilon, and optionally "
-        "max_slots",
+        "file with the privacy budget of each user, called the requirements table. Its columns "
+        "are user, window (in slots), epsilon and optionally max_slots",
         commands=(*_COUNTING, PLAN),
         refused={PER_RECORD: _OF_RECORD},
         meanings={
-            RELEASE: "requirements table with the columns user, window (in slots) and epsilon. "
-            "Instead of a table, you can give --budget, --default_requirement, or "
-            f"--guarantee={INFINITE} or {USER} with --epsilon",
-            COLLECT: "requirements table that lists all users, with the columns user, window (in "
-            "slots) and epsilon",
+            RELEASE: "file with the privacy budget of each user, called the requirements table. "
+            "Its columns are user, window (in slots) and epsilon. Instead, you can give --budget, "
+            f"--default_requirement, or --guarantee={INFINITE} or {USER} with --epsilon",
+            COLLECT: "file with the privacy budget of each user, called the requirements table. "
+            "Its columns are user, window (in slots) and epsilon, and it must list every user",
         },
         brief="budgets: a table with user, window and epsilon",
         pattern=FILE,
@@ -369,8 +372,8 @@ _PRIVACY = (
         "default_requirement",
         "WINDOW,EPSILON[,USERS]",
         "window (in slots) and epsilon of users who are not in the requirements table. You may "
-        "add the assumed number of these users, which is public. This number does not limit how "
-        "many of these users are counted",
+        "add the number of such users that you expect. This number is public, and it does not "
+        "limit how many of these users are counted",
         commands=(RELEASE, EVALUATE, AUDIT, PLAN),
         refused={COLLECT: _LIST_EVERY_USER, PER_RECORD: _OF_RECORD},
         pattern=rf"[0-9]+,{NUMBER}(,[0-9]+)?",
@@ -379,7 +382,7 @@ _PRIVACY = (
         "budget",
         "EPSILON/PERIOD",
         "one privacy budget for every user, instead of a requirements table. For example, 1/7d "
-        "means epsilon 1 over any consecutive slots that together last 7 days",
+        "means epsilon 1 over any 7 consecutive days",
         commands=(RELEASE,),
         refused={COLLECT: _LIST_EVERY_USER},
         brief="or one budget for all users: 1/7d is ε 1 in 7 days",
@@ -388,7 +391,8 @@ _PRIVACY = (
     _protect(
         "max_contributions",
         "N",
-        "contribution bound: at most N events of each user are kept per slot (default 1)",
+        "largest number of events of each user that are kept in each slot, called the "
+        "contribution bound (default 1)",
         kind=int,
         default=1,
         refused={
@@ -401,9 +405,9 @@ _PRIVACY = (
     _protect(
         "keep",
         "",
-        "which events to keep if a user has more than --max_contributions events in a slot: "
-        "uniform keeps a uniform random sample (the default), distinct prefers events in "
-        "different bins",
+        "how to choose the events that are kept if a user has more than --max_contributions "
+        "events in a slot. uniform (the default) keeps a random sample, and distinct prefers "
+        "events in different bins",
         commands=_COUNTING,
         default=UNIFORM,
         choices=KEEPS,
@@ -412,9 +416,9 @@ _PRIVACY = (
     _protect(
         "adjacency",
         "",
-        "how neighbouring inputs differ within a window: all of one user's events are added or "
-        "removed (add_remove, the default), or any of them are replaced (replace, which needs "
-        "twice the noise)",
+        "what the guarantee hides within a window. add_remove (the default) hides whether a user "
+        "has any events. replace hides which events a user has (replace-one adjacency), and needs "
+        "twice the noise",
         commands=(RELEASE, EVALUATE, AUDIT, PLAN),
         default=ADD_REMOVE,
         choices=(ADD_REMOVE, REPLACE),
@@ -426,30 +430,30 @@ _PRIVACY = (
     _protect(
         "mechanism",
         "NAME",
-        f"mechanism to use, one of: {', '.join(MECHANISMS)} (default {DEFAULT}). If requirements "
-        f"change, one of: {', '.join(DYNAMIC_MECHANISMS)}. With --guarantee={INFINITE}, one of: "
-        f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT})",
+        f"mechanism (algorithm) that adds the noise, one of: {', '.join(MECHANISMS)} (default "
+        f"{DEFAULT}). If requirements change, one of: {', '.join(DYNAMIC_MECHANISMS)}. With "
+        f"--guarantee={INFINITE}, one of: {', '.join(INFINITE_MECHANISMS)} (default "
+        f"{INFINITE_DEFAULT})",
         commands=_RELEASING,
         refused={QUERIES: _OF_QUERY},
         meanings={
-            COLLECT: f"mechanism to use, one of: {', '.join(LOCAL_MECHANISMS)} (default "
-            f"{LOCAL_DEFAULT})",
-            PER_RECORD: "mechanism to use. The choices for each statistic, of which the first is "
-            f"the default, are: {PER_RECORD_NAMES}",
+            COLLECT: "mechanism (algorithm) with which devices add noise, one of: "
+            f"{', '.join(LOCAL_MECHANISMS)} (default {LOCAL_DEFAULT})",
+            PER_RECORD: "mechanism (algorithm) that adds the noise. The choices for each statistic "
+            f"are as follows, and the first choice is the default: {PER_RECORD_NAMES}",
         },
         pattern=r"[a-z][a-z+-]*(:.+)?",
     ),
     _protect(
         "max_slots",
         "M[,BLOCKS]|auto[:RATE]",
-        f"participation limit: a window has BLOCKS parts (default {BLOCKS}), which start at "
-        "different slots for different users. In each part, a user contributes only to the first "
-        "M slots in which this user has events, so each slot may spend more and needs less "
-        "noise. Counts are rescaled by a private estimate of the fraction of events kept. auto "
-        "chooses M by a private estimate from a bounded input. auto:0.05 chooses M for users who "
-        f"have events in 5 % of the slots. With --guarantee={USER}, give M alone, which then "
-        "limits the slots of a lifetime (default: the column max_slots of the requirements "
-        "table, or no limit)",
+        "participation limit, which reduces the noise if users have events in few slots. Each "
+        f"window is divided into BLOCKS parts (default {BLOCKS}). In each part, a user "
+        "contributes only to the first M slots in which this user has events. Counts are rescaled "
+        "by a private estimate of the fraction of events kept. auto chooses M by a private "
+        "estimate from a bounded input, and auto:0.05 chooses M for users who have events in 5 % "
+        f"of the slots. With --guarantee={USER}, give M alone, which then limits the slots of the "
+        "whole stream (default: the column max_slots of the requirements table, or no limit)",
         commands=(RELEASE,),
         refused={
             COLLECT: "devices limit their own reports; for users who appear rarely, use "
@@ -461,27 +465,28 @@ _PRIVACY = (
     _protect(
         "guarantee",
         "",
-        f"{WINDOWS} (the default): each user's budget holds over any window of slots, as the "
-        f"requirements say; {INFINITE}: user-level privacy with one lifetime budget, --epsilon, "
-        f"which is spread over all slots; {USER}: user-level privacy with one lifetime budget, "
-        "--epsilon, where a user contributes only to the first --max_slots slots in which this "
-        "user has events",
+        f"kind of guarantee. {WINDOWS} (the default): each user has a budget for any window of "
+        f"consecutive slots, as the requirements table says. {INFINITE}: each user has one budget "
+        f"for the whole stream (--epsilon), which is spread over all slots. {USER}: each user has "
+        "one budget for the whole stream (--epsilon), and contributes only to the first "
+        "--max_slots slots in which this user has events",
         choices=CENTRAL,
         refused=_LIFETIME,
     ),
     _protect(
         "epsilon",
         "E",
-        f"with --guarantee={INFINITE} or {USER}: lifetime budget (epsilon) of each user",
+        f"with --guarantee={INFINITE} or {USER}: privacy budget (epsilon) of each user for the "
+        "whole stream",
         refused=_LIFETIME,
         pattern=NUMBER,
     ),
     _protect(
         "requirement_changes",
         "PLACE",
-        "changes of requirements, read from files or from a stream, named as for --input. The "
+        "files or a stream, named as for --input, with changes of users' requirements. The "
         "columns are user, slot or time, window_backward, epsilon_backward, window_forward and "
-        "epsilon_forward. A user leaves if the last four columns of the user's row are empty",
+        "epsilon_forward. If the last four columns of a row are empty, the user leaves",
         commands=(RELEASE,),
         refused={
             **_CHANGES,
@@ -493,25 +498,26 @@ _PRIVACY = (
     _protect(
         "longest_window",
         "N",
-        "longest window, in slots, that a change of requirements may set. This number is public "
-        "(default: the longest window in the requirements table)",
+        "longest window, in slots, that a user may have after a change of requirements. This "
+        "number is public (default: the longest window in the requirements table)",
         commands=_JOBS,
         kind=int,
         refused=_CHANGES,
         meanings={
-            COLLECT: "with --state: longest window, in slots, that a later requirements table may "
-            "set. This number is public (default: the longest window in the requirements tables "
-            "before and after the first change)",
+            COLLECT: "with --state: longest window, in slots, that a user may have in a later "
+            "requirements table. This number is public (default: the longest window in the "
+            "two requirements tables before and after the first change)",
         },
         fronts=(FLEX,),
     ),
     _protect(
         "noise_key",
         "PLACE",
-        "place of the noise key, a secret of at least 32 bytes from which the noise is derived: "
-        f"{KEY_PLACES}. If two runs have equal keys and inputs, they give equal releases. "
-        "PLACE,PLACE@TIME changes to the second key at the slot that starts at TIME (default: "
-        f"the environment variable {ENVIRONMENT}, or fresh randomness if it is not set)",
+        "where the noise key is stored, a secret of at least 32 bytes from which the noise is "
+        f"derived. Write {KEY_PLACES}. Two runs with the same key and the same input give the "
+        "same releases. With PLACE,PLACE@TIME, the stream changes to the second key at the slot "
+        f"that starts at TIME (default: the environment variable {ENVIRONMENT}, or a fresh random "
+        "key if it is not set)",
         commands=_RELEASING,
         refused={AUDIT: "an audit draws its own keys and never uses the key of a release"},
         brief="file:PATH with a secret, for repeatable noise",
@@ -523,12 +529,12 @@ _RESULTS = (
     _write(
         "output",
         "PLACE",
-        "where to write the releases: a .parquet, .avro, .jsonl or .csv file, or one of "
+        "where to write the releases. Give a .parquet, .avro, .jsonl or .csv file, or one of "
         f"{SINK_FORMS}",
         commands=_RELEASING,
         meanings={
-            PER_RECORD: "where to write the results, with one row per window and key: a .parquet, "
-            f".avro, .jsonl or .csv file, or one of {SINK_FORMS}"
+            PER_RECORD: "where to write the results, with one row per window and key. Give a "
+            f".parquet, .avro, .jsonl or .csv file, or one of {SINK_FORMS}"
         },
         brief="results: a file, a table or a stream",
         fronts=(FLEX,),
@@ -538,11 +544,10 @@ _RESULTS = (
     _write(
         "card",
         "FILE",
-        "where to write the card, a JSON file that states the guarantee of the run, on any Beam "
-        "filesystem. Runs on unbounded streams write the card when they start. Other runs write "
-        "it when all releases are written. By default, the card is written next to the releases "
-        "if these are files. Otherwise, it is written next to the ledger if the ledger is a file. "
-        "If neither is a file, no card is written",
+        "where to write the card, a JSON file that states the guarantee of the run. Runs on "
+        "unbounded streams write the card when they start. Other runs write it when all releases "
+        "are written (default: next to the releases if these are files, or else next to the "
+        "ledger if this is a file, or else no card is written)",
         commands=_RELEASING,
         fronts=(FLEX,),
         pattern=FILE,
@@ -551,8 +556,8 @@ _RESULTS = (
     _write(
         "ledger",
         "FILE",
-        "where to write the ledger, which lists the privacy cost of every slot for every "
-        "requirement class: a file, or bigquery:PROJECT.DATASET.TABLE",
+        "where to write the ledger, which lists how much budget each slot spent for each group of "
+        "users with the same requirement. Give a file, or bigquery:PROJECT.DATASET.TABLE",
         refused={
             AUDIT: _OF_RUN,
             PER_RECORD: "each record spends at most its budget, once, and the amount is secret",
@@ -574,8 +579,8 @@ _RESULTS = (
     _write(
         "layout",
         "",
-        "layout of releases and revisions: tidy has one row per slot and bin, with a 90 % "
-        "confidence interval (the default); rows has one row per slot, with a list of counts and "
+        "layout of the releases. tidy (the default) has one row per slot and bin, with a 90 % "
+        "confidence interval. rows has one row per slot, with a list of counts and with "
         "diagnostics",
         choices=LAYOUTS,
         refused={
@@ -588,17 +593,18 @@ _RESULTS = (
     _write(
         "summary",
         "FILE",
-        "JSON file for monitoring tools. Each run overwrites the file. It has the number of "
-        "slots and the numbers of events that were read, kept, late, rejected (by reason) and "
-        "dropped by contribution bounding. The file is not private, so never publish it",
+        "where to write a JSON file for monitoring tools, with the number of slots and the "
+        "numbers of events that were read, kept, late, rejected (by reason) and dropped by "
+        "contribution bounding. Each run overwrites the file. It is not private, so never publish "
+        "it",
         refused={AUDIT: _OF_RUN, PER_RECORD: _SILENT},
         fronts=(),
     ),
     _write(
         "page",
         "FILE",
-        "HTML page to write (.html), with the results, the budget spent and the number of lost "
-        "events",
+        "where to write an HTML page (.html) with the results, the budget spent and the number of "
+        "lost events",
         refused={PER_RECORD: "the page shows counts and query results only"},
         brief="an HTML page with results, budget and losses",
         fronts=(),
@@ -606,17 +612,17 @@ _RESULTS = (
     _write(
         "revise",
         "LAG",
-        "also write a smoothed estimate of every slot (a revision) LAG slots later. For a query, "
-        "LAG counts the slots of that query. Revisions spend no budget and do not change the "
-        "first release. Only the mechanisms adaptive and rotation support revisions (default: no "
-        "revisions)",
+        "number of slots after which a smoothed estimate of each slot (a revision) is also "
+        "written. For a query, LAG counts the slots of that query. Revisions spend no budget and "
+        "do not change the first release. Only the mechanisms adaptive and rotation support "
+        "revisions (default: no revisions)",
         kind=int,
         refused=_REVISIONS,
     ),
     _write(
         "revisions",
         "PLACE",
-        "with --revise: where to write the revisions, which is a file, table or stream as for "
+        "with --revise: where to write the revisions. Give a file, table or stream, as for "
         "--output. With --queries, the revisions of all queries are written to one file",
         refused=_REVISIONS,
         fronts=(FLEX,),
@@ -628,26 +634,26 @@ _STATE = (
     _go_on(
         "state",
         "FOLDER",
-        "folder in which the state of a stream is saved. A run releases the slots that have "
-        "closed, and saves the state, from which the next run resumes. Results are written to "
-        "numbered files, such as releases-00000001.csv",
+        "folder in which the state of a stream is saved, so that you can release the stream in "
+        "several runs. Each run releases the slots that are over, and saves the state for the "
+        "next run. Results are written to numbered files, such as releases-00000001.csv",
         brief="folder with the state between runs",
     ),
     _go_on(
         "resume",
         "true|false",
-        "resume from the state that is saved in the folder --state",
+        "continue the stream from the state that an earlier run saved in the folder --state",
         brief="resume from the state in that folder",
         kind=bool,
     ),
     _go_on(
         "restart_budget",
         "N",
-        "with --resume and --guarantee=infinite: grant the whole lifetime budget AGAIN from the "
-        "next slot on. N is 1 for the first restart (the default), 2 for the second restart, and "
-        "so on. If you repeat an earlier N, nothing is granted. With each restart, users can "
-        "lose epsilon once more, and every later release states the number of restarts in "
-        "`restarts`",
+        "with --resume and --guarantee=infinite: grant every user the whole budget AGAIN from the "
+        "next slot on. Each restart increases the possible privacy loss by epsilon. N is the "
+        "number of the restart, so it is 1 for the first restart (the default) and 2 for the "
+        "second. If you repeat a number that was already used, no budget is granted. Every later "
+        "release states the number of restarts in `restarts`",
         commands=(RELEASE,),
         kind=int,
         alone="1",
@@ -661,37 +667,38 @@ _STATE = (
     _go_on(
         "follow",
         "INTERVAL",
-        "with --state: keep running and release each slot as it closes, until --end or Ctrl-C. "
-        "INTERVAL says how often to check for new files and markers, for example 10s or 1m",
+        "with --state: keep running and release each slot when it closes, until --end or Ctrl-C. "
+        "INTERVAL says how often the run looks for new files, for example 10s or 1m",
         brief="with --state: keep running, check this often (10s)",
     ),
     _go_on(
         "clock_file",
         "FILE",
-        "with --state: file that contains the current time in ISO 8601; the run uses this time "
-        "instead of the system clock",
+        "with --state: file that contains a time in ISO 8601. The run uses this time as the "
+        "current time, instead of the system clock",
     ),
     _go_on(
         "close_by",
         "RULE",
-        "with --state: rule by which a slot closes. clock (the default): as soon as the clock "
-        "passes the end of the slot; marker:PATTERN: when the marker file of the slot exists; "
-        "files:PATTERN: when a file of a later slot exists. PATTERN has strftime codes for the "
-        "start of the slot, in UTC or in --slot_zone, for example marker:drops/%Y-%m-%d.done",
+        "with --state: when a slot is closed and can be released. clock (the default): when the "
+        "time of its end has passed. marker:PATTERN: when a marker file for the slot exists. "
+        "files:PATTERN: when a file of a later slot exists. In PATTERN, strftime codes stand for "
+        "the start of the slot, in UTC or in --slot_zone, for example marker:drops/%Y-%m-%d.done",
     ),
     _go_on(
         "missing_input",
         "",
-        "with --state: what to do if a slot has closed but its input is missing (no file "
-        "matches, the disk is not mounted, a file with events of open slots was removed, or a "
-        "subscription cannot be read). stop (the default): stop the run; wait: wait for the "
-        "input; ignore: release without the missing input",
+        "with --state: what to do if a slot is closed but input is missing, for example because "
+        "no file matches, a disk is not mounted, a file with unreleased events was removed, or a "
+        "subscription cannot be read. stop (the default) ends the run, wait waits for the input, "
+        "and ignore releases the slot without the missing input",
         choices=MISSING_INPUT,
     ),
     _go_on(
         "slots_per_pass",
         "N",
-        f"with --state: largest number of slots that one pass commits (default {SLOTS_PER_PASS})",
+        "with --state: largest number of slots that are released and saved in one step (default "
+        f"{SLOTS_PER_PASS})",
         kind=int,
     ),
 )
@@ -700,8 +707,8 @@ _RUNNING = (
     Option(
         "shards",
         "N",
-        "number of parts into which users are split, so that several workers can share a busy "
-        "slot (default 1)",
+        "number of groups into which users are divided, so that several workers can share the "
+        "counting of a slot with many events (default 1)",
         section=WORK,
         commands=_JOBS,
         kind=int,
@@ -714,9 +721,9 @@ _RUNNING = (
     Option(
         "test_mode",
         "true|false",
-        "for pipelines under development: release exact results, with the status `test`, instead "
-        "of private results. The exact results are NOT private, so never publish them. A test "
-        "run writes no card, and cannot be combined with --state",
+        "release exact results with the status `test` instead of private results, to test a "
+        "pipeline. The exact results are NOT private, so never publish them. A test run writes no "
+        "card, and cannot be combined with --state",
         section=WORK,
         commands=(RELEASE,),
         refused={
@@ -729,8 +736,8 @@ _RUNNING = (
     Option(
         "dry_run",
         "true|false",
-        "read a sample, show what a run would read, count and write, and then stop. Nothing is "
-        "released, and no budget is spent",
+        "read a sample of the input, show what a run would read, count and write, and then stop. "
+        "Nothing is released, and no budget is spent",
         section=WORK,
         commands=_RELEASING,
         brief="show what a run would do, and spend no budget",
@@ -740,9 +747,10 @@ _RUNNING = (
     _operate(
         "serve",
         "[ADDRESS:]PORT",
-        "with --follow: serve a web page for operators, with the latest releases, the budget, "
-        "the lag and the event accounting. The page has no password. It can be opened only on "
-        "this machine, unless you give another ADDRESS. With port 0, a free port is chosen",
+        "with --follow: serve a web page for operators, with the latest releases, the spent "
+        "budget, the delay of the run and the numbers of kept and lost events. The page has no "
+        "password. It can be opened only on this machine, unless you give another ADDRESS. With "
+        "port 0, a free port is chosen",
     ),
     _operate(
         "metrics_port",
@@ -753,22 +761,22 @@ _RUNNING = (
     _operate(
         "otlp_endpoint",
         "URL",
-        "with --state: send metrics by OTLP over HTTP to the OpenTelemetry collector at this "
-        "URL, for example http://localhost:4318. This option needs the extra `ops`",
+        "with --state: send metrics to the OpenTelemetry collector at this URL (OTLP over HTTP), "
+        "for example http://localhost:4318. This option needs the extra `ops`",
     ),
     _operate(
         "metrics",
         "",
-        f"metrics to serve or send. {METRICS[0]} (the default): only metrics that are computed "
-        f"from the releases and the ledger; {METRICS[1]}: also metrics of the events, which are "
-        "not private and must not be published",
+        f"which metrics to serve or send. {METRICS[0]} (the default): only metrics that are "
+        f"computed from the releases and the ledger. {METRICS[1]}: also metrics that are computed "
+        "from the events, which are not private and must not be published",
         choices=METRICS,
     ),
     _operate(
         "log_format",
         "",
-        "format of the log on stderr: text or JSON, with one line per message and with time and "
-        "level (default: messages without time and level)",
+        "format of the log on stderr. text and json both write one line per message, with its "
+        "time and level (default: messages without time and level)",
         commands=(*_RELEASING, PLAN, CARD),
         choices=LOG_FORMATS,
     ),
@@ -784,48 +792,50 @@ _STATISTIC = (
     _record(
         "budget",
         "FUNCTION",
-        f"public function that gives the epsilon of a record with value v: {BUDGET_FORMS}; or "
-        f"{TABLE}FILE, where FILE is a public table with the columns category and epsilon",
+        "public function that computes the epsilon of a record from its value v. Write "
+        f"{BUDGET_FORMS}; or {TABLE}FILE, where FILE is a public table with the columns category "
+        "and epsilon",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         meanings={
-            EVALUATE: "public function that gives the epsilon of a record with value v: "
-            f"{BUDGET_FORMS}"
+            EVALUATE: "public function that computes the epsilon of a record from its value v. "
+            f"Write {BUDGET_FORMS}"
         },
         pattern=rf"(inverse|sqrt|log):{NUMBER}(:{NUMBER})?|table:{FILE}",
     ),
     _record(
         "value_max",
         "V",
-        "largest value that a record may have, which is public; the smallest possible value is 0",
+        "largest value that a record may have. It is public. The smallest possible value is 0",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         kind=float,
     ),
     _record(
         "epsilon_max",
         "E",
-        "largest epsilon that a record may have, which is public; larger budgets are clamped to "
-        "this epsilon",
+        "largest epsilon that a record may have. It is public. A record for which --budget gives "
+        "more gets this epsilon",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         kind=float,
     ),
     _record(
         "budget_column",
         "NAME",
-        "name of the column from which --budget computes the budget (default: --value_column)",
+        "name of the column from which --budget computes the budget of a record (default: "
+        "--value_column)",
     ),
     _record(
         "epsilon_min",
         "E",
-        f"with --budget={TABLE}FILE: smallest epsilon that a record may have, which is public; "
-        "records with a smaller budget are dropped (default: the smallest budget in the table)",
+        f"with --budget={TABLE}FILE: smallest epsilon that a record may have. It is public. "
+        "Records with a smaller budget are dropped (default: the smallest budget in the table)",
         kind=float,
     ),
     Option(
         "window",
         "SLOTS",
-        "length of the sliding window, in slots: after every slot, the statistic is computed "
-        "over the last SLOTS slots and released; each record still spends its budget only once "
-        "(default 1)",
+        "number of slots that each result covers (a sliding window). After every slot, the "
+        "statistic of the last SLOTS slots is released. Each record still spends its budget only "
+        "once (default 1)",
         section=TIME,
         commands=(PER_RECORD,),
         kind=int,
@@ -834,28 +844,30 @@ _STATISTIC = (
     _record(
         "key_column",
         "NAME",
-        "name of the column to group by; the statistic is computed for each key in --keys",
+        "name of the column to group by. The statistic is computed for each of its values that "
+        "--keys lists",
         commands=(PER_RECORD,),
     ),
     _record(
         "keys",
         "KEYS",
-        "all public keys, which are values of --key_column: a list A,B,C, or a file as for "
-        "--domain; records with other keys are dropped",
+        "the values of --key_column for which results are released. The list is public. Write "
+        "A,B,C, or a file as for --domain. Records with other values are dropped",
         commands=(PER_RECORD,),
     ),
     _record(
         "beta",
         "P",
-        "largest probability with which the reported `dropped_bound` may be wrong (default: "
-        "depends on the mechanism)",
+        "largest probability with which the bound that results report in `dropped_bound` may be "
+        "wrong (default: depends on the mechanism)",
         kind=float,
     ),
     _record(
         "max_records_per_user",
         "N",
-        "largest number of records that one person has; you must make sure that no person has "
-        "more. The budget of each record is divided by this number (default 1)",
+        "largest number of records that belong to one person. The run does not check it, so make "
+        "sure that no person has more. The budget of each record is divided by this number "
+        "(default 1)",
         kind=int,
         default=1,
     ),
@@ -865,40 +877,44 @@ _PLAN = (
     Option(
         "queries",
         "FILE",
-        "YAML file with a base slot and a list of queries. The windows of requirements are then "
-        "counted in base slots",
+        "YAML file with a list of queries that share one budget, and a base slot (the slot length "
+        "in which windows are counted)",
         section=EVENTS,
         commands=(PLAN,),
     ),
     _assume(
         "rate",
         "EVENTS[,QUERY:EVENTS...]",
-        f"assumed number of events in a base slot, of all users together (default {RATE:g} per "
-        "user). With QUERY:EVENTS, the assumed number of events that match the filter of that "
-        "query",
+        f"assumed number of events of all users together in a base slot (default {RATE:g} per "
+        "user). Write QUERY:EVENTS for the number of events that match the filter of one query",
     ),
     _assume(
         "drift",
         "PART[,QUERY:PART...]",
-        "assumed relative change of a count from one slot of its query to the next, without "
-        f"random variation (default {DRIFT:g}). QUERY:PART sets the assumption for one query",
+        "assumed typical change of a count from one slot of its query to the next, as a fraction "
+        f"of the count, not including random variation (default {DRIFT:g}). Write QUERY:PART to "
+        "set it for one query",
     ),
     _assume(
         "long_drift",
         "PART[,QUERY:PART...]",
-        "assumed relative change of a count over the longest window, without random variation. "
-        "QUERY:PART sets the assumption for one query (default: the change that results if the "
-        "changes between slots are independent)",
+        "assumed typical change of a count over the longest window, as a fraction of the count, "
+        "not including random variation. Write QUERY:PART to set it for one query (default: the "
+        "change that results if the changes between slots are independent)",
     ),
     _assume(
         "chance",
         "PART[,QUERY:PART...]",
-        "assumed variance of the random variation of a count, as a fraction of the count. 0: no "
-        "random variation, for example flights of a timetable, or users who are present in every "
-        "slot; 1 (the default): each user decides anew in every slot",
+        "assumed random variation of a count, as its variance divided by the count. With 0, "
+        "counts do not vary at random, for example flights of a timetable, or users who are "
+        "present in every slot. With 1 (the default), they vary as if each user decided anew in "
+        "every slot",
     ),
     _assume(
-        "wanted", "QUERY:ERROR[,...]", "compute the epsilon that QUERY needs for the error ERROR"
+        "wanted",
+        "QUERY:ERROR[,...]",
+        "error that you want for a query. The command computes the epsilon that QUERY needs "
+        "for an error of ERROR",
     ),
 )
 
@@ -906,38 +922,39 @@ _CARD = (
     _of_card(
         "card",
         "FILE",
-        "card to read. A run writes it next to its output, as releases.csv.card.json, or as "
-        "card.json in the folder of the results. You may write FILE alone, without --card=",
+        "card to read. A run writes its card next to its output, for example as "
+        "releases.csv.card.json, or as card.json in the folder of the results. You may write FILE "
+        "alone, without --card=",
     ),
     _of_card(
         "check",
         "true|false",
-        "check the run: recompute the privacy cost of every window from the ledger, and compare "
-        "the card, the ledger and the releases. If there are faults, each is printed on a line, "
-        "and the exit code is 1",
+        "check the run. The command recomputes how much budget every window spent from the "
+        "ledger, and compares the card, the ledger and the releases. If it finds faults, it "
+        "prints a line for each, and the exit code is 1",
         kind=bool,
         bare=True,
     ),
     _of_card(
         "ledger",
         "FILE",
-        "with --check: the ledger file. If the runs had --state, give the value of their "
-        "--ledger (default: the file that the card names, in the folder of the card)",
+        "with --check: the ledger file. If the runs used --state, give the same --ledger as for "
+        "the runs (default: the file that the card names, in the folder of the card)",
     ),
     _of_card(
         "releases",
         "PLACE",
-        "with --check: where the releases are. Runs without --state: the file of releases, or "
-        "the folder of results. Runs with --state: the value of their --output. Runs with "
-        "--output=folder:PATH: that folder. Releases in a stream or a table: a file of rows that "
-        "you exported from it (default: the file that the card names, in the folder of the card)",
+        "with --check: the releases to check. Give the file of releases or the folder of results. "
+        "If the runs used --state, give the same --output as for the runs. If they used "
+        "--output=folder:PATH, give that folder. If the releases are in a stream or a table, "
+        "export the rows to a file and give this file (default: the file that the card names, in "
+        "the folder of the card)",
     ),
     _of_card(
         "revisions",
         "PLACE",
-        "with --check, if the run wrote its revisions to a stream or a folder: the file of "
-        "revisions that you exported from the stream, or the folder PATH of "
-        "--revisions=folder:PATH",
+        "with --check: the revisions of the run, if they are in a stream or a folder. Export a "
+        "stream to a file and give this file. For --revisions=folder:PATH, give that folder",
     ),
 )
 
@@ -945,22 +962,22 @@ _DEMO = (
     _of_demo(
         "output",
         "FOLDER",
-        "folder for the releases, the ledger and the page (default streamveil-demo). If it has "
-        "files of an earlier demo, these are overwritten",
+        "folder to which the demo writes the releases, the ledger and the page (default "
+        "streamveil-demo). Files of an earlier demo in this folder are overwritten",
         default="streamveil-demo",
         aliases=("output_dir",),
     ),
     _of_demo(
         "revise",
         "LAG",
-        "also write a smoothed estimate of every slot LAG slots later, if the mechanism supports "
-        f"revisions (default {DEMO_LAG})",
+        "number of slots after which a smoothed estimate of each slot is also written, if the "
+        f"mechanism supports this (default {DEMO_LAG})",
         kind=int,
     ),
     _of_demo(
         "picture",
         "FILE",
-        "image file to write (.png or .svg). It has the picture that the README shows",
+        "image file to write (.png or .svg), with the chart that the README shows",
     ),
     Option(
         "hourly",
@@ -973,7 +990,8 @@ _DEMO = (
     Option(
         "mechanism",
         "NAME",
-        f"mechanism to use (default {DEFAULT}; with --hourly, {DEFAULT}:cycle=auto)",
+        f"mechanism (algorithm) that adds the noise (default {DEFAULT}; with --hourly, "
+        f"{DEFAULT}:cycle=auto)",
         section=PRIVACY,
         commands=(DEMO,),
         aliases=("demo_mechanism",),

@@ -44,16 +44,16 @@ EVALUATE_OPTIONS = (
     _compare(
         "streams",
         "NAMES",
-        f"streams on which mechanisms are compared: the synthetic streams {', '.join(STREAMS)} "
-        f"(with --guarantee={INFINITE}: {', '.join(INFINITE_STREAMS)}), or the real data "
-        f"{', '.join(REAL)}",
+        "streams of events on which mechanisms are compared. The synthetic streams are "
+        f"{', '.join(STREAMS)} (with --guarantee={INFINITE}: {', '.join(INFINITE_STREAMS)}). The "
+        f"streams of real events are {', '.join(REAL)}",
         aliases=("stream",),
     ),
     _compare(
         "mechanisms",
         "NAMES",
-        "mechanisms to compare, which may include mechanisms of the local model. Write options "
-        "of a mechanism as NAME:OPTION=VALUE:OPTION=VALUE (default "
+        "mechanisms to compare, which may include mechanisms of local differential privacy. You "
+        "may add options of a mechanism, as in NAME:OPTION=VALUE:OPTION=VALUE (default "
         f"{','.join(DEFAULT_MECHANISMS)}; with --guarantee={INFINITE} "
         f"{','.join(INFINITE_DEFAULTS)}; with --per_record, all mechanisms of the statistic)",
         aliases=("mechanism",),
@@ -61,15 +61,15 @@ EVALUATE_OPTIONS = (
     _compare(
         "epsilons",
         "NUMBERS",
-        "values of epsilon to try for the users with the smallest budget; the comparison has one "
-        "case for each value (default: the smallest epsilon in the requirements table, or "
+        "smallest epsilon of a user. Give one or several values, and mechanisms are compared for "
+        "each of them (default: the smallest epsilon in the requirements table, or "
         f"{DEFAULT_EPSILON} if there is no table)",
     ),
     _compare(
         "windows",
         "NUMBERS",
-        "values to try for the longest window of a user, in slots; the comparison has one case "
-        "for each value (default: the longest window in the requirements table, or "
+        "longest window of a user, in slots. Give one or several values, and mechanisms are "
+        "compared for each of them (default: the longest window in the requirements table, or "
         f"{DEFAULT_WINDOW} if there is no table)",
     ),
     _compare(
@@ -96,29 +96,30 @@ EVALUATE_OPTIONS = (
     _compare(
         "revise",
         "LAG",
-        "for mechanisms that support revisions, also show the error of revisions, which are "
-        "smoothed estimates made LAG slots later",
+        "also show the error of revisions, which are smoothed estimates that some mechanisms make "
+        "LAG slots after a release",
         kind=int,
     ),
     _compare(
         "max_slots",
         "M,M,...|auto",
-        "compare participation limits on your events. A limit M means that a user contributes to "
-        "at most M slots in each half of the window. Give the limits to compare, or auto to "
-        "compare all limits that may reduce the error. The limit that streamveil release "
-        "--max_slots=auto would choose is compared too",
+        "compare participation limits on your events. With a limit M, a user contributes to at "
+        "most M slots in each half of the window. Give the limits to compare, or auto for all "
+        "limits that may reduce the error. The limit that streamveil release --max_slots=auto "
+        "would choose is always included",
     ),
     _compare(
         "queries",
         "FILE",
-        "YAML file of queries about --input, as for streamveil release. The errors with planned "
-        "shares of the budget are compared with the errors with equal shares",
+        "YAML file of queries about the events in --input, as for streamveil release. The "
+        "comparison shows the errors if streamveil divides the budget among the queries, and the "
+        "errors if all queries get equal shares",
     ),
     _compare(
         "format",
         "",
-        "name of the published data set that --input contains; this name sets the columns, the "
-        "slot and the domain",
+        "name of the published data set from which the files in --input come. The columns, the "
+        "slot and the domain are then set for you",
         section=EVENTS,
         choices=FORMATS,
     ),
@@ -131,8 +132,9 @@ EVALUATE_OPTIONS = (
     _of_records(
         "per_record",
         "DATA",
-        "compare mechanisms of per-record privacy. Give one of the data sets "
-        f"{', '.join(PER_RECORD_DATA)}, or {INPUT} to use the --value_column of --input",
+        "compare mechanisms of per-record privacy on a data set. Give one of "
+        f"{', '.join(PER_RECORD_DATA)}, or {INPUT} for the numbers in the --value_column of "
+        "--input",
     ),
     _of_records(
         "statistics",
@@ -143,7 +145,7 @@ EVALUATE_OPTIONS = (
     _of_records(
         "runs",
         "N",
-        "with --per_record: number of releases that are made with each random seed (default "
+        "with --per_record: number of releases that are made for each random seed (default "
         f"{DEFAULT_RUNS})",
         kind=int,
     ),
@@ -156,12 +158,15 @@ EVALUATE_OPTIONS = (
     _compare(
         "output",
         "FILE",
-        "file to which all results are written: a .csv table for programs, or an .md table for "
-        "people",
+        "file to which the table of results is written, as a .csv table for programs or an .md "
+        "table for people",
         section=RESULTS,
     ),
     _compare(
-        "page", "FILE", "HTML page to write (.html), with charts of the results", section=RESULTS
+        "page",
+        "FILE",
+        "where to write an HTML page (.html) with charts of the results",
+        section=RESULTS,
     ),
     _compare(
         "processes",
