@@ -162,7 +162,7 @@ def source_of(
         flag: name of the option from which the location comes. Error messages show it.
         silent: if true, events that cannot be read are dropped without dead letters, as per-record
             privacy requires.
-        dialect: the delimiter and the column names of CSV files.
+        dialect: how CSV files are written, such as the delimiter and the column names.
 
     Raises:
         ConfigurationError: if the location has none of these forms, or if it needs an extra that is

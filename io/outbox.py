@@ -59,7 +59,7 @@ class Outbox:
     def place(self, kind: str) -> str:
         """The path of the files for one kind of result.
 
-        Each pass adds its number to the file name.
+        Each pass (commit of closed slots) adds its number to this path.
         """
         return str(self.folder / f"{kind}.jsonl")
 

@@ -203,7 +203,7 @@ class StateFolder:
     def recover(self, key: bytes, witness: str) -> Snapshot:
         """Return the last committed state.
 
-        If a process was killed during a commit, finish the commit.
+        If a process was killed during a commit, the commit is finished first.
 
         Args:
             key: the noise key with which the stream began.
@@ -265,7 +265,7 @@ class StateFolder:
     def begin(self, number: int) -> Path:
         """Create an empty folder for the files of a pass.
 
-        Files of an earlier, failed attempt are removed.
+        Files of an earlier, failed attempt at this pass are removed.
 
         Raises:
             ConfigurationError: if the state folder was replaced, or if its disk is full.

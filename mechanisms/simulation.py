@@ -114,7 +114,7 @@ class LocalSimulation:
     def spent(self) -> npt.NDArray[np.float64]:
         """The epsilon that each slot spent from each user's budget, shape (T, n).
 
-        It needs 8 T n bytes of memory.
+        The array needs 8 T n bytes of memory.
         """
         spent = np.zeros((len(self.asks), self.users.class_of.size))
         for row, asks, class_of in zip(spent, self.asks, self.class_of, strict=True):

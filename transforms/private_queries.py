@@ -112,11 +112,11 @@ class PrivateQueries(beam.PTransform):
             checkpoints. See docs/reference/runners.md.
 
     Raises:
-        ConfigurationError: at construction, if an argument is not valid; when the pipeline is built
-            or runs, if a column is missing or has a wrong type.
+        ConfigurationError: when you make the transform, if an argument is not valid; when the
+            pipeline is built or runs, if a column is missing or has a wrong type.
         InputLost: when the pipeline runs, if too many events of a bounded input are rejected or
             lost.
-        ValueError: when the transform is applied to a windowed or triggered input.
+        ValueError: when you apply the transform to a PCollection that has windows or triggers.
 
     Example:
         >>> transform = PrivateQueries(

@@ -112,8 +112,8 @@ class Columns(Identified):
     def of(cls, value: Any) -> Columns:
         """Convert a mapping to `Columns`.
 
-        An argument of type `Columns` is returned unchanged. Raises ConfigurationError if a key or
-        value of the mapping is not valid.
+        If the argument is a `Columns` object, it is returned unchanged. If a key or value of the
+        mapping is not valid, ConfigurationError is raised.
         """
         if isinstance(value, cls):
             return value

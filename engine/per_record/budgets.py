@@ -224,7 +224,7 @@ class ColumnsBudget(Identified):
     def types(self) -> dict[str, pa.DataType]:
         """The types of the columns in the example rows.
 
-        They are used if the input has no types of its own.
+        These types are used if the input has no types of its own.
 
         Whole numbers become floats.
         """

@@ -32,7 +32,7 @@ class GivenKey:
 class RotatedKey:
     """A sequence of noise keys, in which each key replaces the key before it from a given slot on.
 
-    Use it to change the noise key of a stream without a new stream.
+    With several keys, you can change the noise key of a stream while the stream runs.
     """
 
     first: Callable[[], bytes]

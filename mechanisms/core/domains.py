@@ -18,7 +18,7 @@ MOST_GRID_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Categories(Identified):
-    """Public keys given as a list. Each value is one bin, in the order of the list.
+    """A list of public keys, such as categories. Each key is one bin, in the order of the list.
 
     A whole number in an event is compared with the keys as decimal text. For example, the number 7
     belongs to the key "7".

@@ -155,10 +155,8 @@ class ConfigurationError(ValueError):
 class InputLost(ConfigurationError):  # noqa: N818
     """The error for a bounded input of which too much was lost.
 
-    Nothing is released, and no budget is spent.
-
-    This error is raised if more than the fraction `max_rejected` of the events was rejected or
-    late, if no event was accepted, or if a runner lost part of the input.
+    Nothing is released, and no budget is spent, if more than the fraction `max_rejected` of the
+    events was rejected or late, if no event was accepted, or if a runner lost part of the input.
 
     Example:
         >>> issubclass(InputLost, ConfigurationError)
@@ -588,10 +586,7 @@ class Release(Estimate):
 
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
-        """Make a release from a mechanism's estimate of the counts in a slot.
-
-        The start and end of the slot are added.
-        """
+        """Make a release from a mechanism's estimate for a slot, and add the times of the slot."""
         told = {name: getattr(estimate, name) for name in _ESTIMATE}
         start, end = slots.start(slot), slots.end(slot)
         return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
@@ -670,18 +665,12 @@ class LedgerEntry:
 
     @property
     def first_base_slot(self) -> int:
-        """The first base slot that belongs to the slot.
-
-        For a single count, this is the slot itself.
-        """
+        """The first base slot in the slot. For a single count, it is the slot itself."""
         return self.slot
 
     @property
     def last_base_slot(self) -> int:
-        """The last base slot that belongs to the slot.
-
-        For a single count, this is the slot itself.
-        """
+        """The last base slot in the slot. For a single count, it is the slot itself."""
         return self.slot
 
     @property

@@ -30,11 +30,11 @@ SOME_USERS = 1_000
 
 @dataclass(frozen=True, eq=False)
 class Registry:
-    """The public requirements table, in which users with equal requirements form a class.
+    """The public requirements table, which gives the privacy budget of each user.
 
-    Values that are computed from this table, such as the number of users in each class, become
-    public. Therefore, do not derive the table from the events. To make a table, use :meth:`of`,
-    :meth:`build` or `sv.read_requirements`.
+    Users with equal requirements form a class. Values that are computed from the table, such as the
+    number of users in each class, become public. Therefore, do not derive the table from the
+    events. To make a table, use :meth:`of`, :meth:`build` or `sv.read_requirements`.
 
     Example:
         >>> table = Registry.of({"ann": (7, 1.0), "bob": (7, 1.0), "cy": (30, 0.5)})

@@ -295,10 +295,7 @@ class DynamicStream:
         state.filter.regroup(parents)
 
     def encode(self, state: DynamicState) -> bytes:
-        """Encode the state as bytes.
-
-        This version and all later versions of streamveil can decode them.
-        """
+        """Encode the state as bytes, which this and later versions of streamveil can decode."""
         return self.keeper.write(self.pack(state))
 
     def decode(self, data: bytes) -> DynamicState:

@@ -237,10 +237,7 @@ class ReleaseStream:
         return rest_of(self.mechanism, state.mechanism)
 
     def encode(self, state: StreamState) -> bytes:
-        """Encode the state as bytes.
-
-        This version and all later versions of streamveil can decode them.
-        """
+        """Encode the state as bytes, which this and later versions of streamveil can decode."""
         return self.keeper.write(
             state_codec.pack(
                 self.SCHEMAS,

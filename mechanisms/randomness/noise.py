@@ -235,10 +235,7 @@ class NoiseSource:
 
     @property
     def sealing_key(self) -> bytes:
-        """The key with which the checksums of saved states are computed.
-
-        It is derived from the first noise key of the stream.
-        """
+        """The key for checksums of saved states, derived from the stream's first noise key."""
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:

@@ -57,10 +57,10 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
     the number of users.
 
     Raises:
-        ConfigurationError: at construction, if options are not valid, for example if there is a
-            requirement for unregistered users; when the pipeline runs, if :class:`PrivateQueries`
-            would raise this error.
-        ValueError: when the transform is applied to a windowed or triggered input.
+        ConfigurationError: when you make the transform, if options are not valid, for example if
+            there is a requirement for unregistered users; when the pipeline runs, if
+            :class:`PrivateQueries` would raise this error.
+        ValueError: when you apply the transform to a PCollection that has windows or triggers.
     """
 
     def expand(self, events: beam.PCollection[Any]) -> QueryOutputs:

@@ -110,8 +110,8 @@ class CollectReports(beam.PTransform):
     `unsolicited` (the server did not request the report), `duplicate` or `late`.
 
     Raises:
-        ConfigurationError: at construction, if an option is not valid.
-        ValueError: when the transform is applied to a windowed or triggered input.
+        ConfigurationError: when you make the transform, if an option is not valid.
+        ValueError: when you apply the transform to a PCollection that has windows or triggers.
     """
 
     registry: Registry
