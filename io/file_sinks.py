@@ -303,9 +303,9 @@ class WriteLedger(_WriteResults):
 
     The output is the path.
 
-    The input is a PCollection of ledger entries, or a tuple of the entries and the output `booked`
-    of the transform that made them. For a single count, use the output `done` instead of `booked`.
-    Rows are sorted by slot, query and requirement class.
+    The input is a PCollection of ledger entries, or a tuple of two outputs of the release
+    transform, `ledger` and `booked` (for a single count, `ledger` and `done`). Rows are sorted by
+    slot, query and requirement class.
 
     The columns are query (`count` for a single count), slot, first_base_slot, last_base_slot,
     window (in base slots; null for a lifetime budget), epsilon, users (public number of users in

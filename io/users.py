@@ -196,7 +196,7 @@ class UserTable:
         )
 
     def changed_to(self, registry: Registry) -> tuple[UserTable, TableChanges]:
-        """Return a copy of this object with a new requirements table, and the changes.
+        """Return a copy with a new requirements table, and the changes of requirements.
 
         A user who is not in the new table gets the default requirement. If there is no default
         requirement, the user leaves the stream.

@@ -257,8 +257,8 @@ class Mechanism(Protocol[S]):
     def price(self, state: S) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). It may depend
-        only on data that `step` may use too, and it must not affect any release.
+        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). It
+        may depend only on data that `step` may use too, and it must not affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:

@@ -296,7 +296,7 @@ def simulate_local(
     revise: int = 0,
     **options: bool | float | int | str,
 ) -> LocalSimulation:
-    """Run a mechanism of the local model in memory, with one device for each user.
+    """Run a local differential privacy mechanism in memory, with one device for each user.
 
     Args:
         name: a name in `LOCAL_MECHANISMS`, such as `plpa+`.

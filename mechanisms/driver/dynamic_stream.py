@@ -159,8 +159,8 @@ class DynamicStream:
         """Begin the next slot, and return an upper bound on the budget that it spends per ledger.
 
         The method first applies the changes of requirements. If you call it again before the slot
-        is released, it returns the same result. A release that would spend more than this upper
-        bound is refused. `state.interned` shows which users are in which ledger.
+        is released, it returns the same result. A release that would spend more than the returned
+        upper bound is refused. `state.interned` shows which users are in which ledger.
 
         Args:
             state: the state of the stream after all earlier slots. It is changed in place.

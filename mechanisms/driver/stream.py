@@ -183,8 +183,8 @@ class ReleaseStream:
     def price(self, state: StreamState) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). A release that
-        would spend more is refused.
+        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). A
+        release that would spend more is refused.
         """
         return self.mechanism.price(state.mechanism)
 
