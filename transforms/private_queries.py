@@ -76,8 +76,9 @@ class PrivateQueries(beam.PTransform):
         time_unit: unit of event times that are numbers: `s`, `ms`, `us`, `ns`, or `excel` for
             serial dates.
         time_format: format of event times that are not in ISO 8601, written as strptime codes.
-        adjacency: what the guarantee hides. `add_remove` (the default) hides whether a user has
-            events, and `replace` hides which events a user has (replace-one adjacency).
+        adjacency: how two inputs differ that the guarantee makes hard to distinguish. With
+            `add_remove` (the default), all of one user's events in a window are added or removed.
+            With `replace`, any of them are replaced by other events (replace-one adjacency).
         limit: participation limit, which is the largest number of slots in each half of a window to
             which a user contributes. Give a number such as 2, or a `Limit` or `Auto` of
             `streamveil.mechanisms.presence`. For a single count, you may also give a `Limit` for

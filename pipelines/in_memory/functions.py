@@ -169,8 +169,9 @@ def release(
             is no limit, unless the requirements table has a column `max_slots` with the limit of
             each user. For a query with longer slots than the base slot, the limit counts slots of
             that query.
-        adjacency: what the guarantee hides. `add_remove` (the default) hides whether a user has
-            events, and `replace` hides which events a user has (replace-one adjacency).
+        adjacency: how two inputs differ that the guarantee makes hard to distinguish. With
+            `add_remove` (the default), all of one user's events in a window are added or removed.
+            With `replace`, any of them are replaced by other events (replace-one adjacency).
         guarantee: the kind of privacy budget. `w-event` (the default) limits the privacy loss in
             any window. `user` gives each user a lifetime budget. Each user then contributes to a
             query only in the first `max_slots` slots in which the user has events. `infinite` also

@@ -416,9 +416,9 @@ _PRIVACY = (
     _protect(
         "adjacency",
         "",
-        "what the guarantee hides within a window. add_remove (the default) hides whether a user "
-        "has any events. replace hides which events a user has (replace-one adjacency), and needs "
-        "twice the noise",
+        "how two inputs differ that the guarantee makes hard to distinguish. With add_remove (the "
+        "default), all of one user's events in a window are added or removed. With replace, any "
+        "of them are replaced by other events, which needs twice the noise",
         commands=(RELEASE, EVALUATE, AUDIT, PLAN),
         default=ADD_REMOVE,
         choices=(ADD_REMOVE, REPLACE),

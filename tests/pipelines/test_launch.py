@@ -87,8 +87,8 @@ def test_help_of_the_contract(toolbox):
     assert "WINDOW,EPSILON[,USERS]" in out
     # Neighbours are told apart in full: what is protected must not be guessed.
     plain = " ".join(out.split())
-    assert "all of one user's events are added or removed (add_remove" in plain
-    assert "any of them are replaced (replace" in plain
+    assert "With add_remove (the default), all of one user's events in a window are added" in plain
+    assert "With replace, any of them are replaced by other events" in plain
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
