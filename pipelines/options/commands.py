@@ -291,9 +291,9 @@ streamveil collect --input=events.csv --output=releases.csv \
     Command(
         PER_RECORD,
         "Release statistics under per-record privacy, where a public function computes a budget "
-        "for each record. No record ever spends more than its budget. There is no option "
-        "--rejected, because a list of the records that cannot be used would reveal these "
-        "records. There is no option --ledger, because the amount that a record spends is secret.",
+        "for each record. No record ever spends more than its budget. There is no --rejected "
+        "option, because a list of the records that cannot be used would reveal these records. "
+        "There is no --ledger option, because the amount that a record spends is secret.",
         ("input", "output", "statistic", "budget"),
         (
             r"""
