@@ -149,8 +149,8 @@ AUDIT_OPTIONS = (
     _work(
         "runs",
         "N",
-        "number of runs on each of the two inputs that are compared, for each group of users with "
-        "the same requirement. Use it instead of --seconds",
+        "number of runs on each of the two inputs that the audit compares, for each group of users "
+        "with the same requirement. Use it instead of --seconds",
         kind=int,
     ),
     _work(

@@ -450,10 +450,11 @@ _PRIVACY = (
         "participation limit, which reduces the noise if users have events in few slots. Each "
         f"window is divided into BLOCKS parts (default {BLOCKS}). In each part, a user "
         "contributes only to the first M slots in which this user has events. Counts are rescaled "
-        "by a private estimate of the fraction of events kept. auto chooses M by a private "
-        "estimate from a bounded input, and auto:0.05 chooses M for users who have events in 5 % "
-        f"of the slots. With --guarantee={USER}, give M alone, which then limits the slots of the "
-        "whole stream (default: the column max_slots of the requirements table, or no limit)",
+        "by a private estimate of the fraction of events kept. With auto, the run chooses M by a "
+        "private estimate from a bounded input. With auto:0.05, the run makes no estimate, and "
+        f"chooses M for users who have events in 5 % of the slots. With --guarantee={USER}, M alone "
+        "limits the slots of the whole stream (default: the column max_slots of the requirements "
+        "table, or no limit)",
         commands=(RELEASE,),
         refused={
             COLLECT: "devices limit their own reports; for users who appear rarely, use "
@@ -649,8 +650,8 @@ _STATE = (
     _go_on(
         "restart_budget",
         "N",
-        "with --resume and --guarantee=infinite: grant every user the whole budget AGAIN from the "
-        "next slot on. Each restart increases the possible privacy loss by epsilon. N is the "
+        "with --resume and --guarantee=infinite: grant every user the whole budget AGAIN for the "
+        "slots that follow. Each restart increases the possible privacy loss by epsilon. N is the "
         "number of the restart, so it is 1 for the first restart (the default) and 2 for the "
         "second. If you repeat a number that was already used, no budget is granted. Every later "
         "release states the number of restarts in `restarts`",
@@ -680,10 +681,11 @@ _STATE = (
     _go_on(
         "close_by",
         "RULE",
-        "with --state: when a slot is closed and can be released. clock (the default): when the "
-        "time of its end has passed. marker:PATTERN: when a marker file for the slot exists. "
-        "files:PATTERN: when a file of a later slot exists. In PATTERN, strftime codes stand for "
-        "the start of the slot, in UTC or in --slot_zone, for example marker:drops/%Y-%m-%d.done",
+        "with --state: the rule that decides when a slot closes, so that it can be released. With "
+        "clock (the default), a slot closes when its end has passed. With marker:PATTERN, a "
+        "marker file for the slot must also exist. With files:PATTERN, a file of a later slot "
+        "must also exist. In PATTERN, strftime codes stand for the start of the slot, in UTC or "
+        "in --slot_zone, for example marker:drops/%Y-%m-%d.done",
     ),
     _go_on(
         "missing_input",
@@ -844,8 +846,8 @@ _STATISTIC = (
     _record(
         "key_column",
         "NAME",
-        "name of the column to group by. The statistic is computed for each of its values that "
-        "--keys lists",
+        "name of the column to group by. The statistic is computed separately for each value of "
+        "this column that --keys lists",
         commands=(PER_RECORD,),
     ),
     _record(
@@ -858,8 +860,8 @@ _STATISTIC = (
     _record(
         "beta",
         "P",
-        "largest probability with which the bound that results report in `dropped_bound` may be "
-        "wrong (default: depends on the mechanism)",
+        "largest probability that the value `dropped_bound` of a result, an upper bound on the "
+        "total of the dropped records, is too small (default: depends on the mechanism)",
         kind=float,
     ),
     _record(
@@ -905,10 +907,11 @@ _PLAN = (
     _assume(
         "chance",
         "PART[,QUERY:PART...]",
-        "assumed random variation of a count, as its variance divided by the count. With 0, "
-        "counts do not vary at random, for example flights of a timetable, or users who are "
-        "present in every slot. With 1 (the default), they vary as if each user decided anew in "
-        "every slot",
+        "assumed random variation of a count, as its variance divided by the count. Give 0 for "
+        "counts that do not vary at random, such as the number of flights in a timetable, or of "
+        "users who have events in every slot. Give 1 for rare events that occur independently "
+        "of each other (default: the variation of a count if each user decides at random in every "
+        "slot whether to have an event, and in which bin)",
     ),
     _assume(
         "wanted",
