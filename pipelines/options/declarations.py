@@ -328,9 +328,9 @@ _BINS = (
     _bin(
         "queries",
         "FILE",
-        "YAML file with a list of queries that share one budget, and a base slot (the slot length "
-        "in which windows are counted). Use it instead of --value_column, --domain and --slot. "
-        "--output is then a folder with one file per query",
+        "YAML file with a list of queries that share one budget, and with the length of the base "
+        "slots, in which windows are counted. Use it instead of --value_column, --domain and "
+        "--slot. --output is then a folder with one file per query",
         commands=(RELEASE,),
         refused={
             COLLECT: "a device answers a single query",
@@ -450,11 +450,11 @@ _PRIVACY = (
         "participation limit, which reduces the noise if users have events in few slots. Each "
         f"window is divided into BLOCKS parts (default {BLOCKS}). In each part, a user "
         "contributes only to the first M slots in which this user has events. Counts are rescaled "
-        "by a private estimate of the fraction of events kept. With auto, the run chooses M by a "
-        "private estimate from a bounded input. With auto:0.05, the run makes no estimate, and "
-        f"chooses M for users who have events in 5 % of the slots. With --guarantee={USER}, M alone "
-        "limits the slots of the whole stream (default: the column max_slots of the requirements "
-        "table, or no limit)",
+        "by a private estimate of the fraction of events kept. With auto, a private estimate "
+        "from a bounded input chooses M. With auto:0.05, M is chosen without an estimate, for "
+        f"users who have events in 5 % of the slots. With --guarantee={USER}, M alone limits the "
+        "slots of the whole stream (default: the column max_slots of the requirements table, or "
+        "no limit)",
         commands=(RELEASE,),
         refused={
             COLLECT: "devices limit their own reports; for users who appear rarely, use "
@@ -879,8 +879,8 @@ _PLAN = (
     Option(
         "queries",
         "FILE",
-        "YAML file with a list of queries that share one budget, and a base slot (the slot length "
-        "in which windows are counted)",
+        "YAML file with a list of queries that share one budget, and with the length of the base "
+        "slots, in which windows are counted",
         section=EVENTS,
         commands=(PLAN,),
     ),
