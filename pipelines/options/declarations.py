@@ -596,8 +596,8 @@ _RESULTS = (
         "FILE",
         "where to write a JSON file for monitoring tools, with the number of slots and the "
         "numbers of events that were read, kept, late, rejected (by reason) and dropped by "
-        "contribution bounding. Each run overwrites the file. It is not private, so never publish "
-        "it",
+        "contribution bounding. Each run overwrites the file. The file is not private, so never "
+        "publish it",
         refused={AUDIT: _OF_RUN, PER_RECORD: _SILENT},
         fronts=(),
     ),
@@ -757,8 +757,8 @@ _RUNNING = (
     _operate(
         "metrics_port",
         "[ADDRESS:]PORT",
-        "with --follow: serve metrics of the stream to Prometheus. They can be read only on this "
-        "machine, unless you give another ADDRESS. This option needs the extra `ops`",
+        "with --follow: serve metrics of the stream to Prometheus. The metrics can be read only on "
+        "this machine, unless you give another ADDRESS. This option needs the extra `ops`",
     ),
     _operate(
         "otlp_endpoint",
@@ -807,15 +807,16 @@ _STATISTIC = (
     _record(
         "value_max",
         "V",
-        "largest value that a record may have. It is public. The smallest possible value is 0",
+        "largest value that a record may have. This bound is public. The smallest possible value "
+        "is 0",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         kind=float,
     ),
     _record(
         "epsilon_max",
         "E",
-        "largest epsilon that a record may have. It is public. A record for which --budget gives "
-        "more gets this epsilon",
+        "largest epsilon that a record may have. This bound is public. A record for which --budget "
+        "gives more gets this epsilon",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         kind=float,
     ),
@@ -828,7 +829,7 @@ _STATISTIC = (
     _record(
         "epsilon_min",
         "E",
-        f"with --budget={TABLE}FILE: smallest epsilon that a record may have. It is public. "
+        f"with --budget={TABLE}FILE: smallest epsilon that a record may have. This bound is public. "
         "Records with a smaller budget are dropped (default: the smallest budget in the table)",
         kind=float,
     ),
