@@ -829,8 +829,9 @@ _STATISTIC = (
     _record(
         "epsilon_min",
         "E",
-        f"with --budget={TABLE}FILE: smallest epsilon that a record may have. This bound is public. "
-        "Records with a smaller budget are dropped (default: the smallest budget in the table)",
+        f"with --budget={TABLE}FILE: smallest epsilon that a record may have. This bound is "
+        "public. Records with a smaller budget are dropped (default: the smallest budget in the "
+        "table)",
         kind=float,
     ),
     Option(
@@ -861,8 +862,9 @@ _STATISTIC = (
     _record(
         "beta",
         "P",
-        "largest probability that the value `dropped_bound` of a result, an upper bound on the "
-        "total of the dropped records, is too small (default: depends on the mechanism)",
+        "largest probability with which the field `dropped_bound` of a result may be too small. "
+        "This field is an upper bound on the total of the dropped records (default: depends on "
+        "the mechanism)",
         kind=float,
     ),
     _record(
