@@ -1,8 +1,9 @@
 """Private statistics of event streams, with a privacy budget for each user.
 
-`import streamveil as sv` gives you the functions and classes that you need most. Others are in the
-packages `streamveil.mechanisms`, `streamveil.transforms` and `streamveil.io`. Each is imported when
-you first use it, so a program loads only the modules that it needs.
+`import streamveil as sv` gives you the functions and classes that you need most. The other
+functions and classes are in the packages `streamveil.mechanisms`, `streamveil.transforms` and
+`streamveil.io`. A function or class is imported when you first use it, so a program loads only the
+modules that it needs.
 """
 
 from importlib import import_module

@@ -41,13 +41,12 @@ _BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
 def bigquery_schema(*, bins: bool = False, shares: bool = False) -> dict[str, Any]:
     """Return the schema of a BigQuery table for releases in the layout `rows`.
 
-    The table has the same columns as the files of :class:`WriteReleases`. Lists become repeated
-    fields, and `diagnostics` becomes a repeated record of `name` and `value`.
+    The table has the same columns as the files that :class:`WriteReleases` writes. Lists become
+    repeated fields, and `diagnostics` becomes a repeated record of `name` and `value`.
 
     Args:
         bins: whether the table has a repeated column that contains the keys.
-        shares: whether the table has a repeated column with the fraction of the total that each key
-            has.
+        shares: whether the table has a repeated column with each key's fraction of the total count.
     """
     fields = [_field(column) for column in release_schema(shares=shares)]
     return {"fields": [*fields, _BINS] if bins else fields}
@@ -329,9 +328,9 @@ class _WriteCountsToBigQuery(_WriteRowsToBigQuery):
 class WriteReleasesToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each release to a BigQuery table, which is created if it does not exist.
 
-    In the layout `tidy`, the table has the same columns as the files of :class:`WriteReleases`. In
-    the layout `rows`, it has the columns of :func:`bigquery_schema`. If a runner retries a step,
-    the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
+    In the layout `tidy`, the table has the same columns as the files that :class:`WriteReleases`
+    writes. In the layout `rows`, it has the columns of :func:`bigquery_schema`. If a runner retries
+    a step, the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
 
     Raises:
         ConfigurationError: when you make the transform, if the name of the table is malformed, if
@@ -362,9 +361,10 @@ def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any
 class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each revision to a BigQuery table, which is created if it does not exist.
 
-    The table has the same columns as the files of :class:`WriteRevisions`. In the layout `rows`, it
-    also has a column `bins` if you give the names of the keys (`labels`). If a runner retries a
-    step, the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
+    The table has the same columns as the files that :class:`WriteRevisions` writes. In the layout
+    `rows`, it also has a column `bins` if you give the names of the keys (`labels`). If a runner
+    retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
+    duplicates.
 
     Raises:
         ConfigurationError: if :class:`WriteReleasesToBigQuery` would raise this error.
@@ -384,8 +384,9 @@ class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
 class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
     """Append each per-record result to a BigQuery table, which is created if it does not exist.
 
-    The table has the same columns as the files of :class:`WritePerRecord`. If a runner retries a
-    step, the same row may be appended twice. Rows with equal `key` and `end` are duplicates.
+    The table has the same columns as the files that :class:`WritePerRecord` writes. If a runner
+    retries a step, the same row may be appended twice. Rows with equal `key` and `end` are
+    duplicates.
 
     Raises:
         ConfigurationError: when you make the transform, if the name of the table is malformed or
@@ -434,8 +435,8 @@ def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
     """Check that the BigQuery tables, if they exist, have the schema of the results to be written.
 
     Raises:
-        ConfigurationError: if a table has a different schema, or if two kinds of results would be
-            written to the same table.
+        ConfigurationError: if a table has a different schema than the results, or if two kinds of
+            results, such as releases and revisions, would be written to the same table.
     """
     tables = set()
     for sink in sinks:

@@ -10,8 +10,8 @@ from apache_beam import coders
 class RecordBatchCoder(coders.Coder):
     """Encode an Arrow record batch as an IPC stream, including the metadata of its schema.
 
-    If a batch is a slice of a larger table, Beam's default coder (pickle) would encode the whole
-    table.
+    The encoding contains only the rows of the batch, even if the batch is a slice of a larger
+    table. Beam's default coder (pickle) would encode the whole table.
     """
 
     def encode(self, value: pa.RecordBatch) -> bytes:

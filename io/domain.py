@@ -44,8 +44,8 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
             file exists, or if the text contains a slash or ends like a file name. Any other text
             without a comma is a single key. A file contains one key per line (.txt, .csv), a JSON
             list (.json), or a table with a column `value` (.csv, .parquet, .avro, .jsonl).
-        column: name of the column of the events in which the keys occur. If the keys are in a file
-            with a table, the column of that table may have this name instead of `value`.
+        column: name of the event column that contains the keys. If the file of keys is a table, the
+            table's column may have this name instead of `value`.
 
     Raises:
         ConfigurationError: if the file of keys cannot be read, a key is empty or repeated, a number

@@ -15,7 +15,7 @@ def ends_of(path: str, size: int) -> str:
     An empty file is not opened, because it may be a pipe, and reading a pipe would block.
 
     Raises:
-        OSError: if the file does not exist. Some filesystems raise a different error.
+        OSError: if the file does not exist. Some filesystems raise a different error in this case.
     """
     digest = hashlib.blake2b(digest_size=16)
     if not size:

@@ -46,7 +46,7 @@ class Events(NamedTuple):
 
     @classmethod
     def of(cls, read: DoOutputsTuple) -> Events:
-        """Make the outputs from those of a Beam DoFn that yields batches and dead letters."""
+        """Convert the outputs of a Beam DoFn that yields batches and dead letters to `Events`."""
         main = read[read._main_tag]
         main.element_type = read[REJECTED].element_type = pa.RecordBatch
         return cls(main, read[REJECTED])
@@ -97,7 +97,7 @@ class ReadEvents(beam.PTransform):
         self.columns = distinct(self.columns)
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps, which list the files, split them into parts and read the parts."""
+        """Build the Beam steps that list the files, split them into parts and read each part."""
         split = (
             pbegin
             | "Impulse" >> beam.Impulse()

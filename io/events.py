@@ -77,14 +77,15 @@ def check_events(
     dialect: CsvDialect | None = None,
     remedy: str = "",
 ) -> None:
-    """Check that all matching files can be read and have the columns, before a pipeline runs.
+    """Check before a run that all matching files can be read and have the requested columns.
 
     Args:
         pattern: paths or globs.
         columns: the columns that the files must have.
         silent: if true, errors do not depend on the content of rows, as per-record privacy
             requires. The fields of JSON Lines files are then not checked, because these files have
-            no header. If false, at least one of the JSON Lines files must have each field.
+            no header. If false, each requested field must occur in at least one of the JSON Lines
+            files.
         dialect: how CSV files are written, such as the delimiter and the column names.
         remedy: text that is added to the error message about a missing column.
 
@@ -313,8 +314,9 @@ def read_events(
         dialect: how CSV files are written, such as the delimiter and the column names.
 
     Yields:
-        Pairs. The first part is a batch of events, which may be empty. The second part is a batch
-            of dead letters (rejected rows, in `REJECTED_SCHEMA`), or None.
+        An iterator of pairs. The first part of each pair is a batch of events, which may be empty.
+        The second part is a batch of dead letters (rejected rows, in `REJECTED_SCHEMA`), or None if
+        no row was rejected.
 
     Raises:
         ConfigurationError: if no file matches the pattern, or if a file cannot be read to its end.

@@ -222,12 +222,12 @@ class WriteReleases(_WriteResults):
     In the layout `tidy`, the file has a row for each slot and key. The columns are query, slot,
     start, end, key, statistic (`count`), value (not rounded), low, high, stderr and status, as in
     `RESULT_SCHEMA`. `low` and `high` are the ends of a 90 % confidence interval. If a spreadsheet
-    would run a key as a formula, CSV files have a quote before the key.
+    would run a key as a formula, a quote is written before the key in CSV files.
 
     In the layout `rows`, the file has a row for each slot, with the columns slot, start, end,
     counts (a list with one count per key), status, published_slot, epsilon, stderr (a list),
     mechanism, alarm and diagnostics (a map). If `shares` is true, the file also has a column shares
-    (a list).
+    (a list with each key's fraction of the total count).
 
     Example:
         >>> WriteReleases("releases.csv", labels=["cafe", "park"]).layout
@@ -267,11 +267,11 @@ class WriteRevisions(_WriteResults):
     """Write the revisions (smoothed estimates) of one count to a file. The output is the path.
 
     The input is a PCollection of revisions, or a tuple of the outputs `revisions` and `revised` of
-    the transform that made them. Rows are sorted by slot. In the layout `tidy`, the file has the
-    columns of :class:`WriteReleases` and a column revised_at, which is the end of the last slot
-    that the revision uses. The status of every row is `revised`. In the layout `rows`, the columns
-    are slot, start, end, revised_slot (the last slot that the revision uses), revised_at, counts,
-    stderr and mechanism.
+    the transform that made the revisions. Rows are sorted by slot. In the layout `tidy`, the file
+    has the columns that :class:`WriteReleases` writes and a column revised_at, which is the end of
+    the last slot that the revision uses. The status of every row is `revised`. In the layout
+    `rows`, the columns are slot, start, end, revised_slot (the last slot that the revision uses),
+    revised_at, counts, stderr and mechanism.
     """
 
     path: str
@@ -311,8 +311,8 @@ class WriteLedger(_WriteResults):
     window (in base slots; null for a lifetime budget), epsilon, users (public number of users in
     the class; 0 if unknown), spent and spent_in_window. `spent` is the epsilon that this result
     spent. `spent_in_window` is the epsilon that all queries together spent in one window. For a
-    single count, this is the window that ends with the slot. For a query set, it is the most
-    expensive of all windows that overlap the slot.
+    single count, this window ends with the slot. For a query set, it is the window with the highest
+    spending among all windows that overlap the slot.
 
     If requirements change (`dynamic`), the file has a row for each slot and each group of users
     whose requirements changed in the same way. The columns are slot, window_backward,
@@ -360,7 +360,9 @@ class WritePerRecord(_WriteResults):
 
     The input is a PCollection of result rows, or a tuple of this PCollection and a second one,
     which contains only the expected number of rows. The columns of the file are key, start, end,
-    statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound.
+    statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound. Records whose budget is
+    below epsilon_tau are left out of the estimate, partly or entirely. With high probability, these
+    records add up to at most dropped_bound.
     """
 
     path: str
@@ -373,7 +375,7 @@ class WritePerRecord(_WriteResults):
 
 @dataclass(eq=False)
 class WriteAnswers(beam.PTransform):
-    """Write the results of each query to the file NAME.parquet in a folder.
+    """Write the results of each query to a file in a folder. The file is called NAME.parquet.
 
     The output is the paths.
 
@@ -388,8 +390,9 @@ class WriteAnswers(beam.PTransform):
     The columns after status are diagnostics. `length` is the length of the slot or of the rollup,
     such as 1h. For a rollup, `slot` is numbered in units of this length. `level` is 0 for keys, 1
     for groups of keys, and so on. `note` is a remark about the value, or null. For statistics with
-    bounds, `clipping` is the estimated effect of the bounds. For the top k, `rank` is the rank of
-    the key, and `chance` is the probability that the rank is right.
+    bounds, `clipping` is an estimate of how much larger the value would be without the bounds. For
+    the statistic `top`, `rank` is the position of the key among the k largest counts, and `chance`
+    is the probability that this is the true position.
     """
 
     folder: str

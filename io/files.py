@@ -146,7 +146,7 @@ def refuse_bigquery(place: str) -> None:
 
 
 class Stamp(NamedTuple):
-    """The size and the modification time of a file. If they change, the file has changed."""
+    """The size and the modification time of a file, which show whether the file has changed."""
 
     size: int
     """Size of the file in bytes."""
@@ -155,7 +155,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, file: FoundFile) -> Stamp:
-        """Return the stamp of a file, with the size and time from the listing of files."""
+        """Make the stamp from the size and the modification time in a listing of the file."""
         return cls(file.size_in_bytes, file.last_updated_in_seconds)
 
     @classmethod
@@ -177,7 +177,7 @@ class Stamp(NamedTuple):
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
         """Raise ConfigurationError if the file has changed since this stamp was made.
 
-        The argument `then` is the part of the error message that says what to do when the file is
+        The argument `then` is the end of the error message. It says what to do when the file is
         complete.
         """
         if now != self:
@@ -188,7 +188,7 @@ class Stamp(NamedTuple):
 
 
 def is_in_folder(path: str, folder: str) -> bool:
-    """Whether :func:`list_files` includes a path when it lists a folder.
+    """Whether :func:`list_files` includes the file `path` when it lists the folder `folder`.
 
     Both paths are absolute.
     """

@@ -34,8 +34,8 @@ class WriteReleasesToFolder(beam.PTransform):
 
     If two processes write the same file at the same time, the file of the first process is kept on
     HDFS, on Azure Blob Storage and on local filesystems with hard links. On other filesystems, the
-    second process may replace it. On a local filesystem, a file whose path was emitted survives a
-    power failure.
+    second process may replace it. On a local filesystem, a file survives a power failure once the
+    transform has emitted the path of the file.
     """
 
     folder: str

@@ -61,7 +61,7 @@ _KEPT_AT_MOST = 32 * 86400.0
 
 @dataclass(eq=False)
 class Inbox:
-    """Local files that keep messages of a Pub/Sub subscription until they are released."""
+    """Local files that store Pub/Sub messages until results that use the messages are published."""
 
     source: ReadPubSubEvents
     """The subscription, and how its messages are read."""
@@ -80,11 +80,12 @@ class Inbox:
     def opened(cls, source: ReadPubSubEvents, state: Path) -> Inbox:
         """Open the inbox in a state folder.
 
-        If the inbox does not exist, it is created. Incomplete files in it are removed.
+        If the inbox does not exist, it is created. Incomplete files in the inbox are removed.
 
         Raises:
-            ConfigurationError: if the source is a topic instead of a subscription, or if it has
-                settings that runs with a saved state do not support.
+            ConfigurationError: if the Pub/Sub source is a topic instead of a subscription, or if
+                the source has settings that runs with a saved state do not support, such as
+                `id_label`.
         """
         if source.subscription is None:
             raise ConfigurationError(
@@ -179,9 +180,10 @@ class Inbox:
         return messages
 
     def forget(self, released: Collection[str]) -> None:
-        """Remove files whose events are released and whose messages Pub/Sub will not deliver again.
+        """Remove files whose messages are in published results and will not be delivered again.
 
-        The newest file is not removed, so that its number is not used again.
+        The newest file is never removed, because the number of the next file follows from the
+        number of the newest file.
         """
         now, gone = time.time(), set()
         for number, path in list(self._files.items())[:-1]:

@@ -124,7 +124,7 @@ class WriteReleasesToKafka(beam.PTransform):
 
     The key of the message is the slot number as decimal text. The value is a JSON object, which
     :func:`release_messages` describes. If a runner retries a step, a message may be written twice.
-    A topic with log compaction keeps only one of the two copies.
+    Kafka then keeps only one of the two copies if the topic has log compaction.
 
     Raises:
         ConfigurationError: when you apply the transform, if Java is missing or the expansion

@@ -159,7 +159,7 @@ def source_of(
             ReadPubSubEvents. The settings of Kafka are those of the Kafka consumer, and
             `timestamp_policy`.
         columns: the columns to read.
-        flag: name of the option from which the location comes. Error messages show it.
+        flag: name of the option from which the location comes. Error messages show this name.
         silent: if true, events that cannot be read are dropped without dead letters, as per-record
             privacy requires.
         dialect: how CSV files are written, such as the delimiter and the column names.
@@ -183,9 +183,9 @@ def source_of(
 def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
     """Make a transform that reads changes of requirements. Its outputs are :class:`Events`.
 
-    The batches have a column `user`, one or both of the columns `slot` and `time`, and four columns
-    with the numbers of the new requirement (see :class:`DynamicRequirement`). The transform does
-    not check the values.
+    The batches have a column `user` and one or both of the columns `slot` and `time`. The new
+    requirement is in the columns `window_backward`, `epsilon_backward`, `window_forward` and
+    `epsilon_forward` (see :class:`DynamicRequirement`). The transform does not check the values.
 
     Raises:
         ConfigurationError: if the location is not valid, as for :func:`source_of`, or if columns
@@ -211,10 +211,11 @@ def sink_of(
             `pubsub:projects/P/topics/T`, `folder:PATH`, or `kafka:HOST:PORT/TOPIC`. You may add
             settings after a `?`. The settings of Kafka are those of the Kafka producer. The
             settings of BigQuery are `method` (FILE_LOADS, or STREAMING_INSERTS, which is the
-            default for unbounded inputs) and `add_columns` (true, or false, which is the default).
+            default for unbounded inputs) and `add_columns` (true or false, whether to add missing
+            columns to an existing table; the default is false).
         labels: the keys.
-        flag: name of the option from which the location comes. Error messages show it.
-        shares: whether releases also contain the fraction of the total that each key has.
+        flag: name of the option from which the location comes. Error messages show this name.
+        shares: whether releases also contain each key's fraction of the total count.
         layout: with `tidy`, the output has a row for each slot and key. With `rows`, it has a row
             for each slot.
         zone: time zone of the times in the layout `tidy`. If None, they are in UTC. This does not
@@ -282,8 +283,8 @@ def ledger_sink_of(location: str, flag: str = "--ledger", *, dynamic: bool = Fal
     """Make a transform that writes the ledger to a file or to a BigQuery table.
 
     If the location is a file, apply the transform to a tuple of two PCollections, the ledger
-    entries and the number of entries. If the location is a table, apply it to the entries alone.
-    Set `dynamic` to true if requirements may change.
+    entries and the number of entries. If the location is a table, apply the transform to the ledger
+    entries alone. Set `dynamic` to true if requirements may change.
     """
     if not is_stream(location):
         return WriteLedger(location, dynamic=dynamic)

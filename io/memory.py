@@ -58,7 +58,7 @@ def table_of(data: Any, name: str) -> pa.Table:
     Raises:
         ConfigurationError: if `data` is not a table, or if Arrow has no type for one of the
             columns.
-        MachineFault: if `data` yields batches and fails before it has yielded all of them.
+        MachineFault: if `data` produces batches one after another, and fails before the last batch.
     """
     with _refusing(name):
         if not _is_frame(data):
@@ -81,8 +81,8 @@ def event_table(data: Any, name: str, columns: Columns) -> tuple[pa.Table, dict[
         columns: names of the columns to read. A pandas table may have other columns of any type.
 
     Returns:
-        The Arrow table, and a mapping that describes unreadable cells. Its keys are the numbers of
-            the rows with such cells.
+        The Arrow table, and a mapping that describes unreadable cells. The keys of the mapping are
+        the numbers of the rows that contain unreadable cells.
 
     Raises:
         ConfigurationError: if the table cannot be converted (see :func:`table_of`), or if a column

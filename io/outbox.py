@@ -41,8 +41,8 @@ class Outbox:
         """Open the outbox in a state folder, or create it if it does not exist.
 
         Raises:
-            ConfigurationError: if the outbox contains results of an earlier run for a topic that
-                this run does not use.
+            ConfigurationError: if the outbox contains results of an earlier run of a kind, such as
+                revisions, for which this run has no topic.
         """
         outbox = cls(topics, state / OUTBOX)
         if topics:
@@ -57,14 +57,20 @@ class Outbox:
         return outbox
 
     def place(self, kind: str) -> str:
-        """The path of the files for one kind of result.
+        """The path in the outbox for one kind of result, such as `releases`.
 
-        Each pass (commit of closed slots) adds its number to this path.
+        The results of each pass (a commit of closed slots) are in a file whose name is this path
+        with the number of the pass added.
         """
         return str(self.folder / f"{kind}.jsonl")
 
     def publish(self) -> None:
-        """Publish all results in the outbox. Raises ConfigurationError and MachineFault."""
+        """Publish all results in the outbox, and remove each file when its results are published.
+
+        Raises:
+            ConfigurationError: if a topic cannot be used, or if a result is too large for a message.
+            MachineFault: if the service cannot be reached.
+        """
         for path, kind in self._waiting().items():
             topic = self.topics[kind]
             lines = [line for line in path.read_bytes().split(b"\n") if line]

@@ -30,7 +30,7 @@ SINK_FORMS = ", ".join(SINKS.values())
 
 
 def is_stream(location: str) -> bool:
-    """Whether a location names a stream or a table, and not files."""
+    """Whether a location names a stream or a table rather than files."""
     return location.partition(":")[0] in {*TABLES, *SOURCES, *SINKS}
 
 

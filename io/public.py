@@ -106,7 +106,7 @@ class Rows:
 
 
 def read_public(path: str, columns: Sequence[str]) -> Iterator[Rows]:
-    """Read columns of a public file, such as a requirements table, in any format of events.
+    """Read columns of a public file, such as a requirements table, in any format for event files.
 
     Raises:
         ConfigurationError: if the public file or one of its rows cannot be read.

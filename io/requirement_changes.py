@@ -10,7 +10,7 @@ _WHEN = ("slot", "time")
 
 
 def change_columns(pattern: Patterns) -> tuple[str, ...]:
-    """Return the columns of files with changes of requirements that are in `CHANGE_COLUMNS`.
+    """Return those columns of `CHANGE_COLUMNS` that files with changes of requirements have.
 
     Raises:
         ConfigurationError: if no file matches, if a file cannot be read or lacks a required column,

@@ -91,8 +91,9 @@ def read_requirements(
             column that contains participation limits.
 
     Returns:
-        The requirements table. Its attribute `users` has the order of the files. If you pickle the
-            table and unpickle it, the files are read again, which fails if they have changed.
+        The requirements table. Its attribute `users` lists the users in the order of the files. If
+        you pickle the table and unpickle it, the files are read again. This fails if the files have
+        changed.
 
     Raises:
         ConfigurationError: if a column is missing or has a wrong type; if a row cannot be parsed or

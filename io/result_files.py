@@ -139,7 +139,8 @@ def make_folder(folder: str) -> None:
     """Create the folder for the results of queries, if it does not exist.
 
     Raises:
-        ConfigurationError: if the folder cannot be created, or if a file has this name.
+        ConfigurationError: if the folder cannot be created, or if a file has the name of the
+            folder.
     """
     if "://" not in folder:
         try:

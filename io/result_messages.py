@@ -72,7 +72,7 @@ class ResultMessages:
         return self.name(result).key.encode(), self.message(result)
 
     def file(self, result: Any) -> tuple[str, str, bytes]:
-        """Return the file name of a result, its slot as text, and the content of the file."""
+        """Return the name of the file for a result, the slot as text, and the file's content."""
         _, name, what = self.name(result)
         lines = (json_text(row) + "\n" for row in json_rows(self.rows.convert([result])))
         return name, what, "".join(lines).encode()
@@ -86,15 +86,15 @@ def release_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the conversion of releases. The arguments are those of WriteReleases.
+    """Return the conversion of releases to messages. Give the arguments of WriteReleases.
 
-    Each release becomes one message. Its key is the slot number as decimal text. In the layout
-    `tidy`, the message contains a row for each key of the count. In the layout `rows`, it contains
-    a single row.
+    Each release becomes one message. The key of the message is the slot number as decimal text. In
+    the layout `tidy`, the message contains a row for each key of the count. In the layout `rows`,
+    it contains a single row.
 
     Raises:
-        ConfigurationError: if the layout is unknown, or if it is `tidy` and you do not give the
-            names of the keys (`labels`).
+        ConfigurationError: if the layout is unknown, or if the layout is `tidy` and you do not give
+            the names of the keys (`labels`).
     """
     rows = release_form(labels, shares=shares, layout=layout, zone=zone, query=query)
     return _messages(rows, _release_name, tidy=layout == TIDY)
@@ -107,13 +107,13 @@ def revision_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the conversion of revisions. The arguments are those of :func:`release_messages`."""
+    """Return the conversion of revisions to messages. See :func:`release_messages`."""
     rows = revision_form(labels, layout=layout, zone=zone, query=query)
     return _messages(rows, _revision_name, tidy=layout == TIDY)
 
 
 def answer_messages(zone: str | None = None) -> ResultMessages:
-    """Return the form of query results (answers).
+    """Return the conversion of the results (answers) of a query set to messages.
 
     The key of a message consists of the name of the query, the length of the slot and the slot
     number, for example `late/1h/7` for slot 7 of the hourly query `late`.
@@ -122,7 +122,7 @@ def answer_messages(zone: str | None = None) -> ResultMessages:
 
 
 def revised_answer_messages(zone: str | None = None) -> ResultMessages:
-    """Return the conversion of revised query results. See :func:`answer_messages`."""
+    """Return the conversion of revised query results to messages. See :func:`answer_messages`."""
     return _messages(revised_answers_form(zone), _revised_answer_name, tidy=True)
 
 

@@ -130,7 +130,7 @@ class Snapshot:
 
     @property
     def used_keys(self) -> list[tuple[int, str]]:
-        """Those noise keys of `later_keys` with which slots were already released."""
+        """The noise keys in `later_keys` that have already been used to release slots."""
         return [(slot, check) for slot, check in self.later_keys if slot < self.next_slot]
 
 
@@ -146,9 +146,9 @@ class StateFolder:
     @classmethod
     @contextlib.contextmanager
     def held(cls, path: str, create: bool = True) -> Iterator[StateFolder]:
-        """Open and lock the folder. Do this before you read or change anything in it.
+        """Open and lock the state folder. Do this before you read or change anything in the folder.
 
-        The lock is released when the process ends.
+        The folder is unlocked at the end of the `with` block, or when the process ends.
 
         Args:
             path: the folder.
@@ -203,7 +203,7 @@ class StateFolder:
     def recover(self, key: bytes, witness: str) -> Snapshot:
         """Return the last committed state.
 
-        If a process was killed during a commit, the commit is finished first.
+        If a process was killed during a commit, this method first completes the commit.
 
         Args:
             key: the noise key with which the stream began.
@@ -212,8 +212,8 @@ class StateFolder:
 
         Raises:
             ConfigurationError: if :meth:`read` refuses the state, or if the state was edited, is
-                incomplete, or is older than a high-water mark says. In these cases, no file is
-                changed.
+                incomplete, or is older than the newest state that a high-water mark records. In
+                these cases, no file is changed.
         """
         found = self._manifest()
         if found is None:
@@ -279,7 +279,7 @@ class StateFolder:
         return folder
 
     def beside(self, place: str) -> bool:
-        """Whether this folder and `place` are on the same filesystem, so files can be renamed."""
+        """Whether `place` is on the same filesystem as this folder, so renaming can move files."""
         return os.stat(place).st_dev == os.stat(self.path).st_dev
 
     def refuse_inside(self, output: str) -> None:
@@ -301,8 +301,9 @@ class StateFolder:
         Args:
             snapshot: the new state.
             key: the noise key with which the stream began.
-            before: the last committed state. If its results went to a different destination than
-                the results of this pass, the high-water mark at that destination is updated too.
+            before: the last committed state. If the results of that state went to a different
+                destination than the results of this pass, the high-water mark at the earlier
+                destination is updated too.
 
         Returns:
             The new state, with the list of the files of this pass.

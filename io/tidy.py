@@ -157,9 +157,9 @@ def answers_batch(
     Unknown values become null. The confidence interval of a count never extends below 0.
 
     Args:
-        answers: the results to convert. With the schemas `ANSWERS_SCHEMA` and `RESULT_SCHEMA`, they
-            may be from several queries. With other schemas, they must be from a single query. With
-            :func:`revised_answers_schema`, give revised results.
+        answers: the results to convert. With the schemas `ANSWERS_SCHEMA` and `RESULT_SCHEMA`, the
+            results may be from several queries. With other schemas, all results must be from a
+            single query. With :func:`revised_answers_schema`, give revised results.
         schema: the schema of the rows, such as :func:`answer_schema`.
         quoted: if true, keys that a spreadsheet would read as formulas are quoted. See
             :func:`quoted_label`.

@@ -83,7 +83,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class TableChanges:
-    """The differences between two requirements tables of a stream. They are public."""
+    """The differences between two requirements tables of a stream, which are public."""
 
     users: pa.StringArray
     """Users who are new or whose requirement changes, followed by users who left, each user
@@ -103,7 +103,7 @@ class TableChanges:
         return f"{self.joining:,} joined, {self.leaving:,} left, {others:,} ask for something else"
 
     def batch(self, slot: int) -> pa.RecordBatch:
-        """Return the differences as changes of requirements that apply from a slot on.
+        """Return the differences as changes of requirements that apply from `slot` onwards.
 
         The result is an Arrow record batch.
         """
@@ -176,8 +176,9 @@ class UserTable:
     def registry(self, path: Path | None = None) -> Registry:
         """Return the requirements table of the stream.
 
-        Give the path of a file that :meth:`write` wrote, so that workers can read the table from
-        it. In the local model, users who joined later are added at the end of the table.
+        If you give the path of a file that :meth:`write` wrote, workers read the table from this
+        file. In the local model, users who joined after the start of the stream are at the end of
+        the table.
         """
         reload = None if path is None else _ReadAgain(str(path))
         first = self.begun.windows > 0

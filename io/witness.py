@@ -150,7 +150,7 @@ def check_witness(path: str, key: bytes, folder: Path, known: Mark) -> bool:
 
 
 def refuse_witness(path: str, folder: Path) -> None:
-    """Raise ConfigurationError if a high-water mark shows that this stream already exists."""
+    """Raise ConfigurationError if a high-water mark shows that an earlier run began this stream."""
     if not os.path.exists(path):
         return
     last, _ = _tail(path)

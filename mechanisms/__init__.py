@@ -1,4 +1,4 @@
-"""Mechanisms, accounting and queries. They use counts in memory, without Beam or files."""
+"""Mechanisms, privacy accounting and queries for counts in memory, without Beam or files."""
 
 from typing import TYPE_CHECKING
 

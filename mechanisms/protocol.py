@@ -98,9 +98,9 @@ class Population:
 
     @property
     def assumed(self) -> bool:
-        """Whether the size of a class is assumed.
+        """Whether the size of at least one class is an assumption.
 
-        If so, a class may have more users than its size says.
+        If so, a class may have more users than its entry in `sizes`.
         """
         return self.joined or self.guessed is not None
 
@@ -168,7 +168,7 @@ class Members:
 class SlotInput:
     """The counts of a slot after contribution bounding.
 
-    The counts are secret, and `members` is public.
+    The field `counts` is secret. The field `members`, which describes the users, is public.
     """
 
     slot: int
@@ -257,8 +257,9 @@ class Mechanism(Protocol[S]):
     def price(self, state: S) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). It
-        may depend only on data that `step` may use too, and it must not affect any release.
+        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). The
+        bound may depend only on data that `step` may use too (see :class:`Mechanism`), and must not
+        affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:

@@ -220,7 +220,7 @@ def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanis
             give a name in `INFINITE_MECHANISMS` instead.
         population: the public facts about users and bins.
         revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
-            each slot. With 0, it makes no revisions.
+            each slot. With 0, the mechanism makes no revisions.
 
     Raises:
         ConfigurationError: if the mechanism or an option is unknown, the value of an option is not
@@ -241,7 +241,8 @@ def infinite_mechanism(
             NAME:OPTION=VALUE:OPTION=VALUE.
         bins: number of bins d of the histogram.
         epsilon: the lifetime budget of each user.
-        users: public number of users. Only the ledger reports it, and no result depends on it.
+        users: public number of users. The number appears in the ledger, and does not affect
+            results.
         sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
 
     Raises:
@@ -258,7 +259,7 @@ def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> Dynami
             NAME:OPTION=VALUE:OPTION=VALUE.
         setting: the public facts about users and bins.
         revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
-            each slot. With 0, it makes no revisions.
+            each slot. With 0, the mechanism makes no revisions.
 
     Raises:
         ConfigurationError: if :func:`mechanism` would raise this error.
@@ -305,7 +306,7 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
             NAME:OPTION=VALUE:OPTION=VALUE.
         users: the public facts about users and bins.
         revise: number of slots after which the mechanism makes a smoothed estimate (revision) of
-            each slot. With 0, it makes no revisions.
+            each slot. With 0, the mechanism makes no revisions.
 
     Raises:
         ConfigurationError: if the mechanism or an option is unknown, the value of an option is not
@@ -407,7 +408,7 @@ def schedule(
 ) -> ScheduleRun[Any] | DynamicScheduleRun:
     """Run only the part of a mechanism that divides the budget among slots, without any counts.
 
-    In each slot, you decide whether to publish.
+    You run the schedule slot by slot, and decide for each slot whether to publish a result.
 
     Args:
         name: a name in `SCHEDULES` or `DYNAMIC_SCHEDULES`.

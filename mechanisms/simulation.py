@@ -46,7 +46,8 @@ Changes = Mapping[int, Mapping[int, Requirement | tuple[int, float] | None]]
 class Simulation:
     """The results of :func:`simulate` and :func:`simulate_dynamic`.
 
-    Shapes refer to T slots, K requirement classes and d bins.
+    In the shapes of arrays, T is the number of slots, K is the number of requirement classes, and d
+    is the number of bins.
     """
 
     released: npt.NDArray[np.int64]
@@ -73,7 +74,7 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class InfiniteSimulation:
-    """The results of :func:`simulate_infinite`. Shapes refer to T slots and d bins."""
+    """The results of :func:`simulate_infinite` for T slots and d bins."""
 
     released: npt.NDArray[np.float64]
     """Released distributions, shape (T, d)."""
@@ -90,7 +91,7 @@ class InfiniteSimulation:
 
 @dataclass(frozen=True, eq=False)
 class LocalSimulation:
-    """The results of :func:`simulate_local`. Shapes refer to T slots, n users and d bins."""
+    """The results of :func:`simulate_local` for T slots, n users and d bins."""
 
     released: npt.NDArray[np.float64]
     """Estimated frequencies, shape (T, d)."""
@@ -114,7 +115,7 @@ class LocalSimulation:
     def spent(self) -> npt.NDArray[np.float64]:
         """The epsilon that each slot spent from each user's budget, shape (T, n).
 
-        The array needs 8 T n bytes of memory.
+        The array needs `8 * T * n` bytes of memory.
         """
         spent = np.zeros((len(self.asks), self.users.class_of.size))
         for row, asks, class_of in zip(spent, self.asks, self.class_of, strict=True):
@@ -145,7 +146,7 @@ def simulate(
             counts give the same results.
         sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
         revise: number of slots after which the mechanism also makes a smoothed estimate of each
-            slot. With 0, it makes no smoothed estimates.
+            slot. With 0, there are no smoothed estimates.
 
     Returns:
         The private counts, their standard errors, and the privacy budget that each slot spent.
@@ -196,7 +197,7 @@ def simulate_dynamic(
             counts give the same results.
         sensitivity: the most by which one user can change the histogram of a slot (L1 sensitivity).
         revise: number of slots after which the mechanism also makes a smoothed estimate of each
-            slot. With 0, it makes no smoothed estimates.
+            slot. With 0, there are no smoothed estimates.
 
     Raises:
         ConfigurationError: as :func:`simulate`.
@@ -310,7 +311,7 @@ def simulate_local(
             to a mapping user -> new requirement. Give None for a user who leaves. Only some
             mechanisms, such as `rotation`, support changes.
         revise: number of slots after which the mechanism also makes a smoothed estimate of each
-            slot. With 0, it makes no smoothed estimates.
+            slot. With 0, there are no smoothed estimates.
         options: options of the mechanism by name, for example `project=True`.
 
     Raises:

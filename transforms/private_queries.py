@@ -63,10 +63,10 @@ class PrivateQueries(beam.PTransform):
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
         slot: length of a slot, such as `1mo`, `1d`, `1h`, a timedelta or `Slots`. If you give a
-            `QuerySet`, leave this out, because the set has its own slots.
+            `QuerySet`, leave out this argument, because the set has its own slots.
         requirements: the public requirements table, which gives each user's privacy budget. Give a
             `Registry`, a mapping user -> (window in slots, epsilon), or a table.
-        budget: one privacy budget for every user, instead of a requirements table. For example,
+        budget: the same privacy budget for each user, instead of a requirements table. For example,
             `1/7d` is epsilon 1 over any 7 consecutive days.
         start: a time in the first slot to release, as ISO 8601 text or a datetime. Events in
             earlier slots are rejected. Slots are counted from 1970-01-01, and weeks begin on
@@ -76,16 +76,17 @@ class PrivateQueries(beam.PTransform):
         time_unit: unit of event times that are numbers: `s`, `ms`, `us`, `ns`, or `excel` for
             serial dates.
         time_format: format of event times that are not in ISO 8601, written as strptime codes.
-        adjacency: how two inputs differ that the guarantee makes hard to distinguish. With
-            `add_remove` (the default), all of one user's events in a window are added or removed.
-            With `replace`, any of them are replaced by other events (replace-one adjacency).
+        adjacency: which change of the input the guarantee hides. With `add_remove` (the default),
+            all of one user's events in a window are added or removed. With `replace`, any of these
+            events are replaced by other events (replace-one adjacency).
         limit: participation limit, which is the largest number of slots in each half of a window to
             which a user contributes. Give a number such as 2, or a `Limit` or `Auto` of
             `streamveil.mechanisms.presence`. For a single count, you may also give a `Limit` for
-            each requirement class. The limit counts slots of each query.
+            each requirement class. In a query set, the limit applies to each query separately, and
+            counts the slots of that query.
         revise: number of slots after which a smoothed estimate (revision) of every slot is also
-            released. It is counted in slots of each query. With 0, there are no revisions.
-            Revisions spend no extra budget. Rollups are not revised.
+            released. For a query with longer slots, these are slots of that query. With 0, there
+            are no revisions. Revisions spend no extra budget. Rollups are not revised.
         changing: whether users' requirements may change, in this run or in a later run that resumes
             from it.
         longest_window: the longest window, in slots, that users may have after a change of
@@ -108,9 +109,9 @@ class PrivateQueries(beam.PTransform):
             end, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as
             :class:`streamveil.transforms.Heartbeat`. These numbers open the slots of an unbounded
-            input.
-        settle: for runners that restart from checkpoints, such as Flink, the interval between
-            checkpoints. See docs/reference/runners.md.
+            input, so that slots without events are also released.
+        settle: the interval between checkpoints, for runners that restart from checkpoints, such as
+            Flink. See docs/reference/runners.md.
 
     Raises:
         ConfigurationError: when you make the transform, if an argument is not valid; when the
@@ -212,7 +213,7 @@ class PrivateQueries(beam.PTransform):
         )
 
     def expand(self, inputs: Any) -> QueryOutputs:
-        """Build the steps, which encode the events, count them and release the results."""
+        """Build the Beam steps that encode the events, count them and release the results."""
         made: QueryOutputs = inputs | self.plan
         if self._count is None:
             return made

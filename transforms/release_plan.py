@@ -81,9 +81,9 @@ class QueryOutputs(_Outputs):
     _of_counts: tuple[Sequence[str], str] | tuple[()] = ()
 
     def of_counts(self, labels: Sequence[str], query: str = COUNT) -> QueryOutputs:
-        """Return these outputs with names for the keys.
+        """Set the names of the keys for the property `rows`, and return these outputs.
 
-        For a single count, also give the query's name.
+        Call this method only for a single count. The rows then contain `query` as its name.
         """
         self._of_counts = labels, query
         return self

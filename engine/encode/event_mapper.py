@@ -112,8 +112,9 @@ class Columns(Identified):
     def of(cls, value: Any) -> Columns:
         """Convert a mapping to `Columns`.
 
-        If the argument is a `Columns` object, it is returned unchanged. If a key or value of the
-        mapping is not valid, ConfigurationError is raised.
+        The keys of the mapping are names of fields of `Columns`, such as `user` and `time`. A
+        `Columns` object is returned unchanged. If a key or a value of the mapping is not valid,
+        ConfigurationError is raised.
         """
         if isinstance(value, cls):
             return value
@@ -127,7 +128,7 @@ class Columns(Identified):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all columns to read, each once."""
+        """The names of all columns to read. No name is repeated."""
         return tuple(dict.fromkeys((self.user, *self.value, self.time)))
 
 

@@ -68,7 +68,8 @@ class ValueBudget(Identified):
     """A function that computes the budget of each record from a number in the record.
 
     Raises:
-        ConfigurationError: if the function returns a budget that is outside its own bounds.
+        ConfigurationError: if the function returns a budget that is outside the bounds that the
+            function states.
     """
 
     IDENTITY = Form("budget of a value", ("column", "function"))
@@ -95,21 +96,21 @@ class ValueBudget(Identified):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The name and the parameters of the function, as the card (a public file) shows them."""
+        """The function's name and parameters, for the card (a public file about the run)."""
         own = {name: one for name, one in vars(self.function).items() if name != "bounds"}
         figures = {name: one for name, one in own.items() if isinstance(one, (int, float))}
         return {"function": type(self.function).__name__.lower(), **figures}
 
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """The budget of each row of a batch."""
+        """The budget (epsilon) of each record in a batch of records."""
         return self.function(numbers_of(batch, self.column))
 
 
 @dataclass(frozen=True)
 class CategoryBudget(Identified):
-    """A function that looks up the budget of each record in a public table of categories.
+    """A function that looks up each record's budget in a public table of budgets by category.
 
-    If the category column is null in a record, the record has no budget and is dropped.
+    If the category of a record is missing (null), the record has no budget and is dropped.
     """
 
     IDENTITY = Form("budget of a category", ("column", "lookup"))
@@ -139,11 +140,11 @@ class CategoryBudget(Identified):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The whole table of budgets, as the card (a public file) shows it."""
+        """The whole table of budgets, for the card (a public file about the run)."""
         return {"function": "table", "table": dict(self.lookup.table)}
 
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """The budget of each row of a batch."""
+        """The budget (epsilon) of each record in a batch of records."""
         budgets = self.lookup(positions_of(batch, self.column, tuple(self.lookup.table)))
         budgets[nulls_of(batch, self.column)] = np.nan
         return budgets
@@ -156,8 +157,9 @@ class ColumnsBudget(Identified):
     Your function is public. Its arguments are Arrow arrays, one for each column in `columns`, in
     this order. The arrays are never dictionary-encoded. The function returns an Arrow or numpy
     array with the budget of each row. This budget must depend only on the values in the row, and
-    equal rows must always get the same budget. The function sees secret data, so it must not log or
-    count anything. If it raises an error for a row, or returns null for it, the row is dropped.
+    equal rows must always get the same budget. The function sees secret data, so it must not write
+    logs or update counters. If the function raises an error or returns null for a row, the row is
+    dropped.
 
     Raises:
         ConfigurationError: if a test call with the example rows in `grid` fails. For example, the
@@ -224,7 +226,7 @@ class ColumnsBudget(Identified):
     def types(self) -> dict[str, pa.DataType]:
         """The types of the columns in the example rows.
 
-        These types are used if the input has no types of its own.
+        These types are used for records without declared types, such as dictionaries.
 
         Whole numbers become floats.
         """
@@ -239,7 +241,7 @@ class ColumnsBudget(Identified):
         return Bounds(self.epsilon_min, self.epsilon_max)
 
     def budgets(self, batch: pa.RecordBatch) -> Floats:
-        """The budget of each row of a batch."""
+        """The budget (epsilon) of each record in a batch of records."""
         arrays = [column_of(batch, name, "records") for name in self.columns]
         rows = pa.RecordBatch.from_arrays(arrays, list(self.columns))
         return by_pieces(self._evaluate, plain(rows), np.nan)

@@ -30,7 +30,7 @@ class GivenKey:
 
 @dataclass(frozen=True)
 class RotatedKey:
-    """A sequence of noise keys, in which each key replaces the key before it from a given slot on.
+    """A sequence of noise keys. Each later key replaces the previous key from a given slot onwards.
 
     With several keys, you can change the noise key of a stream while the stream runs.
     """

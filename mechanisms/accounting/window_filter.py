@@ -49,8 +49,8 @@ class WindowFilter:
     """A privacy filter for fixed requirements, which records the budget that each slot spends.
 
     A class is a group of users with the same requirement. After each successful :meth:`charge`,
-    each class has spent at most its epsilon in any `window` consecutive slots. The sums are
-    computed with exact integers. For a :class:`Lifetime` requirement, the bound applies to the
+    each class has spent at most its epsilon in any `window` consecutive slots. The spending is
+    added up with exact integers. For a :class:`Lifetime` requirement, the bound applies to the
     whole stream. After r calls of :meth:`restart`, this bound is r + 1 times epsilon.
 
     Raises:
@@ -117,7 +117,7 @@ class WindowFilter:
         self.slots += 1
 
     def under(self, requirements: Sequence[Requirement]) -> WindowFilter:
-        """Return a privacy filter with the same history and windows, but with other epsilons.
+        """Return a privacy filter with the same history and windows, but with new epsilons.
 
         If a class has already spent more than its new epsilon in the current window, the class
         cannot spend anything until its spending over the window is below the new epsilon again.
@@ -141,11 +141,11 @@ class WindowFilter:
         self.restarts += 1
 
     def use(self) -> float:
-        """The largest fraction of its budget that a class has spent in a window, from 0 to 1."""
+        """The largest fraction of a class's budget that is spent in the current window, 0 to 1."""
         return float((self.in_window / np.maximum(self._caps, 1)).max())
 
     def diagnostics(self) -> Mapping[str, float]:
-        """For lifetime budgets, the smallest remaining budget and the number of restarts."""
+        """The smallest remaining lifetime budget of a class, and the number of restarts."""
         left = float(to_epsilon((self._caps - self.in_window).min()))
         return {"budget_left": left, "restarts": float(self.restarts)}
 

@@ -153,7 +153,7 @@ class ConfigurationError(ValueError):
 
 
 class InputLost(ConfigurationError):  # noqa: N818
-    """The error for a bounded input of which too much was lost.
+    """The error for a bounded input if too many of its events were rejected, late or lost.
 
     Nothing is released, and no budget is spent, if more than the fraction `max_rejected` of the
     events was rejected or late, if no event was accepted, or if a runner lost part of the input.
@@ -355,7 +355,7 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
 class Slots(Identified):
     """Time slots, which are tumbling windows of equal length.
 
-    The slot of an event is floor((event time - origin) / length).
+    An event belongs to the slot with the number floor((event time - origin) / length).
 
     Raises:
         ConfigurationError: if the length or the origin is not a whole number of milliseconds, or if
@@ -398,7 +398,7 @@ class Slots(Identified):
                 January 1970.
             origin: start of slot 0, as ISO 8601 text or as a datetime. If the time has no UTC
                 offset, it is in UTC. The default is 1970-01-01. If the slots are weeks, the default
-                is the Monday after that day.
+                is 1970-01-05, which is a Monday.
 
         Raises:
             ConfigurationError: if the length or the origin of the slots is not valid, or if you
@@ -436,7 +436,7 @@ class Slots(Identified):
 
     @property
     def shortest(self) -> int:
-        """The length of the shortest slot in microseconds, if no clock is set forward."""
+        """The length of the shortest slot in microseconds, ignoring changes of the local clock."""
         return self.length
 
     @property
@@ -665,17 +665,17 @@ class LedgerEntry:
 
     @property
     def first_base_slot(self) -> int:
-        """The first base slot in the slot. For a single count, it is the slot itself."""
+        """The first base slot that the result covers. For a single count, this is `slot`."""
         return self.slot
 
     @property
     def last_base_slot(self) -> int:
-        """The last base slot in the slot. For a single count, it is the slot itself."""
+        """The last base slot that the result covers. For a single count, this is `slot`."""
         return self.slot
 
     @property
     def unpromised(self) -> LedgerEntry:
-        """Return the ledger entry that a run in test mode writes, with epsilons of 0."""
+        """Return a copy with all epsilons set to 0, which runs in test mode write to the ledger."""
         nothing = np.zeros_like(self.spent)
         classes = tuple(map(unpromised, self.classes))
         return replace(self, classes=classes, spent=nothing, spent_in_window=nothing)

@@ -188,9 +188,9 @@ class Registry:
 
     @property
     def guessed(self) -> int | None:
-        """The class with an assumed size, because it contains the unregistered users, or None.
+        """The class that contains the unregistered users, whose number is assumed, or None.
 
-        The result is also None if the number of unregistered users is given as 0. In that case,
+        The result is also None if you gave 0 as the number of unregistered users. In this case,
         mechanisms use an upper bound on the number of users instead.
         """
         k = self.default_class
@@ -208,7 +208,7 @@ class Registry:
 
     @property
     def stated_sizes(self) -> npt.NDArray[np.int64]:
-        """The number of users in each class as results report it, shape (K,).
+        """The number of users in each class, as results report this number, shape (K,).
 
         An unknown number is 0.
         """
@@ -232,7 +232,7 @@ class Registry:
             longest: length of the window in slots.
 
         Raises:
-            ConfigurationError: if a user in the table has a window that is longer than `window`.
+            ConfigurationError: if a user in the table has a window that is longer than `longest`.
         """
         if self.classes.longest > longest:
             raise ConfigurationError(
@@ -256,7 +256,10 @@ class Registry:
 
     @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
-        """The class of each registered user, then that of unregistered users (0 if rejected)."""
+        """The class of each registered user, followed by the class of unregistered users.
+
+        The last entry is 0 if unregistered users are rejected.
+        """
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
@@ -288,7 +291,7 @@ class Registry:
         return digest.hexdigest()
 
     def identity(self) -> bytes:
-        """The digest of the table as bytes. Saved states contain it, and the noise depends on it.
+        """The table's digest as bytes. It is part of saved states, and the noise depends on it.
 
         All versions of streamveil compute the same bytes from the same table.
         """

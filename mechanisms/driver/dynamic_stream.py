@@ -156,11 +156,11 @@ class DynamicStream:
         )
 
     def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
-        """Begin the next slot, and return an upper bound on the budget that it spends per ledger.
+        """Begin the next slot, and return an upper bound on what the slot spends from each ledger.
 
-        The method first applies the changes of requirements. If you call it again before the slot
-        is released, it returns the same result. A release that would spend more than the returned
-        upper bound is refused. `state.interned` shows which users are in which ledger.
+        The method first applies the changes of requirements. If you call the method again before
+        the slot is released, you get the same result. A release that would spend more than the
+        returned upper bound is refused. `state.interned` shows which users share which ledger.
 
         Args:
             state: the state of the stream after all earlier slots. It is changed in place.
@@ -169,7 +169,8 @@ class DynamicStream:
             moves: the users whose requirements change at the start of this slot.
 
         Returns:
-            An upper bound for each of the L ledgers, in units of 2**-40 epsilon, shape (L,).
+            For each of the L ledgers, an upper bound on the budget that the slot spends, in units
+            of 2**-40 epsilon, shape (L,).
 
         Raises:
             ConfigurationError: if a requirement has a longer window than the stream allows.

@@ -154,7 +154,7 @@ class ReleaseStream:
     def resized(self, caps: Units, pace: Units) -> ReleaseStream:
         """Return the stream with different privacy budgets. See :class:`Resizable`.
 
-        The stream can still load states that were saved before its budgets changed.
+        The new stream can also load states that were saved with the earlier budgets.
 
         If the mechanism is not `Resizable`, the stream keeps its current budgets.
         """
@@ -168,9 +168,9 @@ class ReleaseStream:
         return other
 
     def taking_over(self, state: StreamState, caps: Units, pace: Units) -> StreamState:
-        """Return the state with which the stream continues after a change to the given budgets.
+        """Return a copy of the state, with which the stream continues under new budgets.
 
-        The noise of later slots then also depends on the new budgets.
+        The noise of all later slots also depends on the new budgets.
         """
         if not isinstance(self.mechanism, Resizable):
             return state
@@ -231,8 +231,9 @@ class ReleaseStream:
     def rest(self, state: StreamState) -> tuple[SlotRevision, ...]:
         """Return the last revisions (smoothed estimates of earlier slots) at the end of a stream.
 
-        The last slots are revised with fewer later slots than usual. If the mechanism makes no
-        revisions, the result is empty. The state records that this method was called.
+        The revision of a slot uses a fixed number of later slots. At the end of the stream, it uses
+        only the later slots that exist. If the mechanism makes no revisions, the result is empty.
+        The state records that this method was called.
         """
         return rest_of(self.mechanism, state.mechanism)
 

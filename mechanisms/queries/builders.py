@@ -68,26 +68,27 @@ def count(
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -95,10 +96,10 @@ def count(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -137,34 +138,35 @@ def distinct(
     """Count the distinct users, by key and slot.
 
     If a user has several events with the same key in a slot, the user is counted once. A rollup
-    adds up the results of several slots, so it counts a user once for each of these slots. For
-    example, to count each user once per day, use `every="1d"` instead of hourly slots with a daily
-    rollup.
+    adds up the results of several slots, so a user with events in three of these slots is counted
+    three times. To count each user once per day, use `every="1d"` instead of hourly slots with a
+    daily rollup.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -172,10 +174,10 @@ def distinct(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -224,26 +226,27 @@ def sum(
             bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -251,10 +254,10 @@ def sum(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -303,26 +306,27 @@ def mean(
             bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -330,10 +334,10 @@ def mean(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -372,7 +376,7 @@ def variance(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Estimate the variance of the numbers in a column, by key and slot, in its unit squared.
+    """Estimate the variance of the numbers in a column, by key and slot (unit squared).
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
@@ -382,26 +386,27 @@ def variance(
             bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -409,10 +414,10 @@ def variance(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -451,7 +456,7 @@ def stddev(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Estimate the standard deviation of the numbers in a column, by key and slot, in its unit.
+    """Estimate the standard deviation of the numbers in a column, by key and slot.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
@@ -461,26 +466,27 @@ def stddev(
             bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -488,10 +494,10 @@ def stddev(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -540,10 +546,10 @@ def quantiles(
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         of: the column that contains the numbers.
-        edges: public boundaries of the intervals in which the numbers are counted, in ascending
-            order. The quantiles are interpolated from these counts. If you give a mapping such as
-            `{"lower": 1, "upper": 3600, "intervals": 24}`, the edges are spaced evenly on a
-            logarithmic scale.
+        edges: public edges of the intervals in which the numbers are counted, in ascending order.
+            The quantiles are interpolated from the counts of the intervals. If you give a mapping
+            such as `{"lower": 1, "upper": 3600, "intervals": 24}`, streamveil makes 24 intervals
+            from 1 to 3600, whose edges are spaced evenly on a logarithmic scale.
         bounds: the lowest and the highest edge, which you may give instead of `edges`. The range
             between them is divided into 32 intervals of equal width. With `auto`, the bounds are
             chosen by a private estimate before the first slot. This estimate spends part of the
@@ -551,26 +557,27 @@ def quantiles(
         quantiles: the quantiles to estimate, as probabilities between 0 and 1, such as `[0.5,
             0.95]`. The default is the median.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by` for which results are reported. Give a list of
             text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
             such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
             a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -578,10 +585,10 @@ def quantiles(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
@@ -619,30 +626,31 @@ def top(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Rank the k keys with the most events in each slot, and say how certain each rank is.
+    """Rank the k keys with the most events in each slot, and report how certain each rank is.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         k: the number of keys to report, from 1 to the number of `keys`.
         by: name of the column to group by. To group by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         keys: the public values of the column `by`, which are ranked. Give a list of text or whole
             numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells such as `{"grid":
             [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of a file.
-        other: name of an extra key, which collects all values that are not in `keys`. If you leave
-            it out, events with such values are rejected.
-        null: name of an extra key, which collects null values (missing values and empty text). If
-            you leave it out, events with a null value are rejected.
+        other: name of an extra key for all events whose value is not in `keys`. If you give no
+            name, these events are rejected.
+        null: name of an extra key for events with a null value (a missing value or empty text). If
+            you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. It must be a multiple of the base slot, which is
-            the `slot` that you pass to `sv.release`. The default is the base slot.
-        rollups: lengths of rollups, such as `["1d", "1w"]`, from the shortest to the longest. A
-            rollup is a longer slot for which results are also reported.
-        max_contributions: the largest number of events that are kept per user and slot, 1 by
-            default.
+            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
+            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
+            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
+            week.
+        max_contributions: the largest number of events that are kept per user and slot. The default
+            is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
@@ -650,10 +658,10 @@ def top(
             `adaptive:cycle=auto`. The default is `adaptive`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by its weight, is small.
-        share: fraction of each user's privacy budget that this query may spend, in the interval
-            (0, 1]. If you leave it out, streamveil chooses this fraction together with the
-            fractions of the other queries.
+            sum of the squared errors, each multiplied by the weight of its query, is small.
+        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
+            at most 1. If you leave out this argument, streamveil chooses the fraction together with
+            the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
         unit: unit of the results, such as `minutes`, which HTML pages show.
 

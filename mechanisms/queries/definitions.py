@@ -196,12 +196,12 @@ class QueryDefinition:
         return self.every
 
     def query(self, base: Slots, read_domain: TextDomain = plain_domain) -> Query:
-        """Return the query for a query set with the given base slots, after checking it.
+        """Check the definition, and return the query for a query set with the given base slots.
 
         Args:
             base: the base slots of the query set.
-            read_domain: function that reads the keys of the query from a file. It is called if
-                `keys` is a file name.
+            read_domain: function that reads the keys of the query from a file. The function is
+                called if `keys` is a file name.
 
         Raises:
             ConfigurationError: if the length of a slot or rollup is not a multiple of the base

@@ -228,7 +228,7 @@ class Query(Identified):
 
     @property
     def longer(self) -> tuple[Cut, ...]:
-        """For each rollup, the slots of the query that the rollup adds up.
+        """For each rollup, the slots of the query that belong to each slot of the rollup.
 
         The order is that of `times`.
         """
@@ -259,8 +259,8 @@ class Query(Identified):
     def fixed_share(self) -> Fraction:
         """The query's share of the budget as a fraction, or 0 if streamveil chooses the share.
 
-        Fractions are used because ten fractions of 1/10 add up to exactly 1. Ten floats of 0.1 do
-        not.
+        As fractions, ten shares of 1/10 add up to exactly 1. As floats, ten shares of 0.1 add up to
+        slightly less than 1.
         """
         return Fraction(0) if self.share is None else Fraction(str(float(self.share)))
 
@@ -353,7 +353,7 @@ class QuerySet(Identified):
 
     @property
     def single_count(self) -> Query | None:
-        """The query, if the set consists of a single plain count by slot and key.
+        """The query, if it is the only query of the set and a count without further options.
 
         Otherwise None.
         """

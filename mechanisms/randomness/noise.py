@@ -239,7 +239,7 @@ class NoiseSource:
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
-        """Return a noise source with the same keys for longer slots.
+        """Return a noise source for longer slots, which use the key of the last slot in them.
 
         See :meth:`NoiseKeys.of_slots`.
         """
@@ -250,7 +250,8 @@ class NoiseSource:
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
         """Return the random source for a slot.
 
-        `digest` is a hash of the slot's input and history.
+        `digest` is a hash of the slot's input and of all earlier slots. A different digest gives
+        independent noise.
         """
         return SlotNoise(_prf(self._keys.at(slot), b"slot", b"%d" % slot, digest))
 

@@ -20,7 +20,7 @@ class Comparison(ComparisonTable):
     """
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a chart with the error of each mechanism in every case. This needs matplotlib.
+        """Draw the error of each mechanism by stream and requirement. This needs matplotlib.
 
         Args:
             ax: the matplotlib axes on which the chart is drawn. If None, a new figure is made.

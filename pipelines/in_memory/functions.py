@@ -134,49 +134,50 @@ def release(
             a BigQuery query as `bigquery:SELECT ...`, a pandas, Polars, Arrow or DuckDB table, or a
             list of Arrow record batches.
         *queries: the statistics to release, such as `sv.count(...)` and `sv.mean(...)`, or the path
-            of a YAML file with queries. If you leave out the queries, `value` and `domain` describe
-            a single count. The descriptions below call this the short form.
+            of a YAML file with queries. If you give no queries, `value` and `domain` describe a
+            single count.
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
         slot: length of a slot (a fixed time window), such as `1mo`, `1d`, `1h`, `5m` or a
             timedelta. If you give queries, you may also give `Slots`. Slots are counted from
-            1970-01-01, and weeks begin on Mondays. In the short form, a slot begins at `start`,
-            unless slots are calendar months. If you give a file of queries, leave this argument
-            out, because the file sets the slot.
+            1970-01-01, and weeks begin on Mondays. If you give no queries, a slot begins at
+            `start`, unless slots are calendar months. If you give a file of queries, leave this
+            argument out, because the file sets the slot.
         requirements: the public requirements table, with each user's window (in slots) and epsilon.
             Give a path, a table, a mapping user -> (window, epsilon), or a `Registry`.
-        budget: one privacy budget for every user, instead of a requirements table. For example,
+        budget: the same privacy budget for each user, instead of a requirements table. For example,
             `1/7d` is epsilon 1 over any 7 consecutive days. The period (7 days in this example)
             must be a whole number of slots.
-        value: in the short form, the name of the column to count by. To count by map cells, give
-            the names of two columns, with longitude and latitude. The short form releases
-            `sv.count("count", by=value, keys=domain)`.
-        domain: in the short form, the public values of `value` for which counts are released. Give
-            a list, `Categories`, `Edges`, `Grid`, or text as for the option `--domain`.
+        value: if you give no queries, the name of the column to count by. To count by map cells,
+            give the names of two columns, the first with longitudes and the second with latitudes.
+            streamveil then releases `sv.count("count", by=value, keys=domain)`.
+        domain: if you give no queries, the public values of the column `value` for which counts are
+            released. Give a list, `Categories`, `Edges`, `Grid`, or text as for the option
+            `--domain`.
         start: a time in the first slot to release, as ISO 8601 text or a datetime. If None, the
             release begins with the first slot that has an event, so the time of this slot becomes
             public.
         end: the end of the release. Only slots that end at or before this time are released. If
             None, the release ends with the last slot that has an event.
-        mechanism: in the short form, the name of the mechanism. If None, the default mechanism is
-            used. If you give queries, each query names its own mechanism.
-        max_contributions: in the short form, the largest number of events that are kept per user
-            and slot.
+        mechanism: if you give no queries, the name of the mechanism. If None, the default mechanism
+            is used. If you give queries, each query names its own mechanism.
+        max_contributions: if you give no queries, the largest number of events that are kept per
+            user and slot. Further events are dropped.
         max_slots: participation limit, as a number M. In each half of a window, a user contributes
             only to the first M slots in which the user has events. A pair (M, n) divides the window
-            into n parts instead of two. `auto` chooses M by a private estimate. `auto:0.05` chooses
-            M under the public assumption that users have events in 5 % of the slots. If None, there
-            is no limit, unless the requirements table has a column `max_slots` with the limit of
-            each user. For a query with longer slots than the base slot, the limit counts slots of
-            that query.
-        adjacency: how two inputs differ that the guarantee makes hard to distinguish. With
-            `add_remove` (the default), all of one user's events in a window are added or removed.
-            With `replace`, any of them are replaced by other events (replace-one adjacency).
+            into n parts instead of two. With `auto`, a private estimate chooses M. With
+            `auto:0.05`, M is chosen under the public assumption that users have events in 5 % of
+            the slots. If None, there is no limit, unless the requirements table has a column
+            `max_slots` with the limit of each user. For a query with longer slots than the base
+            slot, the limit counts slots of that query.
+        adjacency: which change of the input the guarantee hides. With `add_remove` (the default),
+            all of one user's events in a window are added or removed. With `replace`, any of these
+            events are replaced by other events (replace-one adjacency).
         guarantee: the kind of privacy budget. `w-event` (the default) limits the privacy loss in
             any window. `user` gives each user a lifetime budget. Each user then contributes to a
             query only in the first `max_slots` slots in which the user has events. `infinite` also
-            gives each user a lifetime budget, which all slots share, so that users contribute to
-            all slots. It works for a single count only.
+            gives each user a lifetime budget. All slots share this budget, and users contribute to
+            all slots. `infinite` works for a single count only.
         epsilon: the lifetime budget of each user, which you must give if `guarantee` is `user` or
             `infinite`.
         requirement_changes: a path or a table with changes of requirements, which
@@ -189,9 +190,9 @@ def release(
             them.
 
     Returns:
-        A mapping from the name of each query to its results. In the short form, the name is
-            `count`. The mapping also has attributes for the ledger (the budget that each slot
-            spent), the dead letters (rejected events) and the event accounting.
+        A mapping from the name of each query to its results. If you give no queries, the name is
+        `count`. The mapping also has attributes for the ledger (the budget that each slot spent),
+        the dead letters (rejected events) and the event accounting.
 
     Raises:
         ConfigurationError: if an argument is not valid. Nothing is released, and no budget is
@@ -319,12 +320,12 @@ def collect(
         data: the events, in any form that :func:`release` accepts.
         user: name of the column that contains the user ids.
         value: name of the column to count by. To count by map cells, give the names of two columns,
-            with longitude and latitude.
+            the first with longitudes and the second with latitudes.
         time: name of the column that contains the event times.
         slot: length of a slot, such as `1mo`, `1d`, `1h`, `5m` or a timedelta.
         domain: the public keys to report, in any form that :func:`release` accepts.
-        requirements: the public requirements table, in any form that :func:`release` accepts. It
-            must list every user.
+        requirements: the public requirements table, in any form that :func:`release` accepts. The
+            table must list every user.
         mechanism: name of a local mechanism. You may add options, written NAME:OPTION=VALUE. If
             None, the default local mechanism is used.
         start: a time in the first slot to release, as ISO 8601 text or a datetime. If None, the
@@ -405,7 +406,7 @@ def per_record(
         statistic: the statistic to release, which is `count`, `sum`, `max`, `distinct`,
             `running-count` or `running-sum`.
         budget: the public function that computes the budget (epsilon) of each record. For example,
-            with `inverse:1000`, a record with the number v has epsilon 1000 / v.
+            with `inverse:1000`, a record with the number v has the budget 1000 / v.
         value: name of the column that contains the numbers. A record is dropped if its number is
             not from 0 to `value_max`.
         value_max: the largest number that a record may have, which is public.
@@ -426,8 +427,8 @@ def per_record(
         window: number of slots that each result covers. With 7 and daily slots, for example, each
             day has a result over the last 7 days.
         mechanism: name of the mechanism. If None, the default mechanism of the statistic is used.
-        beta: largest probability with which the bound that the result `dropped_bound` reports may
-            be wrong. If None, the default of the mechanism is used.
+        beta: the largest probability with which the bound `dropped_bound` in a result may be wrong.
+            If None, the default of the mechanism is used.
         max_records_per_user: the largest number of records that belong to one person. You must make
             sure that no person has more records, because this is not checked. The budget of each
             record is divided by this number.

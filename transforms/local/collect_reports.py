@@ -70,7 +70,7 @@ class CollectedReports(_CollectedReports):
     _labels: Sequence[str] = ()
 
     def named(self, labels: Sequence[str]) -> CollectedReports:
-        """Return these outputs, with the given names of the keys."""
+        """Set the names of the keys for the property `rows`, and return these outputs."""
         self._labels = labels
         return self
 

@@ -106,16 +106,16 @@ class CollectPerRecord(beam.PTransform):
 class CollectPerRecordCount(CollectPerRecord):
     """Count the devices that hold a record, under local differential privacy.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
     kind = COUNT
 
 
 class CollectPerRecordSum(CollectPerRecord):
-    """Add up a column of records that are held by devices, under local differential privacy.
+    """Add up the numbers in a column of records on devices, under local differential privacy.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
     kind = SUM

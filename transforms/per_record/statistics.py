@@ -82,34 +82,34 @@ class PerRecord(StreamOptions, RecordsPlan, beam.PTransform):
 class PerRecordCount(CountPlan, PerRecord):
     """Count records. Each record has its own privacy budget.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
 
 class PerRecordSum(SumPlan, PerRecord):
     """Add up the numbers in a column. Each record has its own privacy budget.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
 
 class PerRecordMax(MaxPlan, PerRecord):
     """Estimate the largest number in a column. Each record has its own privacy budget.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
 
 class PerRecordDistinctCount(DistinctPlan, PerRecord):
     """Count the distinct numbers in a column. Each record has its own privacy budget.
 
-    For the guarantee and examples, see docs/explanation/per-record.md.
+    The page docs/explanation/per-record.md states the guarantee and gives examples.
     """
 
 
 class PerRecordRunningTotal(RunningTotalPlan, PerRecord):
-    """After every window, release the count of all records so far, or the sum of a column.
+    """After every window, release the total so far, which is a count of records or a sum.
 
-    The argument `first_slot` is required. For the guarantee and examples, see
-    docs/explanation/per-record.md.
+    The argument `first_slot` is required. The page docs/explanation/per-record.md states the
+    guarantee and gives examples.
     """
