@@ -12,7 +12,7 @@ _BYTES = 1 << 16
 def ends_of(path: str, size: int) -> str:
     """Return a hexadecimal digest of the first and the last 64 kB of a file of `size` bytes.
 
-    An empty file is not opened, because it may be a pipe, and reading a pipe would block.
+    A file of size 0 is not opened, because it may be a pipe, and reading from a pipe could block.
 
     Raises:
         OSError: if the file does not exist. Some filesystems raise a different error in this case.

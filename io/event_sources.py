@@ -68,7 +68,7 @@ class ReadEvents(beam.PTransform):
 
     Raises:
         ConfigurationError: when you make the transform, if a column is called `__row__`; when the
-            pipeline runs, if there is a problem with the files that :func:`check_events` reports.
+            pipeline runs, if the files have a problem that :func:`check_events` would report.
 
     Example:
         >>> ReadEvents("events/*.parquet", columns=["user", "place", "time"]).columns

@@ -82,10 +82,9 @@ def check_events(
     Args:
         pattern: paths or globs.
         columns: the columns that the files must have.
-        silent: if true, errors do not depend on the content of rows, as per-record privacy
-            requires. The fields of JSON Lines files are then not checked, because these files have
-            no header. If false, each requested field must occur in at least one of the JSON Lines
-            files.
+        silent: if true, the content of rows never causes an error, as per-record privacy requires.
+            The fields of JSON Lines files are then not checked, because these files have no header.
+            If false, each requested field must occur in at least one of the JSON Lines files.
         dialect: how CSV files are written, such as the delimiter and the column names.
         remedy: text that is added to the error message about a missing column.
 
@@ -262,8 +261,8 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
         part: the part, from :func:`split_file`.
         columns: the columns to read.
         reject: function that is called for each line or row that cannot be parsed. Its arguments
-            are the number of the line or row, the reason and the bytes. It is called before the
-            batch with the surrounding rows is yielded.
+            are the number of the line or row, the reason and the bytes. The function is called
+            before the batch with the surrounding rows is yielded.
 
     Raises:
         ConfigurationError: if the file cannot be read to its end, or has changed since it was

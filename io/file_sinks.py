@@ -78,7 +78,7 @@ class WriteTable(beam.PTransform):
         self,
         inputs: PCollection[pa.RecordBatch] | tuple[PCollection[pa.RecordBatch], PCollection[int]],
     ) -> PCollection[str]:
-        """Build the steps, which bring all batches to one worker and write them."""
+        """Build the Beam steps that bring all batches to one worker and write the file."""
         batches, number = inputs if isinstance(inputs, tuple) else (inputs, None)
         if not batches.is_bounded:
             raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
@@ -375,7 +375,7 @@ class WritePerRecord(_WriteResults):
 
 @dataclass(eq=False)
 class WriteAnswers(beam.PTransform):
-    """Write the results of each query to a file in a folder. The file is called NAME.parquet.
+    """Write each query's results to a file NAME.parquet in a folder (NAME is the query's name).
 
     The output is the paths.
 
@@ -453,8 +453,8 @@ class WriteRevisedAnswers(_WriteResults):
     """Write the revisions (smoothed estimates) of all queries to one file, sorted by slot end.
 
     The output is the path. The input is a PCollection of revised results, or a tuple of the outputs
-    `revisions` and `revised` of the release transform. The file has the columns of
-    :class:`WriteRevisions`, followed by the columns length, level and note, which
+    `revisions` and `revised` of the release transform. The file has the columns that
+    :class:`WriteRevisions` writes, followed by the columns length, level and note, which
     :class:`WriteAnswers` describes.
     """
 

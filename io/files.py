@@ -155,7 +155,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, file: FoundFile) -> Stamp:
-        """Make the stamp from the size and the modification time in a listing of the file."""
+        """Make the stamp of a file from the size and the modification time in a file listing."""
         return cls(file.size_in_bytes, file.last_updated_in_seconds)
 
     @classmethod

@@ -125,7 +125,7 @@ class Inbox:
         return os.path.join(glob.escape(str(self.folder)), f"*{_ENDING}")
 
     def receive(self, stopped: Callable[[], bool]) -> bool:
-        """Copy all messages that were published before this call to files in the inbox.
+        """Store in the inbox all messages that were published before this call.
 
         Args:
             stopped: function that returns whether to stop early.
@@ -182,8 +182,8 @@ class Inbox:
     def forget(self, released: Collection[str]) -> None:
         """Remove files whose messages are in published results and will not be delivered again.
 
-        The newest file is never removed, because the number of the next file follows from the
-        number of the newest file.
+        The newest file is never removed. Later files get higher numbers than the newest file, so no
+        number is used twice.
         """
         now, gone = time.time(), set()
         for number, path in list(self._files.items())[:-1]:

@@ -39,8 +39,8 @@ class ReadKafkaEvents(beam.PTransform):
 
     Raises:
         ConfigurationError: when you make the transform, if no topic is given, or if the timestamp
-            policy or the format is unknown; when you apply it, if Java is missing or the expansion
-            service (Beam's Kafka connector) cannot be reached.
+            policy or the format is unknown; when you apply the transform, if Java is missing or the
+            expansion service (Beam's Kafka connector) cannot be reached.
     """
 
     bootstrap_servers: str

@@ -218,8 +218,8 @@ def sink_of(
         shares: whether releases also contain each key's fraction of the total count.
         layout: with `tidy`, the output has a row for each slot and key. With `rows`, it has a row
             for each slot.
-        zone: time zone of the times in the layout `tidy`. If None, they are in UTC. This does not
-            affect BigQuery, which stores times without a time zone.
+        zone: time zone of the times in the layout `tidy`. If None, the times are in UTC. The
+            argument does not affect BigQuery, which stores times without a time zone.
 
     Raises:
         ConfigurationError: if the location has none of these forms, or if it needs an extra that is
@@ -251,8 +251,8 @@ def revision_sink_of(
 def answer_sink_of(location: str, query_set: QuerySet, flag: str = "--output") -> beam.PTransform:
     """Make a transform that writes the results of a query set.
 
-    The location has a form that :func:`sink_of` accepts, but give a folder instead of a file. The
-    folder gets a file for each query.
+    The location has a form that :func:`sink_of` accepts, but give a folder instead of a file. A
+    file for each query is written to the folder.
     """
     if not is_stream(location):
         return WriteAnswers(location, query_set)

@@ -29,7 +29,7 @@ _PATIENCE = 30.0
 
 @dataclass(eq=False)
 class Outbox:
-    """Local files that keep results until they are published to their Pub/Sub topics."""
+    """Local files that store results until the results are published to Pub/Sub topics."""
 
     topics: Mapping[str, str]
     """`projects/PROJECT/topics/NAME` for each kind of result, such as `releases`."""
@@ -59,8 +59,8 @@ class Outbox:
     def place(self, kind: str) -> str:
         """The path in the outbox for one kind of result, such as `releases`.
 
-        The results of each pass (a commit of closed slots) are in a file whose name is this path
-        with the number of the pass added.
+        Each pass (a commit of closed slots) has a file of its own, with the number of the pass in
+        the file name.
         """
         return str(self.folder / f"{kind}.jsonl")
 
@@ -68,7 +68,7 @@ class Outbox:
         """Publish all results in the outbox, and remove each file when its results are published.
 
         Raises:
-            ConfigurationError: if a topic cannot be used, or if a result is too large for a message.
+            ConfigurationError: if a topic cannot be used, or a result is too large for a message.
             MachineFault: if the service cannot be reached.
         """
         for path, kind in self._waiting().items():

@@ -104,7 +104,7 @@ class ReadPubSubEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToPubSub(beam.PTransform):
-    """Publish each release as one message. Its content is a JSON object (:func:`release_messages`).
+    """Publish each release as one message, a JSON object that :func:`release_messages` describes.
 
     If a runner retries a step, the same release may be published twice. Messages with equal `slot`
     are duplicates.

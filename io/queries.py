@@ -47,7 +47,7 @@ def queries_of(found: Any, name: str = "the queries") -> QuerySet:
 
     Args:
         found: the mapping.
-        name: name of the file or place from which the mapping comes. Error messages show it.
+        name: name of the file or place from which the mapping comes. Error messages show this name.
 
     Raises:
         ConfigurationError: if a query is not valid.

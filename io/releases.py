@@ -60,8 +60,8 @@ def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False)
     """Return the schema of a table of releases in the layout `rows` (a row for each slot).
 
     Args:
-        labels: the names of the keys, which the metadata of the schema contains as a JSON list.
-        shares: whether the table has a column with the fraction of the total that each key has.
+        labels: the names of the keys. The metadata of the schema stores these names as a JSON list.
+        shares: whether the table has a column with each key's fraction of the total count.
     """
     return labelled((*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS, labels)
 

@@ -135,7 +135,7 @@ class Snapshot:
 
 
 class StateFolder:
-    """A state folder. Only one process at a time may use it. Open it with :meth:`held`."""
+    """A state folder. Only one process at a time may use the folder. Open it with :meth:`held`."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)

@@ -197,7 +197,7 @@ class UserTable:
         )
 
     def changed_to(self, registry: Registry) -> tuple[UserTable, TableChanges]:
-        """Return a copy with a new requirements table, and the changes of requirements.
+        """Return a copy with a new requirements table, and the changes from the earlier table.
 
         A user who is not in the new table gets the default requirement. If there is no default
         requirement, the user leaves the stream.

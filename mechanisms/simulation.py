@@ -301,8 +301,8 @@ def simulate_local(
 
     Args:
         name: a name in `LOCAL_MECHANISMS`, such as `plpa+`.
-        values: number of the bin in which each user is in each slot, from 0 to bins - 1, shape (T,
-            n).
+        values: for each slot and user, the number of the bin that contains the user's value, from 0
+            to bins - 1, shape (T, n).
         bins: number of bins d, at least 2.
         requirements: the requirement of each of the n users. Give None for a user who joins later.
         key: the noise key, which consists of 32 secret bytes. Two calls with the same key and

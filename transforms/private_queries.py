@@ -85,8 +85,9 @@ class PrivateQueries(beam.PTransform):
             each requirement class. In a query set, the limit applies to each query separately, and
             counts the slots of that query.
         revise: number of slots after which a smoothed estimate (revision) of every slot is also
-            released. For a query with longer slots, these are slots of that query. With 0, there
-            are no revisions. Revisions spend no extra budget. Rollups are not revised.
+            released. If a query has longer slots than the base slot, the number counts the longer
+            slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups are not
+            revised.
         changing: whether users' requirements may change, in this run or in a later run that resumes
             from it.
         longest_window: the longest window, in slots, that users may have after a change of

@@ -258,11 +258,12 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
 class DynamicRequirement:
     """A user's privacy budget from a given slot onwards, for requirements that change.
 
-    The requirement has one budget for a window that looks back and one for a window that looks
-    ahead. Let t be any slot in which the requirement is in force. The `window_backward` slots that
-    end with t spend at most `epsilon_backward`. The `window_forward` slots that begin with t spend
-    at most `epsilon_forward`, even if a different requirement follows. A fixed :class:`Requirement`
-    (w, epsilon) is equivalent to (w, epsilon, w, epsilon).
+    The requirement has two budgets, one for a window that ends with the current slot and one for a
+    window that begins with the current slot. Let t be any slot in which the requirement is in
+    force. The `window_backward` slots that end with t spend at most `epsilon_backward`. The
+    `window_forward` slots that begin with t spend at most `epsilon_forward`, even if a different
+    requirement follows. A fixed :class:`Requirement` (w, epsilon) is equivalent to (w, epsilon, w,
+    epsilon).
 
     Raises:
         ConfigurationError: if a window or an epsilon is outside the range that :class:`Requirement`
@@ -396,9 +397,9 @@ class Slots(Identified):
             length: length of a slot, such as `1w`, `1d`, `1h` or `60s`, or calendar months or years
                 such as `1mo`, `3mo` or `1y`. Months and years are in UTC and are counted from
                 January 1970.
-            origin: start of slot 0, as ISO 8601 text or as a datetime. If the time has no UTC
-                offset, it is in UTC. The default is 1970-01-01. If the slots are weeks, the default
-                is 1970-01-05, which is a Monday.
+            origin: start of slot 0, as ISO 8601 text or as a datetime. A time without a UTC offset
+                is in UTC. The default is 1970-01-01. If the slots are weeks, the default is
+                1970-01-05, which is a Monday.
 
         Raises:
             ConfigurationError: if the length or the origin of the slots is not valid, or if you
@@ -573,7 +574,7 @@ _ESTIMATE = tuple(one.name for one in fields(Estimate))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Release(Estimate):
-    """The private counts of one slot, with their standard errors. They are safe to publish."""
+    """The private counts of one slot, with their standard errors. A release is safe to publish."""
 
     slot: int
     """Number of the slot."""
@@ -665,12 +666,12 @@ class LedgerEntry:
 
     @property
     def first_base_slot(self) -> int:
-        """The first base slot that the result covers. For a single count, this is `slot`."""
+        """The first base slot that this entry covers. For a single count, it equals `slot`."""
         return self.slot
 
     @property
     def last_base_slot(self) -> int:
-        """The last base slot that the result covers. For a single count, this is `slot`."""
+        """The last base slot that this entry covers. For a single count, it equals `slot`."""
         return self.slot
 
     @property

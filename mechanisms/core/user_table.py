@@ -88,9 +88,9 @@ class Registry:
                 text.
             windows: window of each user in slots, shape (n,).
             epsilons: budget of each user, shape (n,).
-            max_slots: participation limit of each user, shape (n,). It is the largest number of
-                slots, in each part (block) of the user's window, to which the user contributes. The
-                value 0 means that the user has no limit.
+            max_slots: participation limit of each user, shape (n,). The limit is the largest number
+                of slots, in each part (block) of the user's window, to which the user contributes.
+                The value 0 means that the user has no limit.
             default: requirement of unregistered users (users who are not in the table), with the
                 assumed number of these users, which is public. If the number is None, streamveil
                 assumes the number of registered users, but at least `SOME_USERS`. With a
@@ -276,7 +276,7 @@ class Registry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the whole requirements table. Saved states contain it to identify the table.
+        """Digest of the whole requirements table, by which saved states identify the table.
 
         The digest does not depend on the Arrow type of the user ids or on their division into
         chunks. It depends on the order of the users, because the events that contribution bounding

@@ -231,9 +231,9 @@ class ReleaseStream:
     def rest(self, state: StreamState) -> tuple[SlotRevision, ...]:
         """Return the last revisions (smoothed estimates of earlier slots) at the end of a stream.
 
-        The revision of a slot uses a fixed number of later slots. At the end of the stream, it uses
-        only the later slots that exist. If the mechanism makes no revisions, the result is empty.
-        The state records that this method was called.
+        The revision of a slot uses a fixed number of later slots. For the last slots of the stream,
+        revisions use only the later slots that exist. If the mechanism makes no revisions, the
+        result is empty. The state records that this method was called.
         """
         return rest_of(self.mechanism, state.mechanism)
 

@@ -376,7 +376,7 @@ def variance(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Estimate the variance of the numbers in a column, by key and slot (unit squared).
+    """Estimate the variance of the numbers in a column, by key and slot, in squared units.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin

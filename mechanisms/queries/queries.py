@@ -50,7 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True)
 class Query(Identified):
-    """A query in a query set. It computes one statistic, such as a mean, for each slot and key.
+    """A query in a query set, which computes one statistic, such as a mean, by slot and key.
 
     It is easier to write queries with functions such as `sv.count`. streamveil checks these
     definitions and converts them to `Query` objects, which mechanisms and result files use.

@@ -407,15 +407,15 @@ def per_record(
             `running-count` or `running-sum`.
         budget: the public function that computes the budget (epsilon) of each record. For example,
             with `inverse:1000`, a record with the number v has the budget 1000 / v.
-        value: name of the column that contains the numbers. A record is dropped if its number is
-            not from 0 to `value_max`.
+        value: name of the column that contains the numbers. Records with numbers outside the range
+            from 0 to `value_max` are dropped.
         value_max: the largest number that a record may have, which is public.
         epsilon_max: the largest budget that a record may have, which is public. If the function
             gives a larger budget, the record gets `epsilon_max`.
         epsilon_min: the smallest budget that a record may have, which is public. Records with a
             smaller budget are dropped. Use this argument only if `budget` is a table.
         budget_column: name of the column from which the budget is computed. The default is the
-            column `value`.
+            column that you give as `value`.
         key: name of the column to group by.
         keys: all values of `key` for which results are released. The list is public. Records with
             other values are dropped.

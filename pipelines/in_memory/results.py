@@ -142,7 +142,7 @@ class Counts(QueryResult, Sequence[Release]):
         return pa.Table.from_batches([releases_to_batch(self.releases, schema)], schema)
 
     def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """Return the revisions as an Arrow table with the columns of WriteRevisions.
+        """Return the revisions as an Arrow table with the columns that WriteRevisions writes.
 
         Args:
             layout: with `tidy`, the table has a row for each slot and key. With `rows`, it has a
@@ -209,7 +209,7 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
         return self._table(self.answers, answer_schema(self.query, self.zone), layout)
 
     def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
-        """Return the revisions as an Arrow table with the columns of WriteRevisedAnswers."""
+        """Return the revisions as an Arrow table, with the columns of WriteRevisedAnswers files."""
         return self._table(self.revisions, revised_answers_schema(self.zone), layout)
 
     def _table(self, answers: Sequence[SlotAnswer], schema: pa.Schema, layout: str) -> pa.Table:
@@ -313,7 +313,7 @@ class Statistics(Result, Sequence[PerRecordRow]):
         return self.rows[index]
 
     def to_arrow(self) -> pa.Table:
-        """Return an Arrow table with the columns of WritePerRecord.
+        """Return an Arrow table with the columns that WritePerRecord writes.
 
         Rows are sorted by window and key.
         """

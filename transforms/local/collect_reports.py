@@ -105,8 +105,8 @@ class CollectReports(beam.PTransform):
     device answered.
 
     The server accepts each report only once. The report must contain the token of its assignment
-    and arrive before its round closes. Otherwise it is rejected for one of these reasons:
-    `malformed`, `forged` (the token was not made by the server for that slot and round),
+    and arrive before its round closes. Otherwise the server rejects the report for one of these
+    reasons: `malformed`, `forged` (the token was not made by the server for that slot and round),
     `unsolicited` (the server did not request the report), `duplicate` or `late`.
 
     Raises:
