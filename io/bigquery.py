@@ -329,8 +329,9 @@ class WriteReleasesToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each release to a BigQuery table, which is created if it does not exist.
 
     In the layout `tidy`, the table has the same columns as the files that :class:`WriteReleases`
-    writes. In the layout `rows`, it has the columns of :func:`bigquery_schema`. If a runner retries
-    a step, the same rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
+    writes. In the layout `rows`, the table has the columns of :func:`bigquery_schema`. If a runner
+    retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
+    duplicates.
 
     Raises:
         ConfigurationError: when you make the transform, if the name of the table is malformed, if
@@ -362,8 +363,8 @@ class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each revision to a BigQuery table, which is created if it does not exist.
 
     The table has the same columns as the files that :class:`WriteRevisions` writes. In the layout
-    `rows`, it also has a column `bins` if you give the names of the keys (`labels`). If a runner
-    retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
+    `rows`, the table also has a column `bins` if you give the names of the keys (`labels`). If a
+    runner retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
     duplicates.
 
     Raises:

@@ -40,10 +40,10 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
         text: the keys. Write ranges of numbers as `edges:0,10,20`, and map cells as
             `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS`. Write other keys as a list of values,
             separated by commas, or give the name of a file that contains the keys. If the file name
-            contains a comma, write `file:` before it. Text without a comma is a file name if the
-            file exists, or if the text contains a slash or ends like a file name. Any other text
-            without a comma is a single key. A file contains one key per line (.txt, .csv), a JSON
-            list (.json), or a table with a column `value` (.csv, .parquet, .avro, .jsonl).
+            contains a comma, write `file:` before the name. Text without a comma is a file name if
+            the file exists, or if the text contains a slash or ends like a file name. Any other
+            text without a comma is a single key. A file contains one key per line (.txt, .csv), a
+            JSON list (.json), or a table with a column `value` (.csv, .parquet, .avro, .jsonl).
         column: name of the event column that contains the keys. If the file of keys is a table, the
             table's column may have this name instead of `value`.
 

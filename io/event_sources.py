@@ -63,12 +63,13 @@ class ReadEvents(beam.PTransform):
     The output is :class:`Events`, with Arrow record batches and dead letters (rejected rows).
     Columns keep their type, but all columns of CSV and JSON Lines files are strings. The batches
     have an additional column `__row__` with the position of each event in its file. In Parquet and
-    Avro files, this is the index of the row, counted from 0. In text files, it is the line number,
-    counted from 1.
+    Avro files, this position is the index of the row, counted from 0. In text files, the position
+    is the line number, counted from 1.
 
     Raises:
         ConfigurationError: when you make the transform, if a column is called `__row__`; when the
-            pipeline runs, if the files have a problem that :func:`check_events` would report.
+            pipeline runs, if the files have a problem that :func:`check_events` would report, such
+            as a missing column.
 
     Example:
         >>> ReadEvents("events/*.parquet", columns=["user", "place", "time"]).columns

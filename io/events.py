@@ -85,12 +85,12 @@ def check_events(
         silent: if true, the content of rows never causes an error, as per-record privacy requires.
             The fields of JSON Lines files are then not checked, because these files have no header.
             If false, each requested field must occur in at least one of the JSON Lines files.
-        dialect: how CSV files are written, such as the delimiter and the column names.
+        dialect: the form of the CSV files, for example their delimiter and column names.
         remedy: text that is added to the error message about a missing column.
 
     Raises:
         ConfigurationError: if no file matches, or if a file is empty, is truncated, has a different
-            format than its name says, or lacks one of the columns.
+            format than the ending of its name says, or lacks one of the columns.
     """
     names = distinct(columns)
     if is_bigquery(pattern):
@@ -260,9 +260,9 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
     Args:
         part: the part, from :func:`split_file`.
         columns: the columns to read.
-        reject: function that is called for each line or row that cannot be parsed. Its arguments
-            are the number of the line or row, the reason and the bytes. The function is called
-            before the batch with the surrounding rows is yielded.
+        reject: function that is called for each line or row that cannot be parsed. The function's
+            arguments are the number of the line or row, the reason and the bytes of the line or
+            row. The function is called before the batch with the surrounding rows is yielded.
 
     Raises:
         ConfigurationError: if the file cannot be read to its end, or has changed since it was
@@ -310,7 +310,7 @@ def read_events(
         columns: the columns to read.
         dataset: a name in `DATASETS`, if the files have the format of a published data set. If
             None, the endings of the file names determine the format.
-        dialect: how CSV files are written, such as the delimiter and the column names.
+        dialect: the form of the CSV files, for example their delimiter and column names.
 
     Yields:
         An iterator of pairs. The first part of each pair is a batch of events, which may be empty.

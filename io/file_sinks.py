@@ -311,8 +311,8 @@ class WriteLedger(_WriteResults):
     window (in base slots; null for a lifetime budget), epsilon, users (public number of users in
     the class; 0 if unknown), spent and spent_in_window. `spent` is the epsilon that this result
     spent. `spent_in_window` is the epsilon that all queries together spent in one window. For a
-    single count, this window ends with the slot. For a query set, it is the window with the highest
-    spending among all windows that overlap the slot.
+    single count, this window ends with the slot. For a query set, this is the window with the
+    highest spending among all windows that overlap the slot.
 
     If requirements change (`dynamic`), the file has a row for each slot and each group of users
     whose requirements changed in the same way. The columns are slot, window_backward,
@@ -380,8 +380,8 @@ class WriteAnswers(beam.PTransform):
     The output is the paths.
 
     The input is a tuple of the outputs `results` and `done` of the release transform. Either all
-    files are written or none. Rows are sorted by the end of their slot. The row of a rollup (a
-    longer slot that adds up several slots) comes after the rows of the last slot that it covers.
+    files are written or none. Rows are sorted by the end of the slot. The row of a rollup (a longer
+    slot that adds up several slots) comes after the rows of the last slot that it covers.
 
     The first columns are those of `RESULT_SCHEMA`, which are query, slot, start, end, key (a key,
     the name of a group of keys, or `all`), statistic (such as count, mean or p95), value, low and

@@ -89,9 +89,9 @@ def match_files(pattern: Patterns) -> list[FoundFile]:
 def list_files(pattern: str) -> list[FoundFile]:
     """List the files that currently match a glob, with their sizes in bytes. The list may be empty.
 
-    If the pattern is the path of an existing local file, only this file is listed. If it is a local
-    folder, the files in the folder and its subfolders are listed, except hidden files and files
-    whose ending is not that of a known format.
+    If the pattern is the path of an existing local file, only this file is listed. If the pattern
+    is the path of a local folder, the files in the folder and its subfolders are listed, except
+    hidden files and files whose ending is not that of a known format.
 
     Raises:
         ConfigurationError: for an unknown filesystem.
@@ -177,8 +177,8 @@ class Stamp(NamedTuple):
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
         """Raise ConfigurationError if the file has changed since this stamp was made.
 
-        The argument `then` is the end of the error message. It says what to do when the file is
-        complete.
+        The argument `then` is the end of the error message. This part says what to do when the file
+        is complete.
         """
         if now != self:
             raise ConfigurationError(

@@ -28,14 +28,14 @@ class WriteReleasesToFolder(beam.PTransform):
 
     The name of a file contains the start of its slot in UTC. The content is the same as that of a
     .jsonl file which :class:`WriteReleases` writes. If the file already exists with the same
-    content, nothing happens, so a runner may retry a step. If it exists with different content, the
-    step fails with :class:`AlreadyReleasedError`, because two different releases of a slot would
-    break the guarantee.
+    content, nothing happens, so a runner may retry a step. If the file exists with different
+    content, the step fails with :class:`AlreadyReleasedError`, because two different releases of a
+    slot would break the guarantee.
 
     If two processes write the same file at the same time, the file of the first process is kept on
     HDFS, on Azure Blob Storage and on local filesystems with hard links. On other filesystems, the
-    second process may replace it. On a local filesystem, a file survives a power failure once the
-    transform has emitted the path of the file.
+    second process may replace this file. On a local filesystem, a file survives a power failure
+    once the transform has emitted the path of the file.
     """
 
     folder: str

@@ -273,9 +273,10 @@ def inbox_outputs(
 
     Args:
         files: paths of the files.
-        source: the Pub/Sub source. Its settings say how messages are parsed.
+        source: the Pub/Sub source, whose settings determine how messages are parsed.
         again: whether an earlier run has already read these files. If true, messages that cannot be
-            parsed are skipped without dead letters, because the earlier run has reported them.
+            parsed are skipped without dead letters, because the earlier run has reported these
+            messages.
 
     Yields:
         Batches of events, and dead letters (rejected messages) with the tag `REJECTED`. A dead

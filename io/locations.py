@@ -149,7 +149,7 @@ def source_of(
     silent: bool = False,
     dialect: CsvDialect | None = None,
 ) -> beam.PTransform:
-    """Make a transform that reads events from a location. Its outputs are :class:`Events`.
+    """Make a transform that reads events from a location. The outputs are :class:`Events`.
 
     Args:
         location: the place of the events. Give a file or glob, a BigQuery table or query,
@@ -162,7 +162,7 @@ def source_of(
         flag: name of the option from which the location comes. Error messages show this name.
         silent: if true, events that cannot be read are dropped without dead letters, as per-record
             privacy requires.
-        dialect: how CSV files are written, such as the delimiter and the column names.
+        dialect: the form of CSV files, for example their delimiter and column names.
 
     Raises:
         ConfigurationError: if the location has none of these forms, or if it needs an extra that is
@@ -181,7 +181,7 @@ def source_of(
 
 
 def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
-    """Make a transform that reads changes of requirements. Its outputs are :class:`Events`.
+    """Make a transform that reads changes of requirements. The outputs are :class:`Events`.
 
     The batches have a column `user` and one or both of the columns `slot` and `time`. The new
     requirement is in the columns `window_backward`, `epsilon_backward`, `window_forward` and

@@ -49,7 +49,7 @@ def per_record_object(row: PerRecordRow) -> dict[str, Any]:
 
 
 def read_per_record(path: str) -> list[PerRecordRow]:
-    """Read a file of per-record results that WritePerRecord wrote, in any of its formats.
+    """Read a file of per-record results that WritePerRecord wrote, in any format.
 
     The results are returned in the order of the rows in the file.
     """

@@ -32,8 +32,8 @@ class ReadPubSubEvents(beam.PTransform):
 
     Raises:
         ConfigurationError: when you make the transform, if the name of the subscription or topic is
-            malformed, if you give both or neither of them, if the format is unknown, or if the
-            extra `gcp` is not installed.
+            malformed, if you give both a subscription and a topic or neither, if the format is
+            unknown, or if the extra `gcp` is not installed.
     """
 
     _: KW_ONLY

@@ -139,8 +139,7 @@ def make_folder(folder: str) -> None:
     """Create the folder for the results of queries, if it does not exist.
 
     Raises:
-        ConfigurationError: if the folder cannot be created, or if a file has the name of the
-            folder.
+        ConfigurationError: if the folder cannot be created, or if a file with the same name exists.
     """
     if "://" not in folder:
         try:

@@ -90,7 +90,7 @@ def release_messages(
 
     Each release becomes one message. The key of the message is the slot number as decimal text. In
     the layout `tidy`, the message contains a row for each key of the count. In the layout `rows`,
-    it contains a single row.
+    the message contains a single row.
 
     Raises:
         ConfigurationError: if the layout is unknown, or if the layout is `tidy` and you do not give

@@ -68,7 +68,7 @@ def revision_form(
 
 
 def read_revisions(path: str) -> list[Revision]:
-    """Read a file of revisions that WriteRevisions wrote, in any of its formats.
+    """Read a file of revisions that WriteRevisions wrote, in any format.
 
     The revisions are in the order of slots.
     """

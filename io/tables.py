@@ -130,8 +130,8 @@ def write_table(
         private: if true, only the owner may read the file. Only local filesystems support this.
 
     Raises:
-        ConfigurationError: if the format of the file is unknown, or if it cannot store the type of
-            a column.
+        ConfigurationError: if the format of the file is unknown, or if this format cannot store the
+            type of a column.
         TypeError: if a batch has a schema that differs from the argument `schema`.
     """
     with contextlib.ExitStack() as block:

@@ -139,7 +139,7 @@ def answer_schema(query: Query, zone: str | None = None) -> pa.Schema:
     """Return the schema of the results of a query set. See :class:`WriteAnswers` for the columns.
 
     If the slots follow the calendar of a time zone, the times in the results are in this time zone.
-    Otherwise, they are in UTC.
+    Otherwise, the times are in UTC.
     """
     more: tuple[pa.Field, ...] = ()
     if hasattr(query.statistic, "lower"):

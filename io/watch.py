@@ -26,11 +26,11 @@ from streamveil.mechanisms.core.records import ConfigurationError
 class WatchEvents(beam.PTransform):
     """Read each file that matches a pattern as soon as the file appears.
 
-    The output is :class:`Events`. Each file is read once, so it must be complete when it gets a
-    name that matches the pattern. Write it under a different name and then rename it. If a file
-    cannot be read to its end, the events before the fault are used, and the file is reported as a
-    dead letter with the reason `unreadable file`. The watermark is the current time. An event is
-    therefore late if its file appears after its slot was released. The runner stores the name of
+    The output is :class:`Events`. Each file is read once, so a file must be complete when it gets a
+    name that matches the pattern. Write the file under a different name and then rename it. If a
+    file cannot be read to its end, the events before the fault are used, and the file is reported
+    as a dead letter with the reason `unreadable file`. The watermark is the current time. An event
+    is therefore late if its file appears after its slot was released. The runner stores the name of
     every file that it has read.
 
     Raises:

@@ -100,7 +100,7 @@ class Population:
     def assumed(self) -> bool:
         """Whether the size of at least one class is an assumption.
 
-        If so, a class may have more users than its entry in `sizes`.
+        If so, the actual number of users in a class may be larger than the number in `sizes`.
         """
         return self.joined or self.guessed is not None
 
@@ -257,9 +257,9 @@ class Mechanism(Protocol[S]):
     def price(self, state: S) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). The
-        bound may depend only on data that `step` may use too (see :class:`Mechanism`), and must not
-        affect any release.
+        The returned bound holds for any counts. The unit is 2**-40 epsilon, and the shape is (K,).
+        The bound may depend only on data that `step` may use too (see :class:`Mechanism`), and must
+        not affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:

@@ -153,7 +153,7 @@ def simulate(
 
     Raises:
         ConfigurationError: if the mechanism is unknown, requirements or sizes are out of range, or
-            `revise` is above 0 and the mechanism does not support it.
+            `revise` is above 0 and the mechanism does not support revisions.
         ValueError: if `counts` does not have the shape (T, K, d), or if the key does not consist of
             32 bytes.
 

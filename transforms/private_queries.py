@@ -85,16 +85,16 @@ class PrivateQueries(beam.PTransform):
             each requirement class. In a query set, the limit applies to each query separately, and
             counts the slots of that query.
         revise: number of slots after which a smoothed estimate (revision) of every slot is also
-            released. If a query has longer slots than the base slot, the number counts the longer
-            slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups are not
-            revised.
+            released. If a query has longer slots than the base slot, the number refers to the
+            longer slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups
+            are not revised.
         changing: whether users' requirements may change, in this run or in a later run that resumes
             from it.
         longest_window: the longest window, in slots, that users may have after a change of
             requirements.
         noise_key: the noise key, from which the noise is derived. Give 32 secret bytes, or a
-            picklable function that returns them, which is called in this process and on every
-            worker. If None, a fresh random key is used. With the same key, this transform,
+            picklable function that returns these bytes. The function is called in this process and
+            on every worker. If None, a fresh random key is used. With the same key, this transform,
             `sv.release` and `streamveil release` use the same noise.
         max_rejected: the largest fraction of the events in a bounded input that may be rejected.
         may_be_empty: whether a bounded input may be empty. If false, an empty input is an error.

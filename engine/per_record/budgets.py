@@ -163,8 +163,8 @@ class ColumnsBudget(Identified):
 
     Raises:
         ConfigurationError: if a test call with the example rows in `grid` fails. For example, the
-            function may return a budget outside the bounds, or a different budget for a row when it
-            is called with this row alone.
+            function may return a budget outside the bounds, or a different budget for a row when
+            the function is called with this row alone.
     """
 
     IDENTITY = Form(
@@ -226,7 +226,7 @@ class ColumnsBudget(Identified):
     def types(self) -> dict[str, pa.DataType]:
         """The types of the columns in the example rows.
 
-        These types are used for records without declared types, such as dictionaries.
+        Records without declared types, such as dictionaries, are converted to these types.
 
         Whole numbers become floats.
         """

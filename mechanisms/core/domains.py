@@ -110,7 +110,7 @@ class Edges(Identified):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The name of each bin, which contains the bounds of the bin."""
+        """The name of each bin, which contains the bounds of the bin, such as `[0, 10)`."""
         return tuple(f"[{a:g}, {b:g})" for a, b in itertools.pairwise(self.edges))
 
 

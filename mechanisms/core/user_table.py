@@ -198,7 +198,7 @@ class Registry:
 
     @property
     def unknown(self) -> int | None:
-        """The requirement class of unregistered users if you did not give their number.
+        """The requirement class of unregistered users, if the number of these users is not given.
 
         Otherwise None.
 
@@ -263,7 +263,7 @@ class Registry:
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
-        """Describe a class for an error message, by its requirement and one of its users."""
+        """Describe a requirement class in an error message, by the requirement and one user."""
         one = self.classes[k]
         asked = f"window {one.window}, epsilon {one.epsilon:g}"
         members = np.flatnonzero(self.class_of == k)
@@ -278,9 +278,9 @@ class Registry:
     def fingerprint(self) -> str:
         """Digest of the whole requirements table, by which saved states identify the table.
 
-        The digest does not depend on the Arrow type of the user ids or on their division into
-        chunks. It depends on the order of the users, because the events that contribution bounding
-        keeps depend on a user's position in the table.
+        The digest does not depend on the Arrow type of the user ids or on the division of the ids
+        into chunks. The digest depends on the order of the users, because the events that
+        contribution bounding keeps depend on a user's position in the table.
         """
         digest = hashlib.blake2b(digest_size=32)
         limits = (self.max_slots,) if self.max_slots else ()
@@ -291,7 +291,7 @@ class Registry:
         return digest.hexdigest()
 
     def identity(self) -> bytes:
-        """The table's digest as bytes. It is part of saved states, and the noise depends on it.
+        """The table's digest as bytes, which saved states contain and on which the noise depends.
 
         All versions of streamveil compute the same bytes from the same table.
         """

@@ -156,14 +156,15 @@ class DynamicStream:
         )
 
     def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
-        """Begin the next slot, and return an upper bound on what the slot spends from each ledger.
+        """Begin the next slot, and return for each ledger an upper bound on the budget to be spent.
 
         The method first applies the changes of requirements. If you call the method again before
         the slot is released, you get the same result. A release that would spend more than the
         returned upper bound is refused. `state.interned` shows which users share which ledger.
 
         Args:
-            state: the state of the stream after all earlier slots. It is changed in place.
+            state: the state of the stream after all earlier slots. The method changes this object
+                in place.
             slot: number of the slot, which must be the first slot or the slot after the last
                 released slot.
             moves: the users whose requirements change at the start of this slot.
@@ -210,7 +211,7 @@ class DynamicStream:
             slot: number of the slot, which must be the first slot or the slot after the last
                 released slot.
             counts: the number of events that contribution bounding kept, by bin and requirement
-                class. The classes are those after the changes in `moves`.
+                class. The requirement classes are the classes after the changes in `moves`.
             moves: the users whose requirements change at the start of this slot.
 
         Raises:

@@ -128,9 +128,9 @@ class ReleaseStream:
         """Grant the users' lifetime budget AGAIN for the rest of the stream.
 
         If a user has events before and after one restart, the user's privacy loss can be up to
-        twice epsilon. After two restarts, it can be up to three times epsilon, and so on. Only the
-        operator can decide to restart. Each restart is logged as a warning, and the diagnostics of
-        every later release contain the number of `restarts`.
+        twice epsilon. After two restarts, the loss can be up to three times epsilon, and so on.
+        Only the operator can decide to restart. Each restart is logged as a warning, and the
+        diagnostics of every later release contain the number of `restarts`.
 
         Raises:
             ConfigurationError: if the requirements have windows, whose budgets renew without a
@@ -152,7 +152,7 @@ class ReleaseStream:
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
     def resized(self, caps: Units, pace: Units) -> ReleaseStream:
-        """Return the stream with different privacy budgets. See :class:`Resizable`.
+        """Return a stream with the privacy budgets `caps`. For `pace`, see :class:`Resizable`.
 
         The new stream can also load states that were saved with the earlier budgets.
 
@@ -183,8 +183,8 @@ class ReleaseStream:
     def price(self, state: StreamState) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The returned bound holds for any counts. It is in units of 2**-40 epsilon, shape (K,). A
-        release that would spend more is refused.
+        The returned bound holds for any counts. The unit is 2**-40 epsilon, and the shape is (K,).
+        A release that would spend more is refused.
         """
         return self.mechanism.price(state.mechanism)
 

@@ -104,7 +104,7 @@ def count(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example `keys` without `by`.
@@ -182,7 +182,7 @@ def distinct(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example `levels` together with
@@ -262,7 +262,7 @@ def sum(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -342,7 +342,7 @@ def mean(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -422,7 +422,7 @@ def variance(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -502,7 +502,7 @@ def stddev(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -551,8 +551,8 @@ def quantiles(
             such as `{"lower": 1, "upper": 3600, "intervals": 24}`, streamveil makes 24 intervals
             from 1 to 3600, whose edges are spaced evenly on a logarithmic scale.
         bounds: the lowest and the highest edge, which you may give instead of `edges`. The range
-            between them is divided into 32 intervals of equal width. With `auto`, the bounds are
-            chosen by a private estimate before the first slot. This estimate spends part of the
+            between these edges is divided into 32 intervals of equal width. With `auto`, the bounds
+            are chosen by a private estimate before the first slot. This estimate spends part of the
             budget.
         quantiles: the quantiles to estimate, as probabilities between 0 and 1, such as `[0.5,
             0.95]`. The default is the median.
@@ -593,7 +593,7 @@ def quantiles(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example edges that do not ascend or a
@@ -666,7 +666,7 @@ def top(
         unit: unit of the results, such as `minutes`, which HTML pages show.
 
     Returns:
-        The definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example if k is larger than the number

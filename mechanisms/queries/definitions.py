@@ -174,7 +174,7 @@ class QueryDefinition:
 
         Args:
             given: the entry of the query file as a mapping. The page `docs/reference/queries.md`
-                lists its keys.
+                lists the keys of entries.
 
         Raises:
             ConfigurationError: if the entry of the query file is not valid. The error message names
@@ -196,7 +196,7 @@ class QueryDefinition:
         return self.every
 
     def query(self, base: Slots, read_domain: TextDomain = plain_domain) -> Query:
-        """Check the definition, and return the query for a query set with the given base slots.
+        """Check the definition against the base slots of a query set, and return the query.
 
         Args:
             base: the base slots of the query set.

@@ -52,7 +52,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 class Query(Identified):
     """A query in a query set, which computes one statistic, such as a mean, by slot and key.
 
-    It is easier to write queries with functions such as `sv.count`. streamveil checks these
+    It is easier to define queries with functions such as `sv.count`. streamveil checks the
     definitions and converts them to `Query` objects, which mechanisms and result files use.
 
     Raises:
@@ -207,7 +207,7 @@ class Query(Identified):
             below, called = now, "the time before has"
 
     def on(self, base: Slots) -> Query:
-        """Return the query for a query set with the given base slots.
+        """Return the query, adapted to the base slots of a query set.
 
         Raises:
             ConfigurationError: if the query has slots of calendar months that do not consist of

@@ -39,7 +39,7 @@ class Comparison(ComparisonTable):
     def page(self) -> str:
         """Return a self-contained HTML page with the results. This needs jinja2.
 
-        The page is computed from TRUE counts, so it is not private.
+        The page is computed from TRUE counts, so the page is not private.
         """
         from streamveil.pipelines.evaluation.page import page_of
 

@@ -182,10 +182,10 @@ def release(
             `infinite`.
         requirement_changes: a path or a table with changes of requirements, which
             docs/reference/requirement-changes.md describes.
-        noise_key: the secret from which the noise is derived. Give its place, as for the option
-            `--noise_key`, or the key itself, with at least 32 bytes. If None, the key is read from
-            the environment variable STREAMVEIL_NOISE_KEY. If this variable is not set either, a
-            fresh random key is used.
+        noise_key: the secret from which the noise is derived. Give the place of the secret, as for
+            the option `--noise_key`, or the key itself, with at least 32 bytes. If None, the key is
+            read from the environment variable STREAMVEIL_NOISE_KEY. If this variable is not set
+            either, a fresh random key is used.
         run: less common options, for example the time zone of the events. :class:`RunOptions` lists
             them.
 
@@ -434,7 +434,8 @@ def per_record(
             record is divided by this number.
         noise_key: the noise key, in any form that :func:`release` accepts.
         slot_zone: time zone of the calendar, if slots are calendar days, weeks, months or years.
-        origin: start of slot 0, in ISO 8601 or as a datetime.
+        origin: the time at which slot 0 begins, in ISO 8601 or as a datetime. Slots are counted
+            from this time.
         time_zone: time zone of record times that have no UTC offset. If None, these times are in
             UTC.
         time_unit: unit of record times that are numbers: `s`, `ms`, `us`, `ns`, or `excel` for
@@ -480,8 +481,8 @@ def evaluate(data: Table | Path | None = None, **options: Any) -> Comparison:
     """Compare mechanisms on the same streams, and recommend a mechanism.
 
     This function does the same as the command `streamveil evaluate`, in this process. The results
-    are computed from true counts, so they are not private. Use the function only with synthetic
-    data, or with data that you are allowed to see.
+    are computed from true counts, so the results are not private. Use the function only with
+    synthetic data, or with data that you are allowed to see.
 
     Args:
         data: your own events, in any form that :func:`release` accepts. If None, only synthetic

@@ -173,7 +173,7 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
     """The estimates of one query, as a sequence with a :class:`SlotAnswer` for each slot, in order.
 
     A rollup (a longer slot that adds up several slots) comes after the last slot that it covers.
-    The field `length` of an estimate shows whether it is for a slot or for a rollup.
+    The field `length` of an estimate shows whether the estimate is for a slot or for a rollup.
     """
 
     query: Query

@@ -35,7 +35,7 @@ MOST_SLOTS_BEHIND = 10_000_000
 class Heartbeat(beam.PTransform):
     """Emit the number of each slot when the slot begins, in real time.
 
-    Apply this transform to a pipeline. Its output opens the slots of an unbounded input, so that
+    Apply this transform to a pipeline. The output opens the slots of an unbounded input, so that
     slots without events are also released. The event time of each number is the start of the slot.
 
     Raises:
