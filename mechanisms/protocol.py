@@ -100,7 +100,7 @@ class Population:
     def assumed(self) -> bool:
         """Whether the size of at least one class is an assumption.
 
-        If so, the actual number of users in a class may be larger than the number in `sizes`.
+        If this property is true, a class may have more users than `sizes` states.
         """
         return self.joined or self.guessed is not None
 

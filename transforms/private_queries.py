@@ -55,7 +55,7 @@ class PrivateQueries(beam.PTransform):
     private.
 
     **Time.** A slot of an unbounded input is released when the watermark reaches the end of the
-    slot plus `allowed_lateness`. Events that arrive later are rejected as late.
+    slot plus `allowed_lateness`. Events of this slot that arrive later are rejected as late.
 
     Args:
         *queries: the statistics to release, as definitions such as `sv.count(...)`, or a

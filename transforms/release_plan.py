@@ -83,8 +83,8 @@ class QueryOutputs(_Outputs):
     def of_counts(self, labels: Sequence[str], query: str = COUNT) -> QueryOutputs:
         """Set the names of the keys for the property `rows`, and return these outputs.
 
-        Call this method only for a single count. The column query of the rows then contains the
-        argument `query`.
+        Call this method only for a single count. The argument `query` is the name of the count in
+        the rows.
         """
         self._of_counts = labels, query
         return self

@@ -239,7 +239,7 @@ class NoiseSource:
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
-        """Return a noise source for longer slots, which use the key of the last slot in them.
+        """Return a noise source for longer slots, each with the key of the last base slot in it.
 
         See :meth:`NoiseKeys.of_slots`.
         """

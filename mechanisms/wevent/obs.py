@@ -19,11 +19,11 @@ def optimal_budget_selection(
 
         err(th) = sum_{e < th} n_e p (1 - p) + (sum_{e < th} n_e (1 - p))**2 + 2 / th**2
 
-    The function computes this error for every distinct budget above 0 and returns the budget with
-    the smallest error as the threshold th. If two budgets have the same error, the smaller budget
-    is returned. Users with budget 0 are never sampled, but they add to the bias. The budgets must
-    be public. For example, use the budgets in the requirements table, but never the budgets of the
-    users who are present in a slot.
+    The function computes the expected squared error for every distinct budget above 0 and returns
+    the budget with the smallest error as the threshold th. If two budgets have the same error, the
+    smaller budget is returned. Users with budget 0 are never sampled, but they add to the bias. The
+    budgets must be public. For example, use the budgets in the requirements table, but never the
+    budgets of the users who are present in a slot.
 
     Args:
         budgets: the budget (epsilon) of each user or class, shape (m,), finite and not negative.
