@@ -96,8 +96,10 @@ class CollectReports(beam.PTransform):
     assignments, each of which requests a report from a device. The round closes when the watermarks
     of the reports and of the heartbeat are both later than the slot's end plus `first_deadline`.
     Then either the slot is released, or a second round opens, which closes `second_deadline` after
-    the slot's end. Neither deadline may be longer than a slot, so each slot is released before the
-    next slot ends. The estimate does not include devices that did not answer.
+    the slot's end.
+
+    Neither deadline may be longer than a slot, so each slot is released before the next slot ends.
+    The estimate for a slot does not include devices that did not answer.
 
     **Guarantee.** Users need not trust the server, because each device adds noise to its report
     before it sends the report. The device has its own privacy filter, and refuses a request that
