@@ -200,7 +200,7 @@ def test_what_became_of_slots(tmp_path):
     assert said == [("0", "published"), ("5", "predicted")]
     assert "In 1 day the mechanism found that the counts had changed" in text
     every = [PUBLISHED, PUBLISHED, SKIPPED, PUBLISHED, PUBLISHED]
-    assert "every day in the median and 2 days apart at most" in told(statuses=every)[1]
+    assert "typically every day and at least every 2 days" in told(statuses=every)[1]
     assert told(statuses=[PUBLISHED] * 5)[0] == []
 
 
@@ -615,7 +615,7 @@ def test_longer_times_are_told_beside_slots(several, tmp_path):
     assert longer.values.shape == (2, 12, 1)
     assert QueryFigures.of(places, QUERY_SET.slots_of(places), both).values.shape == (4, 12, 1)
     html = page(replace(several, longer={"places": [longer]}), tmp_path)
-    assert "of the slot of 2d that begins on 13 Jan 1970, all its slots together" in html
+    assert "for the slot of 2d that begins on 13 Jan 1970, all its slots together" in html
     assert "4,321 (4,319 to 4,323)" in html
 
 
@@ -652,14 +652,16 @@ def test_bounds_that_a_run_chose(counted, words):
 
 @pytest.mark.slow
 def test_an_hour_is_told_as_one(several, tmp_path):
-    hours = replace(QUERY_SET, base=replace(QUERY_SET.base, length=QUERY_SET.base.length // 24))
-    made = figures(QUERY_SET.queries[0], np.ones((2, 12, 1)))
-    told = replace(made, slots=hours.slots_of(QUERY_SET.queries[0]))
+    half_hours = replace(
+        QUERY_SET, base=replace(QUERY_SET.base, length=QUERY_SET.base.length // 48)
+    )
     late = several.figures["late"]
-    of_hours = replace(several, query_set=hours, figures={"places": told, "late": late})
-    html = re.sub(r"\s+", " ", page(of_hours, tmp_path))
-    assert "counts in an hour" in html
-    assert "in a hour" not in html
+    of_an_hour = replace(late, slots=half_hours.slots_of(late.query))
+    figures_of_both = {**several.figures, "late": of_an_hour}
+    run = replace(several, query_set=half_hours, figures=figures_of_both)
+    html = re.sub(r"\s+", " ", page(run, tmp_path))
+    assert "may contain part of an hour" in html
+    assert " a hour" not in html
 
 
 def test_losses_are_set_apart(answers):

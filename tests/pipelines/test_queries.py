@@ -96,7 +96,7 @@ def test_longer_times_are_in_the_same_file_and_not_in_the_ledger(job):
     assert weeks[0]["note"].startswith("a part of the time: 8 of its 28 slots of 6h")
     assert len(pa.csv.read_csv(job.path("ledger.csv"))) == 3 * (8 + 2 + 1)
     with open(job.path("page.html"), encoding="utf-8") as page:
-        assert "of the day that begins on 2 Jan 2024, all its slots together" in page.read()
+        assert "for the day that begins on 2 Jan 2024, all its slots together" in page.read()
 
 
 def test_answers_ledger_and_summary(job):
