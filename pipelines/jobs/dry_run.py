@@ -6,8 +6,7 @@ What it shows is raw: it is for the operator, who may see the events, never for 
 from __future__ import annotations
 
 import itertools
-import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -33,27 +32,23 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
-from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.presence.limits import LOOK
-from streamveil.mechanisms.randomness.noise import KEY_BYTES
-from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
-from streamveil.mechanisms.simulation import simulate_local
 from streamveil.pipelines.console.logs import tell
+from streamveil.pipelines.jobs.expected_errors import count_error, query_error
 
 if TYPE_CHECKING:
+    from streamveil.engine.encode.query_mapper import QueryEvents
     from streamveil.engine.plans import UserPlan
     from streamveil.engine.stream.histogram_plan import HistogramPlan
     from streamveil.engine.stream.local_plan import LocalPlan
     from streamveil.engine.stream.query_plan import QueryPlan
+    from streamveil.mechanisms.queries.queries import Query
     from streamveil.pipelines.jobs.job import Job
 
 SAMPLE = 10_000
 _SHOWN = 3
 _GUESS = " (a guess)"
 _CLASSES_SHOWN = 10
-# Simulated without events: enough slots for a first publication of most mechanisms.
-_SLOTS = 20
-_MOST_DEVICES = 20_000
 RAW = "dry run: nothing is released or spent; what follows is raw, never publish it"
 
 
@@ -117,11 +112,12 @@ def preview(job: Job[Any], state: str | None = None) -> None:
     """
     place, plan = job.input, job.plan
     trial = _QueryTrial(plan) if plan.plan_kind is PlanKind.QUERIES else _HistogramTrial(plan)
-    lines, refusal = [RAW], None
+    lines, refusal, whole = [RAW], None, False
     if is_endless(place):
         lines.append(f"sample:   {place} is unbounded: it is not read in a dry run")
     else:
         sample = _read(place, plan.columns.names, job.dialect)
+        whole = sample.whole
         for batch in sample.batches:
             trial.add(batch)
         lines += [
@@ -142,7 +138,7 @@ def preview(job: Job[Any], state: str | None = None) -> None:
         *_classes(
             plan.registry if plan.plan_kind is PlanKind.LOCAL else plan.known, trial.limits()
         ),
-        *trial.of_plan(),
+        *trial.of_plan(whole),
         *(f"would write {what}" for what in job.places),
     ]
     if state is None:
@@ -213,12 +209,18 @@ class _HistogramTrial:
         """Limits of each class."""
         return _limits(self._plan)
 
-    def of_plan(self) -> list[str]:
-        """Bins and error."""
-        domain = self._plan.domain
+    def of_plan(self, whole: bool) -> list[str]:
+        """Bins and error.
+
+        Args:
+            whole: whether the sample has all events, so that it shows how many there are in a slot.
+        """
+        domain, plan = self._plan.domain, self._plan
+        events = sum(key.shape[1] for key in self._keys)
+        rate = events / len(self.slots) if whole and events else None
         return [
             f"bins:     {domain.bins:,}, the first: {', '.join(domain.labels[:_SHOWN])}",
-            f"error:    {_expected_error(self._plan)}",
+            f"error:    {count_error(plan, rate)}; streamveil evaluate tells more",
         ]
 
 
@@ -226,10 +228,13 @@ class _QueryTrial:
     """The same of a query set."""
 
     def __init__(self, plan: QueryPlan) -> None:
-        self._query_set, self._mapper = plan.query_set, plan.trial_mapper()
+        self._plan, self._mapper = plan, plan.trial_mapper()
+        self._query_set = plan.query_set
         self.tally = EventTally()
         self.slots: set[int] = set()
         self._read = Counter[str]()
+        self._slots_of = defaultdict[str, set[int]](set)
+        self._shown: list[str] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Map a batch of the sample."""
@@ -244,11 +249,37 @@ class _QueryTrial:
         self.tally = EventTally.total([self.tally, mapped])
         for query, some in told.items():
             self._read[query.name] += len(some.slots)
-            self.slots.update((query.cut.firsts(np.unique(some.slots) + 1) - 1).tolist())
+            own = np.unique(some.slots)
+            self._slots_of[query.name].update(own.tolist())
+            self.slots.update((query.cut.firsts(own + 1) - 1).tolist())
+        if len(self._shown) < _SHOWN:
+            missing = _SHOWN - len(self._shown)
+            self._shown += itertools.islice(self._examples(batch), missing)
+
+    def _examples(self, batch: pa.RecordBatch) -> Iterator[str]:
+        """Events that count, one by one, with the queries in which they do."""
+        for row in range(min(batch.num_rows, 100)):
+            one = batch.slice(row, 1)
+            by_query, _ = self._mapper.map(one)
+            counted = [
+                self._place(query, events)
+                for query, events in zip(self._query_set, by_query, strict=True)
+                if len(events.slots)
+            ]
+            if counted:
+                record = _record(one, self._plan.columns)
+                yield f"event:    {record} counts in {'; '.join(counted)}"
+
+    def _place(self, query: Query, events: QueryEvents) -> str:
+        """The query, slot and bin in which a single event counts."""
+        start = format_time(self._query_set.slots_of(query).start(int(events.slots[0])))
+        fine = int(events.bins[0])
+        label = query.domain.labels[fine // len(query.statistic.weights)]
+        return f"query {query.name}, slot {events.slots[0]} ({start}), bin {label}"
 
     def of_events(self) -> list[str]:
-        """None: an event may count in several queries."""
-        return []
+        """Some events, as they count."""
+        return self._shown
 
     def of_bound(self) -> list[str]:
         """None: each query has its own."""
@@ -258,15 +289,21 @@ class _QueryTrial:
         """None are shown: those of each query differ."""
         return []
 
-    def of_plan(self) -> list[str]:
-        """Each query."""
-        return [
-            f"query: {query.name}: {query.statistic.name} of "
-            f"{self._query_set.slots_of(query).text} in "
-            f"{number_of(query.domain.bins, 'bin')} by {query.mechanism}, of "
-            f"{number_of(self._read[query.name], 'event')} of the sample"
-            for query in self._query_set
-        ]
+    def of_plan(self, whole: bool) -> list[str]:
+        """Each query, with its error; see :meth:`_HistogramTrial.of_plan`."""
+        lines = []
+        for number, query in enumerate(self._query_set):
+            events = self._read[query.name]
+            slots = len(self._slots_of[query.name]) * query.cut.mean
+            rate = events / slots if whole and events else None
+            lines += [
+                f"query: {query.name}: {query.statistic.name} of "
+                f"{self._query_set.slots_of(query).text} in "
+                f"{number_of(query.domain.bins, 'bin')} by {query.mechanism}, of "
+                f"{number_of(events, 'event')} of the sample",
+                f"error: {query.name}: {query_error(self._plan, number, rate)}",
+            ]
+        return lines
 
 
 def preview_per_record(
@@ -368,10 +405,15 @@ def _examples(mapper: EventMapper, batch: pa.RecordBatch) -> Iterator[str]:
         one = batch.slice(row, 1)
         events, _ = mapper.map(one)
         if len(events.slots):
-            record = ", ".join(str(one.column(name)[0].as_py()) for name in columns.names)
+            record = _record(one, columns)
             start = format_time(mapper.slots.start(int(events.slots[0])))
             label = labels[int(events.bins[0])]
             yield f"event:    {record} counts in slot {events.slots[0]} ({start}), bin {label}"
+
+
+def _record(batch: pa.RecordBatch, columns: Columns) -> str:
+    """The columns of the only row of a batch that are read."""
+    return ", ".join(str(batch.column(name)[0].as_py()) for name in columns.names)
 
 
 def _times(batch: pa.RecordBatch, columns: Columns) -> np.ndarray:
@@ -451,39 +493,3 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
     if len(pairs) > _CLASSES_SHOWN:
         lines.append(f"class:    and {len(pairs) - _CLASSES_SHOWN:,} more")
     return lines
-
-
-def _expected_error(plan: HistogramPlan | LocalPlan) -> str:
-    """The standard error of a count, as the mechanism states it where nothing happens."""
-    errors = _local_errors(plan) if plan.plan_kind is PlanKind.LOCAL else _central_errors(plan)
-    if errors is None:
-        return "not computed here: see streamveil evaluate"
-    known = errors[np.isfinite(errors)]
-    if not len(known):
-        return f"not known to the mechanism after {_SLOTS} slots without events"
-    return (
-        f"about {np.median(known):,.1f} for each count (standard error without events, as "
-        f"simulated over {_SLOTS} slots); streamveil evaluate tells more"
-    )
-
-
-def _central_errors(plan: HistogramPlan) -> np.ndarray | None:
-    population, text = plan.population, plan.mechanism
-    if only_dynamic(text):
-        return None
-    stream = RunningStream(mechanism(text, population), secrets.token_bytes(KEY_BYTES))
-    quiet = np.zeros((len(population.requirements), population.bins), np.int64)
-    return np.concatenate([stream.release(slot, quiet).stderr for slot in range(_SLOTS)])
-
-
-def _local_errors(plan: LocalPlan) -> np.ndarray | None:
-    registry = plan.registry
-    users = len(registry.class_of)
-    if users > _MOST_DEVICES:
-        return None
-    name, options = parse(plan.mechanism, LOCAL_MECHANISMS)
-    values = np.zeros((_SLOTS, users), np.int64)
-    asked = [registry.classes[k] for k in registry.class_of.tolist()]
-    key, bins = secrets.token_bytes(KEY_BYTES), max(2, plan.domain.bins)
-    done = simulate_local(name, values, bins, asked, key, **options)
-    return done.stderr.ravel() * users

@@ -1,7 +1,9 @@
 """`--dry_run`: what a run would do, from a sample; nothing is released, spent or written."""
 
 import json
+import math
 import re
+import statistics
 
 import pyarrow as pa
 import pytest
@@ -84,6 +86,51 @@ def test_the_error_is_the_one_that_a_run_states(job):
     job.done(**RANGE, mechanism="uniform")
     stated = {round(error, 1) for row in job.rows() for error in row["stderr"]}
     assert stated == {told}
+
+
+# Simulated on a stream without events, the error would be 4.1: nothing changes there.
+def test_the_error_of_a_mechanism_that_learns_is_not_that_of_an_empty_stream(job):
+    rows = [
+        f"u{u},{'AB'[u * 7 % 2]},2024-01-{day:02}T08:00:00Z"
+        for day in range(1, 15)
+        for u in range(200)
+        if (u * 31 + day * 17) % 10 < 6
+    ]
+    job.lines(*rows)
+    flags = {"start": "2024-01-01", "end": "2024-01-15", "requirements": None}
+    outcome = job("--dry_run", "--budget=1/7d", **flags, mechanism="adaptive")
+    expected = float(re.search(r"about ([\d.]+)", lines(outcome, "error")[0])[1])
+    assert "of 120 events in 1d" in lines(outcome, "error")[0]
+    job.done("--budget=1/7d", **flags, mechanism="adaptive")
+    stated = statistics.median(error for row in job.rows() for error in row["stderr"])
+    assert expected == pytest.approx(stated, rel=0.25)
+
+
+def test_events_and_errors_of_each_query(job):
+    queries = """
+slot: 1d
+queries:
+  - {name: places, by: value, keys: [A, B], where: {value: A}, mechanism: uniform}
+  - {name: users, every: 2d, statistic: distinct, mechanism: uniform}
+"""
+    job.lines("u1,A,2024-01-01T08:00:00Z", "u2,B,2024-01-02T09:00:00Z")
+    flags = {"queries": job.write("queries.yaml", queries), "output": job.path("answers")}
+    left_out = {"value_column": None, "domain": None, "slot": None, "requirements": None}
+    outcome = job("--dry_run", "--budget=1/4d", **RANGE, **flags, **left_out)
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "event") == [
+        "event:    u1, A, 2024-01-01T08:00:00Z counts in query places, slot 19723 "
+        "(2024-01-01T00:00:00Z), bin A; query users, slot 9861 (2023-12-31T00:00:00Z), bin all",
+        "event:    u2, B, 2024-01-02T09:00:00Z counts in query users, slot 9862 "
+        "(2024-01-02T00:00:00Z), bin all",
+    ]
+    places, users = lines(outcome, "error")
+    # The noise of half a budget that is spent evenly over 4 slots, or over 3 of 2 days each.
+    assert float(re.search(r"places: count about ([\d.]+)", places)[1]) == pytest.approx(
+        math.sqrt(2) * 4 / 0.5, rel=0.2
+    )
+    assert "of 1 events in 1d" in places
+    assert re.search(r"users: \w+ about [\d.]+ \(root mean squared error", users)
 
 
 @pytest.mark.parametrize(
