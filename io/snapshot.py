@@ -190,8 +190,9 @@ class StateFolder:
     def read(self) -> Snapshot | None:
         """Return the last committed state, or None before the first commit. No file is changed.
 
-        The state is in a file called the manifest. This method does not detect whether the manifest
-        was edited, because this check needs the noise key. :meth:`recover` makes the check.
+        The folder need not be locked, nor exist. The state is in a file called the manifest. This
+        method does not detect whether the manifest was edited, because this check needs the noise
+        key. :meth:`recover` makes the check.
 
         Raises:
             ConfigurationError: if the manifest is missing or damaged, has an unknown version, or is
@@ -404,6 +405,8 @@ class StateFolder:
 
     def _manifest(self) -> tuple[SealedRecord, Snapshot] | None:
         path = self.path / MANIFEST
+        if not self.path.exists():
+            return None
         if not path.exists():
             self._refuse_newer(None)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     if given.dry_run:
         from streamveil.pipelines.jobs.dry_run import preview
 
+        if following is not None:
+            _check_state(given, plan, following)
         preview(_job_of(command, given, plan, execution), given.state)
     elif following is not None:
         from streamveil.pipelines.state_runs.follow import follow
@@ -43,6 +46,19 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
         job = _job_of(command, given, plan, execution)
         run_and_tell(job, execution, f"streamveil {command}")
     return 0
+
+
+def _check_state(given: Namespace, plan: Any, following: Following) -> None:
+    """Refuse a state, or its absence, as the run would. Nothing is changed.
+
+    Raises ConfigurationError.
+    """
+    from streamveil.io import StateFolder
+    from streamveil.pipelines.outputs.of_plan import outputs_of
+    from streamveil.pipelines.state_runs.state_checks import StateChecks
+
+    folder = StateFolder(os.path.abspath(following.state))
+    StateChecks(plan, following, folder, outputs_of(plan, given.layout)).begin()
 
 
 def job_of(command: str, given: Namespace, execution: Execution) -> Job[Any]:

@@ -105,13 +105,16 @@ def preview(job: Job[Any], state: str | None = None) -> None:
 
     Args:
         job: the run.
-        state: the folder that it would go on from, which is not looked at.
+        state: the folder that it would go on from, which the caller checks.
 
     Raises:
         ConfigurationError: for an input that cannot be read, and where a run would be refused.
     """
     place, plan = job.input, job.plan
     trial = _QueryTrial(plan) if plan.plan_kind is PlanKind.QUERIES else _HistogramTrial(plan)
+    if state is None and plan.plan_kind is not PlanKind.LOCAL:
+        # Refuses what cannot be done with such an input; a pass over a state has a range.
+        plan.steps(bounded=not is_endless(place), changes=job.requirement_changes is not None)
     lines, refusal, whole = [RAW], None, False
     if is_endless(place):
         lines.append(f"sample:   {place} is unbounded: it is not read in a dry run")

@@ -269,21 +269,14 @@ class Follow:
     def _start(self) -> tuple[Snapshot, SameKey, Roll, Following]:
         """The state to go on from, or a new one that is committed, the key, users and options."""
         self._refuse_streams()
-        snapshot, first = self._checks.resumed(), self.plan.first_slot
+        snapshot = self._checks.begin()
         self._refuse_unread(snapshot)
-        if snapshot is not None:
-            self._checks.refuse_other_slots(snapshot)
-        begun = first if snapshot is None else snapshot.first_slot
-        if begun is not None:
-            self.following.close_by.check(self.plan.slots, begun)
         passes = snapshot.passes if snapshot else 0
         if snapshot is None:
             refuse_witness(self._witness, self.folder.path)
         self._results.refuse_beyond(passes)
         check_outputs(list(self._results.targets(1 + passes).values()))
         self._refuse_in_input()
-        if snapshot is None and self.plan.first_slot is None:
-            raise ConfigurationError(f"{opt.start} is missing: a stream with {opt.state} needs it")
         key = SameKey.of(self.plan.noise_key or KeyFile(self.folder.key(create=snapshot is None)))
         snapshot = self._begun(key) if snapshot is None else self._known(snapshot, key)
         resume = self._state(snapshot)

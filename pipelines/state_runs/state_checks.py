@@ -32,6 +32,21 @@ class StateChecks:
     folder: StateFolder
     outputs: Outputs
 
+    def begin(self) -> Snapshot | None:
+        """The state to go on from, or None to begin, as far as options alone can be checked.
+
+        No file is changed. Raises ConfigurationError for options that do not fit the state, and
+        for a new stream without a start.
+        """
+        snapshot, first = self.resumed(), self.plan.first_slot
+        if snapshot is not None:
+            self.refuse_other_slots(snapshot)
+        begun = first if snapshot is None else snapshot.first_slot
+        if begun is None:
+            raise ConfigurationError(f"{opt.start} is missing: a stream with {opt.state} needs it")
+        self.following.close_by.check(self.plan.slots, begun)
+        return snapshot
+
     def resumed(self) -> Snapshot | None:
         """The state to go on from, as the user said; None to begin."""
         where, resume = f"{opt.state}={self.following.state}", self.following.resume

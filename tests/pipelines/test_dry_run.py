@@ -161,6 +161,45 @@ def test_no_state_is_begun(job):
     assert not (job.folder / "state").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({}, "--start is missing: a stream with --state needs it"),
+        ({**RANGE, "resume": True}, "has no state to resume"),
+        (
+            {**RANGE, "close_by": "marker:%H"},
+            "gives the slots of 2024-01-01T00:00:00Z and",
+        ),
+    ],
+)
+def test_a_stream_that_a_run_refuses_to_begin_is_refused(job, flags, words):
+    flags = {"state": job.path("state"), **flags}
+    dry = job("--dry_run", **flags)
+    assert dry.code == 2, dry.out
+    assert words in dry.message
+    assert not (job.folder / "state").exists()
+    assert job(**flags).code == 2
+
+
+def test_a_state_is_not_begun_twice(job):
+    flags = {"state": job.path("state"), "start": "2024-01-01", "end": "2024-01-04"}
+    job.done(**flags)
+    words = "has the state of a stream: resume it with --resume"
+    assert words in job("--dry_run", **flags).message
+    assert words in job(**flags).message
+    assert job("--dry_run", **flags, resume=True).code == 0
+
+
+def test_queries_of_a_stream_need_a_start_in_a_dry_run_too(job):
+    queries = "{slot: 1d, queries: [{name: places, by: value, keys: [A, B]}]}"
+    flags = {"queries": job.write("queries.yaml", queries), "output": f"folder:{job.folder}/o"}
+    left_out = {"value_column": None, "domain": None, "slot": None, "end": None}
+    stream = {"input": "watch:in/*.csv", "runner": "PrismRunner"}
+    outcome = job("--dry_run", **flags, **left_out, **stream)
+    assert outcome.code == 2, outcome.out
+    assert "the base slot with which it begins must be known: give --start" in outcome.message
+
+
 def test_one_budget_for_ever(job):
     outcome = job("--dry_run", **RANGE, requirements=None, guarantee="infinite", epsilon="1")
     assert outcome.code == 0, outcome.err
