@@ -13,7 +13,7 @@ assumed are public.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -30,10 +30,11 @@ from streamveil.mechanisms.core.records import (
     Requirement,
 )
 from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.queries.answers import Answer
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.shares import EVEN
-from streamveil.mechanisms.queries.simulated import answers_of
+from streamveil.mechanisms.queries.simulated import answers_of, times_of
 from streamveil.mechanisms.queries.slot_answers import answer_of
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 
@@ -53,8 +54,9 @@ _WANDERS = 0.5
 _ROUGH, _SMOOTH = 0.05, 1.98
 # Bins beyond so many wander as others do, or memory would grow without end.
 _PATHS = 1000
-# Slots that are simulated, unless another number is asked for: windows, and the least and the most.
-_WINDOWS, _LEAST, _MOST = 2, 60, 400
+# Slots that are simulated, unless another number is asked for: windows, rollups, and the least and
+# the most.
+_WINDOWS, _ROLLUPS, _LEAST, _MOST = 2, 4, 60, 400
 # Parts of a share at which errors are simulated to plan shares, and steps in which the budget is
 # divided.
 _PARTS, _STEPS = (0.25, 0.5, 1.0, 2.0, 4.0), 200
@@ -120,6 +122,8 @@ class Expected:
     figures: tuple[float, ...]
     """Root mean squared error of each output of its statistic, in the figure's own unit; NaN where
     there are too few events for any."""
+    rollups: tuple[tuple[float, ...], ...] = ()
+    """The same of each rollup (`Query.times`); NaN of one that is longer than what is simulated."""
 
     @property
     def figure(self) -> float:
@@ -159,7 +163,8 @@ def expected_error(
     )
     if slots is None:
         longest = max(query.cut.most_in(one.window) for one in asked)
-        slots = min(max(_WINDOWS * longest, _LEAST), _MOST)
+        rolled_up = math.ceil(_ROLLUPS * max((one.mean for one in query.longer), default=0.0))
+        slots = min(max(_WINDOWS * longest, rolled_up, _LEAST), _MOST)
     return _simulated(
         replace(query_set, queries=(replace(query, share=None, weight=1.0),)),
         asked,
@@ -313,7 +318,7 @@ def _simulated(
     """The error of one query that has all of the budget."""
     query, asked = alone.queries[0], Requirements(requirements)
     people, window = np.array(sizes, np.int64), query.cut.most_in(asked.longest)
-    found = []
+    found, rolled_up = [], []
     seeds = _SEEDS_OF_FEW if query.domain.bins <= _FEW else _SEEDS
     for seed in range(seeds):
         stream: Any = QueryStream(
@@ -331,16 +336,12 @@ def _simulated(
             state, release = stream.release(state, slot, counts)
             releases.append(release)
             counted.append(counts.sum(axis=0))
-        found.append(
-            squared_errors(
-                query,
-                np.array(counted),
-                releases,
-            )
-        )
+        found.append(squared_errors(query, np.array(counted), releases))
+        rolled_up.append(rollup_errors(alone, np.array(counted), releases))
     cells = float(np.mean([each for each, _ in found]))
     figures = np.sqrt(np.mean([each for _, each in found], axis=0))
-    return Expected(cells, tuple(figures.tolist()))
+    rollups = np.sqrt(np.mean(rolled_up, axis=0)).tolist()
+    return Expected(cells, tuple(figures.tolist()), tuple(map(tuple, rollups)))
 
 
 def squared_errors(
@@ -362,17 +363,64 @@ def squared_errors(
     cells = float((apart**2).mean())
     if query.statistic.column is None and not query.tree.levels:
         return cells, np.full(1, float(((released - counted).astype(np.float64) ** 2).mean()))
-    errors = []
     some = np.unique(np.linspace(0, len(counted) - 1, _FIGURES).astype(np.int64))
     told = answers_of(query, releases, some)
-    for slot, answer in zip(some, told, strict=True):
-        true = answer_of(query, counted[slot], np.zeros(counted.shape[1])).values
-        errors.append((answer.values - true) ** 2)
+    return cells, _of_answers(query, told, counted[some])
+
+
+def rollup_errors(
+    query_set: QuerySet, counted: Counts, releases: Sequence[SlotRelease]
+) -> list[Floats]:
+    """How far the rollups of a query are from the truth.
+
+    Args:
+        query_set: the query, alone.
+        counted: true cells, shape (slots, cells).
+        releases: of each of these slots, from slot 0 on.
+
+    Returns:
+        Mean squared errors of the outputs of each rollup: see :func:`squared_errors`.
+    """
+    (query,) = query_set.queries
+    errors = []
+    for cut, answers in zip(
+        query.longer, times_of(query, query_set, releases, 0).values(), strict=True
+    ):
+        times = cut.numbers(np.arange(len(counted)))
+        true = [counted[times == times[0] + number].sum(axis=0) for number in range(len(answers))]
+        errors.append(_of_answers(query, answers, true))
+    return errors
+
+
+def _of_answers(query: Query, answers: Iterable[Answer], counted: Iterable[Counts]) -> Floats:
+    """Mean squared error of each output, in its own unit: NaN where there is nothing to compare.
+
+    Args:
+        query: what was asked.
+        answers: as they are released.
+        counted: true cells of each.
+    """
+    errors = [
+        (answer.values - answer_of(query, cells, np.zeros(len(cells))).values) ** 2
+        for answer, cells in zip(answers, counted, strict=True)
+    ]
     each = np.array(errors).reshape(-1, len(query.statistic.outputs))
     known = np.isfinite(each)
     total = np.where(known, each, 0).sum(axis=0)
     with np.errstate(invalid="ignore"):
-        return cells, total / known.sum(axis=0)
+        mean: Floats = total / known.sum(axis=0)
+    return mean
+
+
+def dropped_share(query: Query, sizes: npt.NDArray[np.int64], assumed: Assumed) -> float:
+    """The fraction of events that contribution bounding drops, if all users have events alike.
+
+    A query that counts a user once loses none by it.
+    """
+    if query.statistic.once:
+        return 0.0
+    chance, slots = assumed.rate / max(int(sizes.sum()), 1), round(query.cut.mean)
+    return 1 - _seen(chance, slots, query.max_contributions) / (chance * slots)
 
 
 def assumed_counts(

@@ -22,6 +22,7 @@ from streamveil.mechanisms.queries.expected import (
     RATE,
     Assumed,
     Expected,
+    dropped_share,
     epsilon_factor,
     expected_error,
     expected_shares,
@@ -29,13 +30,15 @@ from streamveil.mechanisms.queries.expected import (
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.pipelines.options.execution import Execution
-from streamveil.pipelines.plans.inputs import registry_of
+from streamveil.pipelines.plans.inputs import required_registry
 
 _Usual = TypeVar("_Usual", float, None)
 
 _MOST_CLASSES = 5
 # Other shares are told where they take so much off the weighted error.
 _WORTH = 0.1
+# So large a part of the events that contribution bounding drops is told.
+_TOLD = 0.01
 _MEANING = (
     "error: root mean squared error of one figure of one slot, on average; two of three figures "
     "err by less"
@@ -63,8 +66,7 @@ class _Plan:
                 f"query {unknown!r} has bounds: auto, and without bounds its error cannot be "
                 "predicted: plan with bounds: [LOW, HIGH] as you expect them"
             )
-        registry = registry_of(given)
-        assert registry is not None  # the options were checked
+        registry = required_registry("plan", given, lambda: query_set.base, ("queries",))
         requirements, adjacency = Requirements.of(registry.classes), given.adjacency
         shares, units = plan_shares(query_set, requirements, registry.sizes, adjacency=adjacency)
         usual = RATE * max(int(registry.sizes.sum()), 1)
@@ -102,18 +104,43 @@ def _lines(plan: _Plan, wanted: Sequence[tuple[int, float]]) -> Iterator[str]:
     yield ""
     yield "| query | slot | figure | share | error | at half the share | at twice the share |"
     yield "| :-- | :-- | :-- | --: | --: | --: | --: |"
-    for number, query in enumerate(plan.query_set):
-        slot = plan.query_set.slots_of(query).text
-        errors = [plan.error(number, part).figures for part in (1.0, 0.5, 2.0)]
-        for name, *cells in zip(query.statistic.outputs, *errors, strict=True):
-            figures = " | ".join(_shown(cell) for cell in cells)
-            share = f"{plan.shares[number]:.1%}"
-            yield f"| {query.name} | {slot} | {name} | {share} | {figures} |"
+    for number in range(len(plan.query_set.queries)):
+        yield from _rows(plan, number)
     yield ""
     yield _MEANING
+    yield from _dropped(plan)
     yield from _better(plan)
     for number, error in wanted:
         yield _needed(plan, number, error)
+
+
+def _rows(plan: _Plan, number: int) -> Iterator[str]:
+    """Rows of a query: of its slots, and then of its rollups."""
+    query = plan.query_set.queries[number]
+    errors = [plan.error(number, part) for part in (1.0, 0.5, 2.0)]
+    of_slots = plan.query_set.slots_of(query).text, [one.figures for one in errors]
+    of_rollups = [
+        (f"{plan.query_set.of_length(length).text} (rollup)", [one.rollups[i] for one in errors])
+        for i, length in enumerate(query.times)
+    ]
+    for slot, figures in (of_slots, *of_rollups):
+        for name, *cells in zip(query.statistic.outputs, *figures, strict=True):
+            listed = " | ".join(_shown(cell) for cell in cells)
+            yield f"| {query.name} | {slot} | {name} | {plan.shares[number]:.1%} | {listed} |"
+
+
+def _dropped(plan: _Plan) -> Iterator[str]:
+    """Queries of which contribution bounding drops events, which the errors do not contain."""
+    for query, one in zip(plan.query_set, plan.assumed, strict=True):
+        share = dropped_share(query, plan.registry.sizes, one)
+        if share >= _TOLD:
+            slot = plan.query_set.slots_of(query).text
+            yield (
+                f"{query.name}: contribution bounding would drop about {share:.0%} of the events, "
+                f"if all users have equally many, because max_contributions keeps "
+                f"{number_of(query.max_contributions, 'event')} of a user in {slot}; the error "
+                "does not contain them"
+            )
 
 
 def _shown(error: float) -> str:

@@ -232,11 +232,12 @@ def _check_audit(given: Any) -> None:
 def _check_plan(given: Any) -> None:
     if not given.queries:
         check_required("plan", given, ("queries", *needs_table(given)))
-    if not (given.requirements or given.default_requirement):
+    if not (given.requirements or given.default_requirement or given.budget):
         raise ConfigurationError(
-            f"no requirements are given: use {opt.requirements}=FILE, or "
-            f"{opt.default_requirement}=WINDOW,EPSILON"
+            f"no requirements are given: use {opt.requirements}=FILE, {opt.budget}=EPSILON/PERIOD "
+            f"or {opt.default_requirement}=WINDOW,EPSILON"
         )
+    check_budget(given)
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)
 

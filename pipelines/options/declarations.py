@@ -383,7 +383,7 @@ _PRIVACY = (
         "EPSILON/PERIOD",
         "one privacy budget for every user, instead of a requirements table. For example, 1/7d "
         "means epsilon 1 over any 7 consecutive days",
-        commands=(RELEASE,),
+        commands=(RELEASE, PLAN),
         refused={COLLECT: _LIST_EVERY_USER},
         brief="or one budget for all users: 1/7d is ε 1 in 7 days",
         pattern=rf"{NUMBER}/{_LENGTH}",
@@ -799,8 +799,9 @@ _STATISTIC = (
         "and epsilon",
         commands=(PER_RECORD, AUDIT, EVALUATE),
         meanings={
-            EVALUATE: "public function that computes the epsilon of a record from its value v. "
-            f"Write {BUDGET_FORMS}"
+            EVALUATE: "with --per_record: public function that computes the epsilon of a record "
+            f"from its value v. Write {BUDGET_FORMS}. With --queries: one privacy budget for every "
+            "user, such as 1/7d",
         },
         pattern=rf"(inverse|sqrt|log):{NUMBER}(:{NUMBER})?|table:{FILE}",
     ),

@@ -182,9 +182,7 @@ _EACH_QUERY = ("value_column", "domain", "other", "null", "slot", "max_contribut
 
 def not_of_queries() -> dict[str, str]:
     """Why options are refused where queries are compared."""
-    of_records = (
-        *("per_record", "statistics", "runs", "records", "budget", "value_max", "epsilon_max"),
-    )
+    of_records = (*("per_record", "statistics", "runs", "records", "value_max", "epsilon_max"),)
     events = f"the queries are about the events of {opt.input}"
     return {
         **reasons(QUERIES, _EACH_QUERY),

@@ -488,6 +488,17 @@ def test_one_query_has_no_other_shares(command):
     assert done.out.count("| planned |") == 2
 
 
+def test_queries_are_scored_with_one_budget_for_all_users(command):
+    one = "\n".join(ASKED.splitlines()[:3])
+    flags = asked(command, one)[:-1]
+    done = command.done(*flags, "--budget=4000/3d")
+    # Now the user without a requirement counts too, and nothing is rejected.
+    assert "rejected" not in done.out
+    assert done.out.count("| planned |") == 2
+    words = "--budget=inverse:1 is not EPSILON/PERIOD"
+    command.refused(words, flags=[*flags, "--budget=inverse:1"])
+
+
 @pytest.mark.parametrize(
     ("flag", "words"),
     [

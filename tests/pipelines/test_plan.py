@@ -52,6 +52,24 @@ def test_errors_shares_and_the_epsilon_that_is_needed_are_told(run):
     assert re.search(r"^late: for an error of 5, .* over 6 base slots$", outcome.out, re.M)
 
 
+def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
+    (tmp_path / "q.yaml").write_text(
+        "slot: 1d\nqueries:\n"
+        "  - {name: places, by: place, keys: [cafe], mechanism: uniform, rollups: [7d, 1mo]}\n"
+    )
+    flags = f"--queries={tmp_path / 'q.yaml'}", "--budget=1/7d", "--rate=2000"
+    outcome = toolbox.run("plan", *flags)
+    assert outcome.code == 0, outcome.err
+    assert "asked for: epsilon 1 over 7 base slots; 1,000 users (a guess)" in outcome.out
+    rows = [line.split(" | ") for line in outcome.out.splitlines() if line.startswith("| places")]
+    assert [row[1] for row in rows] == ["1d", "1w (rollup)", "1mo (rollup)"]
+    slot, week, month = (float(row[4]) for row in rows)
+    assert slot < week < month
+    assert "places: contribution bounding would drop about 50% of the events" in outcome.out
+    outcome = toolbox.run("plan", *flags, "--default_requirement=7,1")
+    assert "--budget=1/7d is the requirement of every user" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

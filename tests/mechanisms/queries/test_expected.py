@@ -1,5 +1,7 @@
 """What error is expected of queries, without data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,13 +12,14 @@ from streamveil.mechanisms.queries.expected import (
     Assumed,
     Expected,
     assumed_counts,
+    dropped_share,
     epsilon_factor,
     expected_error,
     expected_shares,
 )
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.simulated import simulate_query_set
-from streamveil.mechanisms.queries.statistics import Mean, Quantiles
+from streamveil.mechanisms.queries.statistics import DistinctUsers, Mean, Quantiles
 
 PLACES = Categories(tuple("abcdefghijkl"))
 SIZES = np.array([3000, 1000])
@@ -41,6 +44,29 @@ def test_the_error_of_a_mechanism_that_is_known_by_formula():
     assert found.figure == pytest.approx(8**0.5, rel=0.1)
     assert found.cells == pytest.approx(8, rel=0.2)
     assert found.figures == (found.figure,)
+
+
+def test_independent_noise_adds_up_in_rollups():
+    query = Query("places", value="place", domain=PLACES, mechanism="uniform", times=(9,))
+    found = error_of(query, Assumed(4000.0), slots=90)
+    assert found.rollups == (pytest.approx((3 * found.figure,), rel=0.15),)
+    too_long = error_of(replace(query, times=(91,)), Assumed(4000.0), slots=90)
+    assert np.isnan(too_long.rollups).all()
+
+
+@pytest.mark.parametrize(
+    ("rate", "slots", "most", "dropped"),
+    [
+        (8000.0, 1, 1, 0.5),  # two events of each of 4000 users, of whom one is kept
+        (8000.0, 1, 2, 0.0),
+        (2000.0, 2, 1, 0.25),  # one event on average, and 0.75 users with one or two
+    ],
+)
+def test_what_contribution_bounding_drops(rate, slots, most, dropped):
+    query = Query("places", value="place", domain=PLACES, slots=slots, max_contributions=most)
+    assert dropped_share(query, SIZES, Assumed(rate)) == pytest.approx(dropped)
+    users = Query("users", value="place", domain=PLACES, slots=slots, statistic=DistinctUsers())
+    assert dropped_share(users, SIZES, Assumed(rate)) == 0
 
 
 def test_less_budget_is_more_error_and_the_same_is_the_same():
