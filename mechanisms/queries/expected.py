@@ -419,8 +419,19 @@ def dropped_share(query: Query, sizes: npt.NDArray[np.int64], assumed: Assumed) 
     """
     if query.statistic.once:
         return 0.0
-    chance, slots = assumed.rate / max(int(sizes.sum()), 1), round(query.cut.mean)
-    return 1 - _seen(chance, slots, query.max_contributions) / (chance * slots)
+    slots, people = round(query.cut.mean), max(int(sizes.sum()), 1)
+    return 1 - people * _kept_of_a_user(query, people, assumed) / (assumed.rate * slots)
+
+
+def mean_count(query: Query, sizes: npt.NDArray[np.int64], assumed: Assumed) -> float:
+    """The average count of a bin in a slot, of events or users that are kept."""
+    people = max(int(sizes.sum()), 1)
+    return people * _kept_of_a_user(query, people, assumed) / query.domain.bins
+
+
+def _kept_of_a_user(query: Query, people: int, assumed: Assumed) -> float:
+    """Events of a user that are kept in a slot, on average."""
+    return _seen(assumed.rate / people, round(query.cut.mean), query.max_contributions)
 
 
 def assumed_counts(

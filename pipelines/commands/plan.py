@@ -26,6 +26,7 @@ from streamveil.mechanisms.queries.expected import (
     epsilon_factor,
     expected_error,
     expected_shares,
+    mean_count,
 )
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.shares import plan_shares
@@ -89,16 +90,27 @@ class _Plan:
         )
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """An error that is wanted of a query."""
+
+    number: int
+    """Of the query."""
+    error: float
+    about: str = ""
+    """Of what it is so many per cent, in brackets."""
+
+
 def main(given: argparse.Namespace, execution: Execution) -> int:
     """Run the command; returns the exit code."""
     plan = _Plan.of(given)
-    wanted = _wanted(given.wanted, plan.query_set)
+    wanted = _wanted(given.wanted, plan)
     for line in _lines(plan, wanted):
         print(line, flush=True)
     return 0
 
 
-def _lines(plan: _Plan, wanted: Sequence[tuple[int, float]]) -> Iterator[str]:
+def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
     """What is told, line by line."""
     yield from _assumptions(plan)
     yield ""
@@ -110,8 +122,8 @@ def _lines(plan: _Plan, wanted: Sequence[tuple[int, float]]) -> Iterator[str]:
     yield _MEANING
     yield from _dropped(plan)
     yield from _better(plan)
-    for number, error in wanted:
-        yield _needed(plan, number, error)
+    for one in wanted:
+        yield _needed(plan, one)
 
 
 def _rows(plan: _Plan, number: int) -> Iterator[str]:
@@ -197,7 +209,8 @@ def _better(plan: _Plan) -> Iterator[str]:
         )
 
 
-def _needed(plan: _Plan, number: int, error: float) -> str:
+def _needed(plan: _Plan, wanted: _Wanted) -> str:
+    number, error = wanted.number, wanted.error
     query = plan.query_set.queries[number]
     factor = epsilon_factor(
         *(plan.query_set, number, plan.requirements, plan.registry.sizes),
@@ -205,8 +218,9 @@ def _needed(plan: _Plan, number: int, error: float) -> str:
         adjacency=plan.adjacency,
     )
     return (
-        f"{query.name}: for an error of {error:g}, with the same share, everybody's epsilon "
-        f"would be {factor:.3g} times what it is: {_told(plan.requirements, factor)}"
+        f"{query.name}: for an error of {error:.4g}{wanted.about}, with the same share, "
+        f"everybody's epsilon would be {factor:.3g} times what it is: "
+        f"{_told(plan.requirements, factor)}"
     )
 
 
@@ -236,17 +250,40 @@ def _by_query(
     return [found.get(query.name, of_all) for query in query_set]
 
 
-def _wanted(text: str | None, query_set: QuerySet) -> list[tuple[int, float]]:
+def _wanted(text: str | None, plan: _Plan) -> list[_Wanted]:
     found = []
     for part in text.split(",") if text is not None else ():
         name, colon, number = part.rpartition(":")
-        if not colon:
-            raise ConfigurationError(f"{opt.wanted}={text}: write QUERY:ERROR, such as places:10")
-        error = _float("wanted", text, number)
+        per_cent = number.endswith("%")
+        if not (colon or per_cent):
+            raise ConfigurationError(
+                f"{opt.wanted}={text}: write QUERY:ERROR, such as places:10 or places:5%, or a per "
+                "cent for all counts, such as 5%"
+            )
+        error = _float("wanted", text, number.removesuffix("%"))
         if not error > 0:
             raise ConfigurationError(f"{opt.wanted}={text}: give an error above 0")
-        found.append((_number_of("wanted", text, name, query_set), error))
+        asked = [_number_of("wanted", text, name, plan.query_set)] if colon else _counts(plan)
+        found += [_of_mean(plan, q, error) if per_cent else _Wanted(q, error) for q in asked]
     return found
+
+
+def _counts(plan: _Plan) -> list[int]:
+    """Numbers of the queries that count events or users."""
+    return [q for q, query in enumerate(plan.query_set) if query.statistic.column is None]
+
+
+def _of_mean(plan: _Plan, number: int, per_cent: float) -> _Wanted:
+    """So many per cent of the average count. Raises ConfigurationError for another statistic."""
+    query = plan.query_set.queries[number]
+    if query.statistic.column is not None:
+        raise ConfigurationError(
+            f"{opt.wanted}: {per_cent:g}% is for counts, and query {query.name!r} is of the "
+            f"numbers of {query.statistic.column}: give an error in their unit"
+        )
+    mean = mean_count(query, plan.registry.sizes, plan.assumed[number])
+    about = f" ({per_cent:g}% of an average count of {mean:,.4g})"
+    return _Wanted(number, per_cent / 100 * mean, about)
 
 
 def _number_of(option: str, text: str | None, name: str, query_set: QuerySet) -> int:

@@ -921,7 +921,8 @@ _PLAN = (
         "wanted",
         "QUERY:ERROR[,...]",
         "error that you want for a query. The command computes the epsilon that QUERY needs "
-        "for an error of ERROR",
+        "for an error of ERROR. ERROR may be a per cent of the average count, such as places:5%; "
+        "a per cent without a query is for all counts",
     ),
 )
 

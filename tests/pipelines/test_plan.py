@@ -70,10 +70,22 @@ def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
     assert "--budget=1/7d is the requirement of every user" in outcome.err
 
 
+def test_a_per_cent_is_of_the_average_count(run):
+    wanted = "of an average count of 133.3), with the same share"
+    for flag in ("--wanted=places:50%", "--wanted=50%"):
+        outcome = run("--rate=400", flag, "--drift=0")
+        assert outcome.code == 0, outcome.err
+        assert f"places: for an error of 66.67 (50% {wanted}" in outcome.out
+        assert "delay: for" not in outcome.out
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--wanted=places",), "write QUERY:ERROR, such as places:10"),
+        (("--wanted=places",), "write QUERY:ERROR, such as places:10 or places:5%"),
+        (("--wanted=10",), "write QUERY:ERROR, such as places:10 or places:5%"),
+        (("--wanted=delay:5%",), "5% is for counts, and query 'delay' is of the numbers of delay"),
+        (("--wanted=places:some%",), "'some' is not a number"),
         (("--wanted=place:3",), "there is no query 'place': choose one of places, delay, late"),
         (("--wanted=places:0",), "give an error above 0"),
         (("--rate=5,5",), "--rate=5,5 has two numbers for all queries: give one"),
