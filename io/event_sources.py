@@ -15,6 +15,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
+from streamveil.engine.encode.dead_letters import reasons_of
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.events import lenient_file_outputs, part_outputs, parts_of
 from streamveil.io.files import Columns, Patterns, distinct
@@ -176,10 +177,10 @@ def sent_by_tag(outputs: Iterable[Output]) -> Iterator[Any]:
 
 
 def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
-    """Count the letters, of one reason, and send them to the output for them."""
-    reason = rejected.column("reason")[0].as_py()
-    for name in (EVENTS_READ, REJECTED_PREFIX + reason):
-        Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
+    """Count the letters and send them to the output for them."""
+    Metrics.counter(METRICS_NAMESPACE, EVENTS_READ).inc(rejected.num_rows)
+    for reason, number in reasons_of(rejected):
+        Metrics.counter(METRICS_NAMESPACE, REJECTED_PREFIX + reason).inc(number)
     return TaggedOutput(REJECTED, rejected)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
+from streamveil.engine.encode.dead_letters import losses_of
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.io.bigquery_tables import (
     check_table,
@@ -39,7 +41,7 @@ from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in
 from streamveil.io.tables import as_they_come
 from streamveil.io.tdrive import read_tdrive
-from streamveil.mechanisms.core.event_tallies import EventTally, Lost
+from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import (
     LOST_METADATA,
     REJECTED_COLUMNS,
@@ -50,6 +52,8 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.wording import opt
 
 UNPARSABLE = "unparsable"
+NOT_UTF8 = "not UTF-8"
+"""The reason in the dead letter for text of another encoding, such as Windows-1252."""
 UNREADABLE = "unreadable file"
 """The reason in the dead letter for a file that cannot be read."""
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
@@ -59,6 +63,8 @@ REJECTED_FORM = as_they_come(REJECTED_SCHEMA)
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
 
+# Of a line or a message, and of a cell.
+_OF_ENCODING = re.compile(rf"(?:.* is )?{NOT_UTF8}\b")
 _AGAIN = "run again"
 _NAMED = ", or compute it: EXPRESSION AS NAME"
 
@@ -440,9 +446,7 @@ def outputs_of(
 
 def _saying(batch: pa.RecordBatch, rejected: pa.RecordBatch) -> pa.RecordBatch:
     """The batch, telling whoever counts its events how many could not be parsed before it."""
-    first = rejected.slice(0, 1).to_pylist()[0]
-    lost = Lost(rejected.num_rows, first["source"], first["row"], first["detail"])
-    tally = EventTally(rejected.num_rows, {first["reason"]: lost})
+    tally = EventTally(rejected.num_rows, losses_of(rejected))
     return batch.replace_schema_metadata(
         {**(batch.schema.metadata or {}), LOST_METADATA: tally.to_bytes()}
     )
@@ -455,7 +459,10 @@ def drop_silently(row: int, detail: str, record: bytes) -> None:
 def rejected_batch(
     source: str, records: Sequence[tuple[int | None, str, bytes]], reason: str = UNPARSABLE
 ) -> pa.RecordBatch:
-    """Dead-letter batch of records given as (row, what is wrong, bytes)."""
+    """Dead-letter batch of records given as (row, what is wrong, bytes).
+
+    What is unparsable because of its encoding has a reason of its own.
+    """
     rows, details, raw = zip(*records, strict=True)
     texts = [r[:MAX_RECORD_BYTES].decode(errors="replace").rstrip("\r\n") for r in raw]
     count = len(records)
@@ -463,7 +470,10 @@ def rejected_batch(
         {
             "source": [label_of(source)] * count,
             "row": rows,
-            "reason": [reason] * count,
+            "reason": [
+                NOT_UTF8 if reason == UNPARSABLE and _OF_ENCODING.match(detail) else reason
+                for detail in details
+            ],
             "detail": map(label_of, details),
             "record": texts,
         },

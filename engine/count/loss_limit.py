@@ -49,7 +49,6 @@ _PLAIN = re.compile(r"[\w%/:.,+-]+")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _OTHER_FIELDS = re.compile(r"[\d,]+ fields where the header has \d+")
 _COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(?:[. ]\d{3})+),\d+\s*")
-_NOT_UTF8 = "not UTF-8"
 _NESTED = re.compile(r"' is (an object|a list), not ")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
@@ -181,8 +180,6 @@ class LossLimit:
             )
         if why == NOT_A_NUMBER and _COMMA.fullmatch(value):
             return _commas(column)
-        if some.detail.startswith(_NOT_UTF8):
-            return "the text is not UTF-8: convert the file, as by iconv -f WINDOWS-1252 -t UTF-8"
         if _NESTED.search(some.detail):
             return (
                 "such a key is no text or number: name another one, or first move what is inside "
@@ -285,6 +282,7 @@ def _unlisted(named: str, value: str, public: str, more: str = "") -> str:
 
 _OTHER_CAUSES = {
     WRONG_TYPE: "the rows hold something else than text, numbers and times: convert these fields",
+    "not UTF-8": "the text is not UTF-8: convert the file, as by iconv -f WINDOWS-1252 -t UTF-8",
     "unparsable": "the file is not of the format that its name says, or was cut",
 }
 

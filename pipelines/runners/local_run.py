@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamveil.engine import metrics
+from streamveil.engine.encode.dead_letters import reasons_of
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io.result_files import Files, Results
@@ -107,7 +108,7 @@ def count_letters(outputs: Iterable[Output]) -> Iterator[Output]:
     """The same outputs; the dead letters of a reader among them are counted as events read."""
     for output in outputs:
         if output.tag == REJECTED:
-            lost = output.value.num_rows
-            metrics.count(metrics.EVENTS_READ, lost)
-            metrics.count(metrics.REJECTED_PREFIX + output.value.column("reason")[0].as_py(), lost)
+            metrics.count(metrics.EVENTS_READ, output.value.num_rows)
+            for reason, number in reasons_of(output.value):
+                metrics.count(metrics.REJECTED_PREFIX + reason, number)
         yield output

@@ -197,7 +197,8 @@ def test_a_subscription_to_a_topic(stream, server):
     stream.done(at=3)
     assert alike(server.results()) == {0: [2, 1], 1: [3, 1], 2: [1, 0]}
     reasons = Counter(letter["reason"] for letter in stream.letters())
-    assert reasons == {"unparsable": 2, "outside the released slots": 1, "late": 1}
+    once = "unparsable", "not UTF-8", "outside the released slots", "late"
+    assert reasons == dict.fromkeys(once, 1)
     assert stream.kept()[1] == []
     assert "nothing to do" in stream.done(at=3)
     stream.check_budgets()

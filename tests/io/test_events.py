@@ -169,13 +169,13 @@ def test_the_transform_reads_all_files_and_logs_progress(tmp_path, caplog, new_p
         {
             "source": str(tmp_path / "bad.csv"),
             "row": row,
-            "reason": "unparsable",
+            "reason": reason,
             "detail": detail,
             "record": record,
         }
-        for row, detail, record in [
-            (3, "1 fields where the header has 2", "2"),
-            (4, "not UTF-8", "\ufffd,y"),
+        for row, reason, detail, record in [
+            (3, "unparsable", "1 fields where the header has 2", "2"),
+            (4, "not UTF-8", "not UTF-8", "\ufffd,y"),
         ]
     ]
     logged = [r for r in caplog.records if r.name == "streamveil.progress"]

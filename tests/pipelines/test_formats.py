@@ -176,7 +176,7 @@ def test_what_is_no_text_in_wide_characters_is_one_bad_line(job, encoding):
     path = job.write("in.csv", b"".join([*lines, bad, *wide]))
     done = job.done(input=path, **(crowd(9) | {"domain": "A,Bé"}))
     assert job.counts() == {START: [1, 1]}
-    assert "unparsable 1" in done.out
+    assert "not UTF-8 1" in done.out
 
 
 @pytest.mark.parametrize("codec", ["deflate", "snappy", "zstandard", "lz4", "bzip2", "xz"])

@@ -139,20 +139,38 @@ OTHER_FILES = {
     "another encoding": (
         "events.csv",
         "user,value,time\nä,A,2024-01-01\n".encode("cp1252"),
-        ["the text is not UTF-8", "iconv -f WINDOWS-1252"],
+        ["not UTF-8 (1)", "the text is not UTF-8", "iconv -f WINDOWS-1252"],
     ),
     "objects": (
         "events.jsonl",
         b'{"user": {"id": 1}, "value": "A", "time": "2024-01-01"}\n',
-        ["'user' is an object", "move what is inside"],
+        ["unparsable (1)", "'user' is an object", "move what is inside"],
     ),
 }
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_lines_of_another_encoding_have_a_reason_of_their_own(job, ending):
+    line = "ä,A,2024-01-01"
+    rows = ["user,value,time", "u1,A,2024-01-01", line, line, "u2,A"]
+    if ending == "jsonl":
+        names = rows[0].split(",")
+        rows = [json.dumps(dict(zip(names, row.split(","), strict=False))) for row in rows[1:]]
+        rows = [row.replace("\\u00e4", "ä") for row in rows[:-1]] + ["[]"]
+    name = job.write(f"events.{ending}", "\n".join(rows).encode("cp1252"))
+    done = job.done(
+        input=name, rejected=job.path("no.jsonl"), summary=job.path("s.json"), max_rejected=1
+    )
+    assert [row["reason"] for row in job.rows("no.jsonl")] == ["not UTF-8"] * 2 + ["unparsable"]
+    summary = json.loads((job.folder / "s.json").read_text())
+    assert summary["rejected"] == {"not UTF-8": 2, "unparsable": 1}
+    assert "not UTF-8 2" in done.out
 
 
 @pytest.mark.parametrize("case", OTHER_FILES)
 def test_a_file_that_was_written_otherwise_is_lost_and_the_cause_is_named(job, case):
     name, content, words = OTHER_FILES[case]
-    job.refused("unparsable (1)", "likely cause", *words, code=3, input=job.write(name, content))
+    job.refused("likely cause", *words, code=3, input=job.write(name, content))
 
 
 @pytest.mark.parametrize("case", CAUSES)

@@ -372,5 +372,5 @@ def test_a_row_that_cannot_be_read_is_a_dead_letter(asked, table):
     bad = pa.array([b"u1", b"\xff"], pa.binary()).view(pa.string())
     rows = pa.table({"user": bad, "value": ["A", "A"], "time": table["time"][:2]})
     found = sv.release(rows, **asked)
-    assert found.summary["rejected"] == {"unparsable": 1}
+    assert found.summary["rejected"] == {"not UTF-8": 1}
     assert found.rejected["row"].to_pylist() == [1]
