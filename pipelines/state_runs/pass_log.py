@@ -96,4 +96,5 @@ class PassLog:
             }
             for due, summary in self.last
         ]
-        return {**self.total.for_plan(plan).figures(), "passes": each}
+        scope = f"the passes of this run, without those of earlier runs with the same {opt.state}"
+        return {"scope": scope, **self.total.for_plan(plan).figures(), "passes": each}

@@ -431,6 +431,9 @@ def test_passes_tell_each_event_once(job):
         if len(each) == 1:
             assert "2 wait for a later slot" in outcome.out
             job.lines("u3,C,2024-01-01T23:00:00Z", "u3,C,2024-01-02", name="in/b.csv")
+    assert {one["scope"] for one in each} == {
+        "the passes of this run, without those of earlier runs with the same --state"
+    }
     assert [one["read"] for one in each] == [4, 3, 1]
     assert [one["counted"] for one in each] == [2, 1, 1]
     assert [one["late"] for one in each] == [0, 1, 0]
