@@ -232,17 +232,19 @@ def release(
         own = reasons(QUERIES, _OF_QUERIES)
         _refuse(_options(RELEASE, {**given, "slot": None}), QUERIES, own)
         arguments = {**given, **arguments_of(count), **arguments_of_slots(query_set.base, given)}
-        return _counts(data, count.name, arguments, count.title)
+        return _counts(data, count.name, arguments, count.title, count.unit)
 
 
-def _counts(data: Any, name: str, given: Mapping[str, Any], title: str = "") -> Results:
+def _counts(
+    data: Any, name: str, given: Mapping[str, Any], title: str = "", unit: str = ""
+) -> Results:
     """Release one count."""
     options = _options("release", given)
     plan = histogram_plan_of(options, HistogramPlan)
     for text, level in about_plan(plan):
         _LOGGER.log(level, text)
     sources, changes = _sources(data, plan.columns, options, given)
-    return _results(release, plan, sources, name, title, changes=changes)
+    return _results(release, plan, sources, name, title, unit, changes=changes)
 
 
 def _sources(
@@ -560,6 +562,7 @@ def _results(
     sources: list[Source],
     query: str,
     title: str = "",
+    unit: str = "",
     *,
     changes: bool = False,
 ) -> Results:
@@ -580,6 +583,7 @@ def _results(
         tuple(kept[REVISIONS]),
         zone_of(plan.slots),
         title,
+        unit,
     )
     return Results(
         {query: counts},

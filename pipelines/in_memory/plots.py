@@ -16,13 +16,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def draw(tidy: pa.Table, bins: Sequence[str], ax: Axes | None = None) -> Axes:
+def draw(
+    tidy: pa.Table,
+    bins: Sequence[str],
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+    unit: str = "",
+) -> Axes:
     """Draw a line for each bin and the interval around it.
 
     Args:
         tidy: releases, with the columns of `RESULT_SCHEMA`.
         bins: which.
         ax: the axes; new ones when None.
+        title: of the query, above the axes.
+        unit: of its results, beside the name of the statistic.
 
     Returns:
         The axes. Raises ImportError without matplotlib.
@@ -36,9 +45,11 @@ def draw(tidy: pa.Table, bins: Sequence[str], ax: Axes | None = None) -> Axes:
         [line] = ax.plot(times, values, label=label, linewidth=1.2)
         ax.fill_between(times, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     statistic = tidy["statistic"][0].as_py() if tidy.num_rows else "count"
-    if pc.any(pc.equal(tidy["status"], TEST)).as_py():
-        ax.set_title(NOT_PRIVATE)
-    return _dated(ax, f"released {statistic}")
+    is_test = pc.any(pc.equal(tidy["status"], TEST)).as_py()
+    titles = [title, NOT_PRIVATE if is_test else ""]
+    if any(titles):
+        ax.set_title("\n".join(filter(None, titles)))
+    return _dated(ax, f"released {statistic}{f' ({unit})' if unit else ''}")
 
 
 def draw_statistics(table: pa.Table, keys: Sequence[str | None], ax: Axes | None = None) -> Axes:

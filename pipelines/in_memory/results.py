@@ -52,11 +52,14 @@ class QueryResult(Result, Sequence[Any]):
 
     name: str
     keys: tuple[str, ...]
+    title: str
+    unit: str
 
     def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
         """Draw a line for each key, with its 90 % interval. Needs matplotlib.
 
-        The first statistic is drawn, without rollups.
+        The first statistic is drawn, without rollups. The title of the query is above the axes, and
+        its unit beside them.
 
         Args:
             keys: the keys to draw. If None, up to 8 keys with the largest total values are drawn.
@@ -77,7 +80,8 @@ class QueryResult(Result, Sequence[Any]):
                     f"there is no key {key!r}: choose of {', '.join(self.keys)}"
                 )
         rows = self._rows_of_slots()
-        return draw(rows, self._largest(rows) if keys is None else keys, ax)
+        chosen = self._largest(rows) if keys is None else keys
+        return draw(rows, chosen, ax, title=self.title, unit=self.unit)
 
     def _rows_of_slots(self) -> pa.Table:
         """The rows of the first statistic, without those of rollups."""
@@ -114,6 +118,8 @@ class Counts(QueryResult, Sequence[Release]):
     """Time zone of calendar slots, or None if slots are not calendar slots."""
     title: str = ""
     """Text to show instead of the name."""
+    unit: str = ""
+    """Unit of the counts."""
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -188,6 +194,16 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
     def name(self) -> str:  # type: ignore[override]
         """The name of the query."""
         return self.query.name
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """Text to show instead of the name."""
+        return self.query.title
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """Unit of the results."""
+        return self.query.unit
 
     @property
     def keys(self) -> tuple[str, ...]:  # type: ignore[override]

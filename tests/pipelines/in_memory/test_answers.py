@@ -221,6 +221,7 @@ def test_a_plot_is_of_one_statistic_and_of_no_rollups(job, asked):
     (line,) = found["all"].plot().get_lines()
     assert len(line.get_xdata()) == 9
     assert found["all"].plot().get_ylabel() == "released count"
+    assert found["all"].plot().get_title() == ""
     with pytest.raises(sv.ConfigurationError, match="layout 'rows' is for a single count"):
         found["all"].to_arrow("rows")
 

@@ -71,6 +71,21 @@ def test_they_are_drawn(releases):
         releases.plot(keys=["X"])
 
 
+@pytest.mark.parametrize("more", [[], [sv.distinct("users")]])
+def test_title_and_unit_of_a_query_are_drawn(job, asked, more):
+    columns = {name: asked[name] for name in ("user", "time", "slot", "requirements")}
+    visits = sv.count("visits", by="value", keys=["A", "B"], title="Visits", unit="visits a day")
+    found = sv.release(job.path("events.csv"), visits, *more, **columns)
+    axes = found["visits"].plot()
+    assert (axes.get_title(), axes.get_ylabel()) == ("Visits", "released count (visits a day)")
+    tried = sv.release(
+        job.path("events.csv"), visits, *more, **columns, run=sv.RunOptions(test_mode=True)
+    )
+    title = tried["visits"].plot().get_title()
+    assert title.startswith("Visits\n")
+    assert "NOT PRIVATE" in title.upper()
+
+
 @pytest.mark.parametrize(
     ("module", "use", "remedy"),
     [
