@@ -168,6 +168,15 @@ def zone_of(slots: Slots) -> str | None:
     return slots.zone if isinstance(slots, CalendarSlots) else None
 
 
+def time_text(time: int, slots: Slots) -> str:
+    """ISO 8601 of a time in microseconds, in the zone of calendar slots; of others in UTC.
+
+    >>> time_text(0, CalendarSlots(86_400_000_000, zone="Europe/Berlin"))
+    '1970-01-01T01:00:00+01:00'
+    """
+    return format_time(time, zone_of(slots) or "UTC")
+
+
 def multiple(slots: Slots, count: int) -> Slots:
     """How time is cut into slots that have so many of others each.
 

@@ -169,8 +169,8 @@ class Counts(QueryResult, Sequence[Release]):
         title = f" ({self.title})" if self.title else ""
         return (
             f"{self.name}{title}: count of {number_of(len(self.keys), 'key')} in "
-            f"{number_of(len(self), 'slot')} by {first.mechanism}, {format_time(first.start)} to "
-            f"{format_time(last.end)}"
+            f"{number_of(len(self), 'slot')} by {first.mechanism}, "
+            f"{_span(first.start, last.end, self.zone)}"
         )
 
 
@@ -240,7 +240,7 @@ class Estimates(QueryResult, Sequence[SlotAnswer]):
         length = self.answers[0].length if self.answers else ""
         slots = [one for one in self.answers if one.length == length]
         more = len(self.answers) - len(slots)
-        when = f", {format_time(slots[0].start)} to {format_time(slots[-1].end)}" if slots else ""
+        when = f", {_span(slots[0].start, slots[-1].end, self.zone)}" if slots else ""
         longer = f" and {number_of(more, 'rollup')}" if more else ""
         tested = f" by {NO_NOISE}" if any(one.status == TEST for one in slots) else ""
         return (
@@ -304,6 +304,11 @@ class Results(Result, Mapping[str, Any]):
         if self.summary.get("test_mode"):  # of which the first line of the text warns
             return "\n".join([self.text, *queries])
         return "\n".join([*queries, self.text])
+
+
+def _span(start: int, end: int, zone: str | None) -> str:
+    """From when to when, in the zone of calendar slots."""
+    return " to ".join(format_time(time, zone or "UTC") for time in (start, end))
 
 
 def _checked(layout: str) -> str:

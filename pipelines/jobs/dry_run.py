@@ -23,6 +23,7 @@ from streamveil.engine.stream.release_slots import refuse_gap
 from streamveil.io import CsvDialect, is_endless, read_events
 from streamveil.io.events import file_outputs
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -275,7 +276,8 @@ class _QueryTrial:
 
     def _place(self, query: Query, events: QueryEvents) -> str:
         """The query, slot and bin in which a single event counts."""
-        start = format_time(self._query_set.slots_of(query).start(int(events.slots[0])))
+        slots = self._query_set.slots_of(query)
+        start = time_text(slots.start(int(events.slots[0])), slots)
         fine = int(events.bins[0])
         label = query.domain.labels[fine // len(query.statistic.weights)]
         return f"query {query.name}, slot {events.slots[0]} ({start}), bin {label}"
@@ -409,7 +411,7 @@ def _examples(mapper: EventMapper, batch: pa.RecordBatch) -> Iterator[str]:
         events, _ = mapper.map(one)
         if len(events.slots):
             record = _record(one, columns)
-            start = format_time(mapper.slots.start(int(events.slots[0])))
+            start = time_text(mapper.slots.start(int(events.slots[0])), mapper.slots)
             label = labels[int(events.bins[0])]
             yield f"event:    {record} counts in slot {events.slots[0]} ({start}), bin {label}"
 
@@ -440,7 +442,7 @@ def _first_and_last(times: Sequence[np.ndarray]) -> list[str]:
 
 def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> list[str]:
     if last is None and endless:
-        start = "where the stream stands" if first is None else format_time(slots.start(first))
+        start = "where the stream stands" if first is None else time_text(slots.start(first), slots)
         return [f"slots:    from {start} on, as the time of each is over"]
     if first is None or last is None:
         return [
@@ -448,8 +450,8 @@ def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> 
         ]
     number = number_of(last - first + 1, "slot")
     return [
-        f"slots:    {number}, from {format_time(slots.start(first))} to "
-        f"{format_time(slots.end(last))}"
+        f"slots:    {number}, from {time_text(slots.start(first), slots)} to "
+        f"{time_text(slots.end(last), slots)}"
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import MICROSECONDS, STATUSES, Slots, format_time
 from streamveil.pipelines.reports.summary import Summary
@@ -132,9 +133,10 @@ class Status:
         done = self.released
         if done is None or done.is_over:
             return "alive: nothing is left to release"
-        slot = f"the slot of {format_time(done.slots.start(done.next_slot))}"
+        slot = f"the slot of {time_text(done.slots.start(done.next_slot), done.slots)}"
         if not self.backlog:
-            return f"alive: all closed slots are released; {slot} closes {format_time(done.closes)}"
+            closes = time_text(done.closes, done.slots)
+            return f"alive: all closed slots are released; {slot} closes {closes}"
         number = number_of(self.backlog, "closed slot")
         waits = f": {self.waits_for}" if self.waits_for else ""
         return f"alive: {number} not released, {slot} for {self.lag // _SECOND:,} seconds{waits}"

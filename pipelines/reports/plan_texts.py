@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamveil.engine.plan_kinds import PlanKind
+from streamveil.mechanisms.core.local_days import shown, time_text, zone_of
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import Requirement, format_time
+from streamveil.mechanisms.core.records import MICROSECONDS, Requirement, format_time
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 def about_plan(plan: UserPlan) -> Iterator[tuple[str, int]]:
     """What follows from public facts before a run: each text and how grave it is."""
+    if (other_days := _about_days(plan)) is not None:
+        yield other_days, logging.WARNING
     if plan.plan_kind is PlanKind.LOCAL:
         return
     if plan.plan_kind is PlanKind.QUERIES:
@@ -38,6 +41,28 @@ def about_plan(plan: UserPlan) -> Iterator[tuple[str, int]]:
         end = _about_end(plan)
         if end is not None:
             yield end, logging.INFO
+
+
+def _about_days(plan: UserPlan) -> str | None:
+    """That days do not begin at midnight in the zone in which times are read; None where they do.
+
+    Whoever names a zone of the times may expect days of that zone.
+    """
+    zone = plan.columns.time_zone
+    each = [plan.slots]
+    if plan.plan_kind is PlanKind.QUERIES:
+        each = [plan.query_set.slots_of(query) for query in plan.query_set]
+    begun = plan.slots.start(plan.first_slot or 0)
+    for slots in each:
+        start = slots.start(slots.index(begun))
+        whole_days = slots.length % MICROSECONDS["d"] == 0 or slots.of_days
+        if whole_days and zone_of(slots) is None and shown(start, zone) % MICROSECONDS["d"]:
+            return (
+                f"warning: slots of {slots.text} begin at {format_time(start)}, which is "
+                f"{format_time(start, zone)} in the zone of the times ({opt.time_zone}): give "
+                f"{opt.slot_zone}={zone} for days of that zone"
+            )
+    return None
 
 
 def _about_least_total(plan: HistogramPlan) -> tuple[str, int] | None:
@@ -182,7 +207,7 @@ def _about_end(plan: QueryPlan) -> str | None:
         return None
     return (
         f"{opt.end} is within a slot of {', '.join(names)}, at "
-        f"{format_time(plan.slots.start(last))}: that slot of each is answered when a "
+        f"{time_text(plan.slots.start(last), plan.slots)}: that slot of each is answered when a "
         f"later run, with a later {opt.end}, comes to where it ends"
     )
 

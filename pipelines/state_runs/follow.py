@@ -37,13 +37,13 @@ from streamveil.io import (
 from streamveil.io.found_file import FoundFile
 from streamveil.io.places import may_hold_files
 from streamveil.io.snapshot import INBOX, OUTBOX
+from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
     MachineFault,
     NothingChosen,
-    format_time,
 )
 from streamveil.mechanisms.core.wording import opt
 from streamveil.pipelines.cards.run_card import check_card_place
@@ -630,7 +630,7 @@ class Follow:
             "no input file has come since the slot of %s began%s: the clock closes it now "
             "without events, and events that arrive later are late; to wait for files use "
             f"{opt.close_by}",
-            format_time(slots.start(first)),
+            time_text(slots.start(first), slots),
             f", nor for the next {rest:,}" if rest else "",
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamveil.engine import metrics
 from streamveil.engine.encode.passes import Pass
 from streamveil.io import UNREADABLE
+from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import format_time
 from streamveil.mechanisms.core.wording import opt
@@ -49,8 +50,8 @@ class PassLog:
         slots = plan.slots
         waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
         tell(
-            f"{format_time(slots.start(due.first_slot))} to "
-            f"{format_time(slots.end(due.last_slot))}: "
+            f"{time_text(slots.start(due.first_slot), slots)} to "
+            f"{time_text(slots.end(due.last_slot), slots)}: "
             f"{outputs.released(due.last_slot - due.first_slot + 1, summary)}"
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
             f"{', '.join(written)}"
@@ -65,7 +66,7 @@ class PassLog:
             tell(
                 f"changes of requirements: {counted.get(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
                 f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
-                f"from {format_time(slots.start(due.first_slot))} on"
+                f"from {time_text(slots.start(due.first_slot), slots)} on"
             )
         limits = summary.limits_text()
         if limits:

@@ -274,6 +274,34 @@ def test_a_guess_of_how_many_users_there_are_is_one(job):
         assert lines(outcome, "class") == [told]
 
 
+def test_days_of_a_zone_are_told_in_that_zone(job):
+    job.lines("u1,A,2024-03-30 23:30")
+    paris = {"time_zone": "Europe/Paris", "start": "2024-03-30", "end": "2024-04-01"}
+    outcome = job("--dry_run", **paris, slot_zone="Europe/Paris")
+    assert lines(outcome, "slots") == [
+        "slots:    2 slots, from 2024-03-30T00:00:00+01:00 to 2024-04-01T00:00:00+02:00"
+    ]
+    assert "(2024-03-30T00:00:00+01:00), bin A" in lines(outcome, "event")[0]
+    assert "--slot_zone" not in outcome.out + outcome.err
+    # Without their zone, days are those of UTC, which is said.
+    outcome = job("--dry_run", **paris)
+    assert (
+        "warning: slots of 1d begin at 2024-03-30T00:00:00Z, which is 2024-03-30T01:00:00+01:00 in "
+        "the zone of the times (--time_zone): give --slot_zone=Europe/Paris for days of that zone"
+    ) in outcome.out + outcome.err
+    for not_days in ({"slot": "6h"}, {"start": "2024-03-30T00:00+01:00"}):
+        outcome = job("--dry_run", **{**paris, **not_days})
+        assert "--slot_zone" not in outcome.out + outcome.err
+
+
+def test_days_of_a_query_are_looked_at_too(job):
+    queries = "{slot: 1h, queries: [{name: a}, {name: b, every: 1w}]}"
+    flags = {"queries": job.write("queries.yaml", queries), "output": job.path("answers")}
+    left_out = {"value_column": None, "domain": None, "slot": None, "requirements": None}
+    outcome = job("--dry_run", "--budget=1/7d", **flags, **left_out, time_zone="Asia/Tokyo")
+    assert "warning: slots of 1w begin at " in outcome.out + outcome.err
+
+
 GOOD = [f"u{1 + n % 3},A,2024-01-02T08:00:00Z" for n in range(4)]
 REFUSED = {
     "year 1": ([*GOOD, "u1,A,0001-01-02"], {}, 2),
