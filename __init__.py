@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         count,
         distinct,
         mean,
+        median,
         quantiles,
         stddev,
         sum,  # the builder of this name; the built-in function is not used here
@@ -67,6 +68,7 @@ __all__ = [
     "distinct",
     "evaluate",
     "mean",
+    "median",
     "per_record",
     "quantiles",
     "read_requirements",
@@ -87,7 +89,7 @@ _HOME = {
     "RunOptions": "streamveil.pipelines.in_memory.run_options",
     **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
     **dict.fromkeys(
-        ("count", "distinct", "mean", "quantiles", "stddev", "sum", "top", "variance"),
+        ("count", "distinct", "mean", "median", "quantiles", "stddev", "sum", "top", "variance"),
         "streamveil.mechanisms.queries.builders",
     ),
     "where": "streamveil.mechanisms.queries.conditions",

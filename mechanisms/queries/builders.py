@@ -607,6 +607,28 @@ def quantiles(
     return _defined("quantiles", locals())
 
 
+def median(name: str, *, of: str, **query: Any) -> QueryDefinition:
+    """Estimate the median of the numbers in a column: `sv.quantiles` with `quantiles=[0.5]`.
+
+    Args:
+        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
+            with a letter or a digit.
+        of: the column that contains the numbers.
+        **query: the other arguments of `sv.quantiles`, of which `edges` or `bounds` is required.
+
+    Returns:
+        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+
+    Raises:
+        ConfigurationError: if an argument is not valid.
+
+    Example:
+        >>> sv.median("typical", of="delay", bounds=(0, 64)).statistic.outputs
+        ('p50',)
+    """
+    return quantiles(name, of=of, quantiles=[0.5], **query)
+
+
 def top(
     name: str,
     *,

@@ -72,6 +72,11 @@ def test_a_builder_has_the_keys_that_its_statistic_can_have(statistic):
     assert set(KEYS) - named <= others
 
 
+def test_a_median_is_a_quantile():
+    given = {"of": "delay", "edges": [0, 5], "every": "1d"}
+    assert sv.median("q", **given) == sv.quantiles("q", **given, quantiles=[0.5])
+
+
 def test_definitions_and_mappings_may_be_mixed():
     mixed = query_set_of({"slot": "1h", "queries": [sv.count("a"), {"name": "b", "every": "1d"}]})
     assert [(query.name, query.slots) for query in mixed] == [("a", 1), ("b", 24)]
