@@ -46,7 +46,10 @@ from streamveil.mechanisms.presence.calendars import Integers, Keys, block_ends,
 from streamveil.mechanisms.presence.limits import (
     BLOCKS,
     EVERY_SLOT,
+    GAIN,
+    LEAST,
     LOOK,
+    LOSS,
     WORTH,
     Limit,
     block_length,
@@ -57,10 +60,6 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
 Floats = npt.NDArray[np.float64]
 
-GAIN, LOSS = 0.6, 2.5
-"""The error is about as g ** -GAIN and s ** -LOSS."""
-LEAST = 1.3
-"""By how much it must fall in that estimate, which knows no drift and no preference for bins."""
 CAUTION = 1.0
 """Standard errors by which shares are taken to be worse than they look."""
 

@@ -103,6 +103,10 @@ LOOK = 25
 """One in so many units of a budget is for the look by which a limit is chosen (`choice.py`)."""
 WORTH = 3
 """A limit is worth what it leaves out if a slot then costs so many times more."""
+GAIN, LOSS = 0.6, 2.5
+"""The error under a limit is about as g ** -GAIN and s ** -LOSS (see `choice.py`)."""
+LEAST = 1.3
+"""By how much it must fall in that estimate, which knows no drift and no preference for bins."""
 EVERYBODY = 10**10
 """More users than there are people: the public bound where nobody knows who will come. Mechanisms
 take it for a bound on counts, and for what to expect before the first release; no more."""
@@ -294,6 +298,25 @@ class Limit(Identified):
             return True
         return self.slots(requirement, adjacency) * WORTH <= requirement.window
 
+    def kept_share_needed(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> float:
+        """The fraction of slots with events that must be kept for errors to be sure to fall.
+
+        It is above 1 where nothing would do.
+        """
+        gain = requirement.window / self.slots(requirement, adjacency)
+        return float((LEAST / gain**GAIN) ** (1 / LOSS))
+
+    def most_present(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> float:
+        """In which fraction of the slots users may be present for errors to be sure to fall.
+
+        As where a limit is chosen by a public rate, users who come in some slots of a block are
+        taken to have a long tail of others. It is 0 where the limit does not help anybody.
+        """
+        assert self.max_slots is not None
+        dropped = 1 - self.kept_share_needed(requirement, adjacency)
+        more = max(dropped, 0.0) ** (1 / self.max_slots)
+        return more / (1 - more) / block_length(requirement.window, self.blocks)
+
     def check(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> None:
         """Refuse a limit of the window that leaves out more than it gains.
 
@@ -304,23 +327,26 @@ class Limit(Identified):
         assert self.max_slots is not None
         window, gained = requirement.window, self.slots(requirement, adjacency)
         over, best = number_of(window, "slot"), self._best(requirement, adjacency)
-        fewer = replace(self, blocks=BLOCKS)
+        fewer, rarely = replace(self, blocks=BLOCKS), "appear rarely"
         if best:
             remedy = f"give at most max_slots={best}"
+            rarely = replace(self, max_slots=best)._rarely(requirement, adjacency)
         elif self.blocks > BLOCKS and (best := fewer._best(requirement, adjacency)):
-            remedy = f"give fewer blocks, such as max_slots={min(best, self.max_slots)},{BLOCKS}"
+            best = min(best, self.max_slots)
+            remedy = f"give fewer blocks, such as max_slots={best},{BLOCKS}"
+            rarely = replace(fewer, max_slots=best)._rarely(requirement, adjacency)
         else:
             remedy = "give longer windows"
         if gained >= window:
             raise ConfigurationError(
                 f"max_slots={self.max_slots} in each of {self.blocks} blocks saves nothing over "
-                f"{over}: a slot would cost what it costs without a limit. If users appear rarely"
-                f", {remedy}; otherwise leave the limit out"
+                f"{over}: a slot would cost what it costs without a limit. If users {rarely}, "
+                f"{remedy}; otherwise leave the limit out"
             )
         raise ConfigurationError(
             f"max_slots={self.max_slots} in each of {self.blocks} blocks does not help over "
             f"{over}: a slot would cost 1/{gained} of the budget, and the events dropped cost "
-            f"more accuracy than that gains. If users appear rarely, {remedy}; otherwise leave "
+            f"more accuracy than that gains. If users {rarely}, {remedy}; otherwise leave "
             "the limit out"
         )
 
@@ -342,6 +368,12 @@ class Limit(Identified):
                 f"{error}. That is the longest window; for the shortest, "
                 f"{number_of(shortest.window, 'slot')}, {most}"
             ) from None
+
+    def _rarely(self, requirement: Requirement, adjacency: str) -> str:
+        """How rarely users must come, in words."""
+        return (
+            f"are present in at most {self.most_present(requirement, adjacency):.1%} of the slots"
+        )
 
     def _best(self, requirement: Requirement, adjacency: str) -> int:
         """The most slots of a block that are worth it; 0 if none are."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.local_days import shown, time_text, zone_of
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import MICROSECONDS, Requirement, format_time
+from streamveil.mechanisms.core.records import MICROSECONDS, format_time
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.registry import mechanism
+from streamveil.pipelines.reports.given_limits import Limited, limited_of, most_present
 
 if TYPE_CHECKING:
     from streamveil.engine.per_record.records_plan import RecordsPlan
@@ -90,30 +91,9 @@ def _about_least_total(plan: HistogramPlan) -> tuple[str, int] | None:
     )
 
 
-class _Limited(NamedTuple):
-    """The participation limits of what is counted."""
-
-    query: str | None
-    """None for a single count."""
-    limits: Sequence[Limit]
-    """Of each class."""
-    requirements: Sequence[Requirement]
-    """The same, in slots of the query."""
-
-
-def _limited(plan: HistogramPlan | QueryPlan) -> list[_Limited]:
-    """What has limits; empty where users count in every slot."""
-    if plan.plan_kind is PlanKind.HISTOGRAMS:
-        limits, classes = plan.limits or (), plan.known.classes
-        by_class = len(limits) == len(classes)  # of requirements that change there is one for all
-        return [_Limited(None, limits, classes)] if by_class else []
-    both = zip(plan.query_set, plan.presences or (), strict=False)
-    return [_Limited(query.name, one.limits, one.requirements) for query, one in both]
-
-
 def _about_limits(plan: HistogramPlan | QueryPlan) -> Iterator[str]:
     """Where a participation limit is left out, or follows from a public rate, and what it means."""
-    limited, registry = _limited(plan), plan.known
+    limited, registry = limited_of(plan), plan.known
     if not limited:
         if isinstance(plan.limit, Auto) or (plan.plan_kind is PlanKind.QUERIES and plan.limit):
             longest = number_of(registry.classes.longest, "slot")
@@ -128,9 +108,14 @@ def _about_limits(plan: HistogramPlan | QueryPlan) -> Iterator[str]:
             f"{_limit_text(plan)}: figures of {', '.join(ratios)} describe the events that count, "
             "and not those of users who are there more often"
         )
+    if (most := most_present(plan)) is not None:
+        yield (
+            f"{_limit_text(plan)} reduces errors if users are present in at most {most:.1%} of the "
+            "slots; if they are there more often, it may increase them"
+        )
     own = registry.max_slots or (None,) * len(registry.classes)
     left, chosen = [], []
-    for query, limits, requirements in limited:
+    for query, limits, requirements, _ in limited:
         left_out: list[int] = []
         found: dict[str, list[int]] = {}
         for k, (limit, over) in enumerate(zip(limits, requirements, strict=True)):
@@ -157,7 +142,7 @@ def _about_limits(plan: HistogramPlan | QueryPlan) -> Iterator[str]:
         )
 
 
-def _limited_ratios(plan: HistogramPlan | QueryPlan, limited: Sequence[_Limited]) -> list[str]:
+def _limited_ratios(plan: HistogramPlan | QueryPlan, limited: Sequence[Limited]) -> list[str]:
     """Queries whose figures say nothing of the events that a limit leaves out."""
     if plan.plan_kind is PlanKind.HISTOGRAMS:
         return []

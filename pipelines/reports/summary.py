@@ -28,6 +28,7 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.wording import opt
 from streamveil.pipelines.console.logs import tell_aside
+from streamveil.pipelines.reports.given_limits import kept_shares_needed
 
 if TYPE_CHECKING:
     from streamveil.engine.plans import Plan
@@ -91,6 +92,8 @@ class QuerySummary(_Tally):
     slots: Slots
     counters: Mapping[str, int]
     """Of the whole run."""
+    kept_share_needed: float = 0.0
+    """Fraction of the events that a participation limit must keep to reduce errors, if given."""
 
     @property
     def _suffix(self) -> str:
@@ -171,17 +174,28 @@ class QuerySummary(_Tally):
                 f"({self.query.max_contributions}), and its figures are without them: give it a "
                 "larger one, which makes noise grow in proportion, or shorter slots"
             )
-        return _limited(self.counted, self.beyond_limit)
+        return _limited(self.counted, self.beyond_limit, self.kept_share_needed)
 
 
-def _limited(counted: int, beyond: int) -> str | None:
-    """What to do where a participation limit drops much of what contribution bounding kept."""
-    if beyond <= _MANY_LEFT_OUT * (counted + beyond):
+def _limited(counted: int, beyond: int, needed: float) -> str | None:
+    """What to do where a participation limit drops much of what contribution bounding kept.
+
+    Args:
+        counted: events.
+        beyond: those that the limit dropped.
+        needed: the fraction that it must keep to reduce errors; 0 where it is not known.
+    """
+    total = counted + beyond
+    if beyond > _MANY_LEFT_OUT * total:
+        why = "more than results can be trusted to make up for"
+    elif counted < needed * total:
+        why = f"and where less than {needed:.0%} is kept, the limit may increase errors"
+    else:
         return None
     return (
-        f"{beyond / (counted + beyond):.0%} of the events that {opt.max_contributions} kept were "
-        f"dropped by {opt.max_slots}, more than results can be trusted to make up for: give a "
-        f"larger {opt.max_slots}, or where budgets are for windows leave it out"
+        f"{beyond / total:.0%} of the events that {opt.max_contributions} kept were dropped by "
+        f"{opt.max_slots}, {why}: give a larger {opt.max_slots}, or where budgets are for windows "
+        "leave it out"
     )
 
 
@@ -198,6 +212,8 @@ class Summary(_Tally):
     """The queries that the counters are by; None where they are of one count."""
     test_mode: bool = False
     """Whether exact counts were released: NOT private."""
+    kept_shares_needed: Mapping[str | None, float] = field(default_factory=dict)
+    """By query, what fraction of its events a participation limit must keep to reduce errors."""
 
     @classmethod
     def of_metrics(cls, counters: dict[str, int], uses: Iterable[int]) -> Summary:
@@ -234,9 +250,12 @@ class Summary(_Tally):
 
     def for_plan(self, plan: Plan) -> Summary:
         """The same, with figures of each query where the plan is of a query set."""
-        if plan.plan_kind is not PlanKind.QUERIES:
-            return replace(self, test_mode=plan.test_mode)
-        return replace(self, query_set=plan.query_set, test_mode=plan.test_mode)
+        told = replace(self, test_mode=plan.test_mode)
+        if plan.plan_kind is PlanKind.QUERIES:
+            told = replace(told, query_set=plan.query_set)
+        if plan.plan_kind is PlanKind.QUERIES or plan.plan_kind is PlanKind.HISTOGRAMS:
+            return replace(told, kept_shares_needed=kept_shares_needed(plan))
+        return told
 
     @cached_property
     def queries(self) -> dict[str, QuerySummary]:
@@ -244,7 +263,13 @@ class Summary(_Tally):
         asked = self.query_set
         if asked is None:
             return {}
-        return {one.name: QuerySummary(one, asked.slots_of(one), self.counters) for one in asked}
+        needed = self.kept_shares_needed
+        return {
+            one.name: QuerySummary(
+                one, asked.slots_of(one), self.counters, needed.get(one.name, 0.0)
+            )
+            for one in asked
+        }
 
     @property
     def read(self) -> int:
@@ -321,7 +346,9 @@ class Summary(_Tally):
             told = {name: one.warning() for name, one in self.queries.items()}
             return [f"query {name}: {warning}" for name, warning in told.items() if warning]
         # Of lives both of the last may be so.
-        left_out = self._left_out() or _limited(self.counted, self.beyond_limit)
+        left_out = self._left_out() or _limited(
+            self.counted, self.beyond_limit, self.kept_shares_needed.get(None, 0.0)
+        )
         return [one for one in (self._bounded(), left_out) if one]
 
     def _left_out(self) -> str | None:

@@ -207,6 +207,16 @@ def test_what_does_not_fit_is_refused_in_words(rarely, flags, words):
     rarely.refused(*words, **flags)
 
 
+def test_a_limit_that_may_increase_errors_is_told_before_and_after_the_run(job):
+    """Over 28 days a limit of 2 helps users who are there on one day in 20, but not in 7."""
+    job.events(visits(often=1 / 7))
+    job.requirements({f"u{user}": (28, 900.0) for user in range(USERS)})
+    outcome = job.done(start=FROM, end=TO, noise_key=job.key(), max_slots="2")
+    words = outcome.out + outcome.err + outcome.log
+    assert "max_slots=2 reduces errors if users are present in at most 5.2% of the slots" in words
+    assert "where less than 82% is kept, the limit may increase errors" in words
+
+
 def test_a_table_of_which_some_windows_are_too_short_limits_the_others(rarely):
     # Over 20 slots a limit of 2 would gain something, but less than it leaves out.
     rarely.requirements({f"u{user}": (30 if user % 2 else 20, 900.0) for user in range(USERS)})

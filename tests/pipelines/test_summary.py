@@ -62,7 +62,11 @@ def test_the_summary_warns_where_a_limit_on_presence_leaves_out_a_third():
     counters = {metrics.EVENTS_COUNTED: 60, metrics.EVENTS_BEYOND_LIMIT: 40}
     (told,) = Summary(counters).warnings()
     assert "40% of the events that --max_contributions kept were dropped by --max_slots" in told
-    assert Summary({**counters, metrics.EVENTS_BEYOND_LIMIT: 30}).warnings() == []
+    fewer = Summary({**counters, metrics.EVENTS_BEYOND_LIMIT: 30})
+    assert fewer.warnings() == []
+    assert replace(fewer, kept_shares_needed={None: 0.6}).warnings() == []
+    (told,) = replace(fewer, kept_shares_needed={None: 0.7}).warnings()
+    assert "where less than 70% is kept, the limit may increase errors" in told
 
 
 def test_a_query_set_says_that_of_its_queries_alone():

@@ -14,8 +14,12 @@ from streamveil.mechanisms.core.records import (
     Requirement,
 )
 from streamveil.mechanisms.presence import Limit, effective_window, effective_window_in_life
+from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.presence.limits import (
     EVERY_SLOT,
+    GAIN,
+    LEAST,
+    LOSS,
     block_length,
     check_prices,
     limits_of,
@@ -175,6 +179,22 @@ def test_where_nothing_is_limited_the_requirement_is_kept_as_it_is():
     assert Limit(2, 2).rule(asked)[:2] == (1, 1)
     assert Limit(2, 2).rule(Requirement(9, 1.0))[:2] == (5, 2)
     assert Limit(2, 2).rule(asked, REPLACE)[:2] == (4, 2)
+
+
+def test_how_rarely_users_must_come_for_a_limit_to_help():
+    over = Requirement(28, 1.0)
+    limit = Limit(2)
+    most = limit.most_present(over)
+    assert most == pytest.approx(0.052, abs=0.001)
+    # The rule by which a limit is chosen agrees: a little above that it chooses no limit.
+    kept = 1 - (14 * most / (1 + 14 * most)) ** 2
+    assert kept == pytest.approx(limit.kept_share_needed(over))
+    assert (28 / 8) ** GAIN * kept**LOSS == pytest.approx(LEAST)
+    assert Look(over).expected(most * 0.99) == limit
+    assert Look(over).expected(most * 1.01).is_none
+    with pytest.raises(ConfigurationError, match=r"at most 5\.2% of the slots, give at most max_s"):
+        Limit(3).check(over)
+    assert Limit(9).most_present(over) == 0  # a slot costs what it does without
 
 
 def test_a_budget_too_small_for_its_slots_is_refused():
