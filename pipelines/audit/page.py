@@ -47,7 +47,7 @@ def json_of(findings: Findings, command: str) -> str:
 def _verdict(findings: Findings) -> str:
     if findings.convicted:
         return "convicted"
-    return "no violation found" if findings.covered else "nothing found out"
+    return "no violation found" if findings.covered else "nothing tested"
 
 
 def _record(one: Check) -> dict[str, Any]:

@@ -132,8 +132,8 @@ def test_what_was_covered_is_told_and_an_audit_that_covered_nothing_failed(
     assert outcome.code == 1
     assert "no guesses: 0 of 4 rounds were made" in outcome.out
     assert "replay: no world was held against another one" in outcome.out
-    assert "nothing was found out about pba" in outcome.out
-    assert json.loads(figures.read_text())["verdict"] == "nothing found out"
+    assert "nothing was tested in pba: give it more time" in outcome.out
+    assert json.loads(figures.read_text())["verdict"] == "nothing tested"
 
 
 @pytest.mark.usefixtures("short")
