@@ -182,8 +182,8 @@ class Follow:
                         return
                     continue
                 told = stream._end_of_look(waiting, told)
-                if interval is None and snapshot is before and waiting is None:
-                    tell("no new slot has closed: nothing to do")
+                if interval is None and snapshot is before:
+                    stream._end_without_pass(snapshot, waiting)
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
                 # What waits for files may go on at any time; else no slot is due before it closes.
@@ -257,6 +257,13 @@ class Follow:
     def _write_summary(self) -> None:
         """Tell the figures of the passes of this run."""
         write_summary(self.summary, self.log.figures(self.plan))
+
+    def _end_without_pass(self, snapshot: Snapshot, waiting: str | None) -> None:
+        """End a run in which no slot has closed: a page that is asked for shows earlier passes."""
+        if snapshot.passes:
+            self._show_page(snapshot)
+        if waiting is None:
+            tell("no new slot has closed: nothing to do")
 
     def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
         """Say what the next slot waits for, unless that was told; gives what is told now."""

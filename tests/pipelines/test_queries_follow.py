@@ -3,6 +3,7 @@
 import contextlib
 import datetime as dt
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -144,8 +145,12 @@ def test_passes_add_up_to_one_run(stream):
         "state.parquet",
         "waiting.parquet",
     ]
-    again = stream()
+    # No slot is new, and the page that is asked for now shows those that are there.
+    again = stream(page=stream.job.path("page.html"))
     assert "nothing to do" in again.out
+    shown = (stream.folder / "page.html").read_text()
+    assert all(name in shown for name in NAMES)
+    assert "This run: 0 events read" in re.sub(r"\s+", " ", shown)
 
 
 def changes_of(rows):
