@@ -54,6 +54,9 @@ _KEPT: Any = {"colour": "muted", "width": 1.1, "dashes": (3, 2)}
 _DROPPED: Any = {"colour": "error", "opacity": 0.3}
 _PICTURE = (800, 400)
 _NAMES = 62  # pixels right of a chart, for the names of its lines
+_GAP = 12  # around them
+# Names of bins may have so many letters in any chart, and more in a wide one: so much of its width.
+_LETTERS, _WIDTH_OF_NAMES = 9, 0.15
 
 
 def picture(report: Report, query: Query) -> Sheet:
@@ -139,7 +142,7 @@ def draw_figures(
         note: whether to point out the highest figure of the first bin.
     """
     edges: Any = series.edges[part.start : part.stop + 1]
-    lines = _lines(series, bins, part)
+    lines = _lines(series, bins, part, _most_letters(sheet))
     over: list[Floats] = []
     for line in lines:
         over += [one for one in (line.true, line.revised, line.values) if one is not None]
@@ -148,7 +151,7 @@ def draw_figures(
             over.append(np.nanquantile(line.high, _SET_THE_SCALE, keepdims=True))
     over += _highs_with_room(lines, over)
     y = _y_axis(unit, over, whole_numbers=series.are_counts, from_zero=series.from_zero)
-    place, text = _place_of(sheet, box)
+    place, text = _place_of(sheet, box, [line.name for line in lines])
     plot = _over_time(sheet, place, edges, series.slots, y, dates=dates)
     ends: list[tuple[str, Floats, str]] = []
     for line in lines:
@@ -171,9 +174,17 @@ def draw_figures(
     return plot
 
 
-def _place_of(sheet: Sheet, box: Box | None) -> tuple[Box, float]:
+def _place_of(sheet: Sheet, box: Box | None, names: Sequence[str] = ()) -> tuple[Box, float]:
     """Where a chart goes, and the size of the names at the ends of its lines."""
-    return (box, 13.0) if box else (_box(sheet, right=_NAMES), TEXT)
+    if box:
+        return box, 13.0
+    longest = max(map(text_width, names), default=0.0)
+    return _box(sheet, right=max(_NAMES, longest + _GAP)), TEXT
+
+
+def _most_letters(sheet: Sheet) -> int:
+    """How many letters the name of a bin may have at the end of its line."""
+    return max(_LETTERS, int(_WIDTH_OF_NAMES * sheet.width / text_width("x")))
 
 
 def _highs_with_room(lines: Sequence[_Line], over: Sequence[Floats]) -> list[Floats]:
@@ -199,7 +210,9 @@ class _Line(NamedTuple):
     revised: Floats | None
 
 
-def _lines(series: QueryFigures, bins: Sequence[int], part: slice) -> list[_Line]:
+def _lines(
+    series: QueryFigures, bins: Sequence[int], part: slice, most_letters: int
+) -> list[_Line]:
     """All figures of one bin, or the first of each of several."""
     several = len(bins) > 1
     outputs = range(1 if several else len(series.outputs))
@@ -207,7 +220,7 @@ def _lines(series: QueryFigures, bins: Sequence[int], part: slice) -> list[_Line
     found: list[_Line] = []
     for j, o in itertools.product(bins, outputs):
         if several:
-            name = shorten(series.labels[j], 9)
+            name = shorten(series.labels[j], most_letters)
         else:
             name = series.outputs[o] if len(outputs) > 1 else "released"
         low, high, values = (one[part, j, o] for one in (series.low, series.high, series.values))

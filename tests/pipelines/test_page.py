@@ -573,6 +573,21 @@ def test_the_largest_come_first_and_then_the_surest(several):
     assert [meets_parts(query) for query in QUERY_SET] == [False, True]
 
 
+def test_names_of_lines_are_longer_where_there_is_room():
+    labels = ["Gare de Lyon, departures", "Gare du Nord"]
+    report = make([[5, 1]] * 5, [[5, 1]] * 5, labels=labels)
+    series, names = report.figures["flights"], {}
+    for width in (350, 540, 1100):
+        sheet = Sheet(width, 220)
+        plot = draw_figures(sheet, series, [0, 1], slice(0, 5), "flights")
+        beside = [one for one in of_kind(sheet, Label) if one.x > plot.box.right]
+        names[width] = {one.text for one in beside} - {"true", "kept"}
+        assert all(one.x + text_width(one.text, one.size) <= width for one in beside)
+    assert names[350] == {"Gare de …", "Gare du …"}
+    assert names[540] == {"Gare de Lyon…", "Gare du Nord"}
+    assert names[1100] == set(labels)
+
+
 def test_charts_of_other_figures_need_not_begin_at_0(several):
     sheet = Sheet(540, 220)
     assert draw_figures(sheet, several.figures["places"], [0], slice(0, 4), "events").y.low == 0
