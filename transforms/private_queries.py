@@ -111,8 +111,8 @@ class PrivateQueries(beam.PTransform):
         heartbeat: a transform that emits the number of each slot when the slot begins, such as
             :class:`streamveil.transforms.Heartbeat`. These numbers open the slots of an unbounded
             input, so that slots without events are also released.
-        settle: the interval between checkpoints, for runners that restart from checkpoints, such as
-            Flink. See docs/reference/runners.md.
+        settle: for runners that restart from checkpoints, such as Flink, the interval between
+            checkpoints, in microseconds or as text such as `10s`. See docs/reference/runners.md.
 
     Raises:
         ConfigurationError: when you make the transform, if an argument is not valid; when the
