@@ -26,10 +26,12 @@ import numpy as np
 from streamveil.mechanisms.adaptive import gate, outputs, releases
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
+from streamveil.mechanisms.adaptive.factor import Factor, FactorBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
 from streamveil.mechanisms.adaptive.kalman import Floats, Forecast, Singles
+from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
@@ -91,9 +93,23 @@ class AdaptiveRelease:
     layout = Layout()
     """Of the histogram's cells."""
 
+    factor: Factor | None = None
+    """The common factor that is looked for."""
+
     def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
         self.cycle = cycle
+
+    def look_for_factor(self, bins: int, slot_length: int | None, longest: int) -> None:
+        """Follow the total too: not where a cycle does, and not if every window is one slot.
+
+        Args:
+            bins: of a histogram of counts.
+            slot_length: of a slot in microseconds, if it is known.
+            longest: window that may be asked for, in slots.
+        """
+        if bins >= FEWEST_BINS and longest > 1 and not self.cycle:
+            self.factor = Factor(bins, slot_length)
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What the slot may spend, and on whom."""
@@ -138,7 +154,12 @@ class AdaptiveRelease:
             state.ring = Ring.start(state.bank, slot_input.slot)
         slot, counts = slot_input.slot, slot_input.counts
         terms = usual
-        bank: Bank | CyclicBank = usual.bank
+        bank: Bank | CyclicBank | FactorBank = usual.bank
+        measured = np.zeros_like(usual.main)
+        factor = self.factor if state.factor else None
+        if factor and state.factor:
+            terms, measured = self._measure(factor, state, slot_input, noise, usual)
+            bank = factor.over(state.factor, usual.bank, slot)
         if self.cycle:
             terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
@@ -153,6 +174,7 @@ class AdaptiveRelease:
         if self.cycle:
             in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
             bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
+        bill.main = bill.main + measured
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
             for one in seen:
@@ -163,18 +185,39 @@ class AdaptiveRelease:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
             self._replan(state, terms)
+            if factor and state.factor:
+                planned = terms.bank.forecast(state.bank), state.gap, state.kind == POINT
+                factor.plan(state.factor, usual, *planned)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         # To a new level or on a new slope: the next release tells.
         if jumped and not self._hidden(state, terms):
             state.jumps.note(gate.moved(here, seen, kind))
             state.gap = min(state.gap, AFTER_JUMP)
             state.kind = SUM if terms.at_once else POINT
+        if factor and state.factor:
+            factor.end(factor.over(state.factor, usual.bank, slot), level, bool(seen), self.revise)
         state.slots += 1
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped, self.layout)
         if state.ring:
             told = replace(told, revisions=tuple(self._revised(state, slot - self.revise)))
         return state, told
+
+    @staticmethod
+    def _measure(
+        factor: Factor, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise, usual: Terms
+    ) -> tuple[Terms, Units]:
+        """Measure the total: (what the rest of the slot may spend, what the total cost)."""
+        known, slot, size = state.factor, slot_input.slot, 0.0
+        assert known is not None
+        factor.begin(known, slot)
+        if state.published_slot is not None:
+            size = float(usual.bank.forecast(state.bank).mean.sum())
+        cost = factor.measure(known, slot, slot_input.counts, noise, usual, size)
+        if not cost.any():
+            return usual, cost
+        rest = usual.less(known.share)
+        return replace(rest, main=rest.main - cost), cost
 
     def _seen(self, state: AdaptiveState, here: Slot) -> tuple[list[Observed], Bill, float]:
         """Look, add up and release.

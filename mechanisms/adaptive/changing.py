@@ -34,6 +34,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting, guessed_bias
 from streamveil.mechanisms.core import state_codec
@@ -76,6 +77,7 @@ class DynamicAdaptive(AdaptiveRelease):
         cycle: str = NONE,
     ) -> None:
         super().__init__(name, Cycle.of(name, cycle, setting.slot_length))
+        self.look_for_factor(setting.bins, setting.slot_length, setting.horizon)
         self.setting = setting
         self.assume_independent = assume_independent
         self.shares = Shares.of(
@@ -90,7 +92,7 @@ class DynamicAdaptive(AdaptiveRelease):
         """Nothing released yet, and no ledger."""
         bank = filter_bank.Bank(1.0, self.setting.bins)
         correlation = Correlation(self.setting.bins, 0.0)
-        return AdaptiveState.start(bank, correlation, self.cycle, self.windows.start())
+        return AdaptiveState.start(bank, correlation, self.cycle, self.factor, self.windows.start())
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""
@@ -126,7 +128,10 @@ class DynamicAdaptive(AdaptiveRelease):
         main = np.minimum(main, limit)
         reserve = np.minimum(reserve, limit - main)
         most = int(members.sizes.sum()) * members.sensitivity
-        bank = filter_bank.Bank(float(most), self.setting.bins, assumed=members.assumed)
+        bins = self.setting.bins
+        bank = filter_bank.Bank(
+            float(most), bins, assumed=members.assumed, pools=bins >= FEWEST_BINS
+        )
         saved = _Saved(rates, ahead, members, self.assume_independent)
         plan = Plan(
             saved,

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.budget_plan import Terms, part
 from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
+from streamveil.mechanisms.adaptive.own_slot import of_the_slot
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core import state_codec
@@ -73,10 +74,6 @@ FAINT = 0.2
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
 MOST_CYCLES, MOST_SLOTS = 64, 1536
-# On a holiday all bins are further off than foreseen. To judge that, so many bins more are taken to
-# be as foreseen, and no bin to be further off than so many standard deviations.
-AS_FORESEEN, FURTHEST = 2.0, 7.0
-_LEAST = 1e-9
 
 
 def lengths_of(name: str, cycle: str, slot_length: int | None) -> tuple[int, ...]:
@@ -438,7 +435,7 @@ class CyclicBank:
                 *(noise, error * scale),
                 slots=len(shares),
             )
-            return _of_the_slot(alone) if own else alone
+            return of_the_slot(alone) if own else alone
         doubt = self.depths.doubt(whole) * level.mean**2
         seen = self.bank.observe(
             state,
@@ -472,41 +469,7 @@ class CyclicBank:
         opened = seen.taken.opened * scale**2
         foreseen = now.variance + now.white
         slot = replace(told, expected=now.mean, foreseen=foreseen, error=error * scale)
-        return _of_the_slot(slot, opened)
-
-
-def _of_the_slot(seen: Observed, opened: Floats | float = 0.0) -> Observed:
-    """What a release of one slot says about its counts.
-
-    Doubt about the cycle is doubt about the forecast, not about the release: a precise release is
-    followed, whatever the cycle predicted for the slot.
-
-    Args:
-        seen: with the variances of the slot's own counts as they were foreseen.
-        opened: variance by which a jump opened them, shape (d,).
-    """
-    before = seen.foreseen + opened
-    blur = seen.noise + seen.error
-    missed = seen.observed - seen.expected
-    before = _unusual(missed, before, blur) * before
-    gain = before / np.maximum(before + blur, _LEAST)
-    mean = seen.expected + gain * missed
-    return replace(seen, mean=mean, variance=gain * blur)
-
-
-def _unusual(missed: Floats, before: Floats, blur: Floats) -> float:
-    """Factor of at least 1 on the forecast's variance, where all bins miss it, as on a holiday.
-
-    Args:
-        missed: by what was foreseen, shape (d,).
-        before: its variance, shape (d,).
-        blur: variance of the errors of the release, shape (d,).
-    """
-    total = np.maximum(before + blur, _LEAST)
-    weight = before / total
-    surprise = np.minimum(missed**2 / total, FURTHEST**2)
-    found = float(weight @ (surprise - blur / total)) + AS_FORESEEN
-    return max(found / (float(weight @ weight) + AS_FORESEEN), 1.0)
+        return of_the_slot(slot, opened)
 
 
 class Cycle:

@@ -29,7 +29,9 @@ from streamveil.mechanisms.adaptive.kalman import (
     Beliefs,
     Forecast,
     Mixture,
+    Singles,
 )
+from streamveil.mechanisms.adaptive.pooling import pooled
 
 Floats = npt.NDArray[np.float64]
 
@@ -121,7 +123,8 @@ class Bank:
 
     Members are believed by what they predicted: each release makes that count for `memory` times
     what it did before. `graded` is as in :class:`Population`: of parts to which events add more or
-    less, counts vary less. So is `assumed`: then counts may be larger than `users`.
+    less, counts vary less. So is `assumed`: then counts may be larger than `users`. If the bank
+    `pools`, bins share a prior belief in members (`pooling.py`).
     """
 
     def __init__(
@@ -132,8 +135,10 @@ class Bank:
         graded: Sequence[bool] = (False,),
         *,
         assumed: bool = False,
+        pools: bool = False,
     ) -> None:
         self.users = max(users, 1.0)
+        self.pools = pools
         self.assumed = assumed
         self.bins = bins
         self.memory = memory
@@ -211,7 +216,8 @@ class Bank:
     def mixture(self, state: BankState) -> Mixture:
         """The members as they are believed since the last observation: mixed once for all slots."""
         if state.mixture is None or state.mixture.scale is not state.scale:
-            weights = _shares(state.scores.astype(np.float64), state.scale)
+            scores = state.scores.astype(np.float64)
+            weights = _shares(_likelihoods(scores, state.scale), state.prior)
             state.mixture = kalman.mixed(state, weights)
         return state.mixture
 
@@ -292,7 +298,9 @@ class Bank:
         total = window.variance + blurred
         scores = self.memory * scores - np.where(jumped, 0.0, surprisal(missed, total))
         after = kalman.learnt(now, window, missed, blurred, total)
-        weights = _shares(scores, state.scale)
+        likelihoods = _likelihoods(scores, state.scale)
+        prior = pooled(likelihoods, state.prior) if self.pools else state.prior
+        weights = _shares(likelihoods, prior)
         # The slot's own deviation from the curve is in the release, too.
         each = after.level + own / total * missed
         unsure = now.level_var + white
@@ -300,7 +308,7 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         learnt = vars(kalman.kept(after, scores, scale))
-        vars(state).update(learnt | {"elapsed": 0, "mixture": None})
+        vars(state).update(learnt | {"elapsed": 0, "mixture": None, "prior": prior})
         known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
         before = forecast.variance + forecast.white
@@ -329,9 +337,17 @@ def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
     return found
 
 
-def _shares(scores: Floats, scale: Floats) -> Floats:
+def _likelihoods(scores: Floats, scale: Floats) -> Floats:
+    """How likely each member is in each bin, on a scale of the bin's own: (members, d)."""
     speed = (DRIFT + BEND_AS_DRIFT * BEND) / STILL
-    weights = np.exp(scores - scores.max(axis=0)) / (1 + speed / scale**3 + DEPTH / scale) ** 2
+    likely = np.exp(scores - scores.max(axis=0))
+    found: Floats = likely / (1 + speed / scale**3 + DEPTH / scale) ** 2
+    return found
+
+
+def _shares(likelihoods: Floats, prior: Singles) -> Floats:
+    """Belief in each member in each bin, shape (members, d)."""
+    weights = likelihoods * prior[:, None]
     shares: Floats = weights / weights.sum(axis=0)
     return shares
 

@@ -8,16 +8,17 @@ Adjacency: streams that differ in one user's events, all added or removed (sensi
 contribution a slot); replaced with twice the sensitivity.
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
-(`running_sum.py`).
+(`running_sum.py`); of the total of a slot, that of its histogram (`factor.py`).
 Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
 for each noisy result, each at most exp(what it is charged): a sum to the slots of the user's window
-that are in it, any other result to its slot. The charges of gate, releases, sums, reserve and
-audits in any window add up to at most E: the first three share `main_cap`, less the room that the
-window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
-window. The privacy filter checks the sum. After :meth:`Adaptive.resized` a slot costs something
-only where the window that it ends stays below the caps in force: what main part and reserve have
-cost before, together, is taken off what is left of either, and an audit needs room for both.
+that are in it, any other result to its slot. The charges of gate, totals, releases, sums, reserve
+and audits in any window add up to at most E: the first four share `main_cap`, less the room that
+the window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the
+longest window. The privacy filter checks the sum. After :meth:`Adaptive.resized` a slot costs
+something only where the window that it ends stays below the caps in force: what main part and
+reserve have cost before, together, is taken off what is left of either, and an audit needs room for
+both.
 Source: our own.
 """
 
@@ -43,6 +44,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
+from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, guessed_bias
@@ -97,6 +99,11 @@ class Adaptive(AdaptiveRelease):
         self.ratio = population.ratio
         parts = len(population.graded)
         self.layout = Layout(parts, population.totals, bool(population.ratio))
+        plain = self.layout == Layout()
+        if plain:
+            self.look_for_factor(
+                population.bins, population.slot_length, population.requirements.longest
+            )
         self.assume_independent = assume_independent
         self.windows = population.requirements.windows
         self.longest = population.requirements.longest
@@ -122,6 +129,7 @@ class Adaptive(AdaptiveRelease):
             population.bins,
             graded=population.graded,
             assumed=population.assumed,
+            pools=plain and population.bins >= FEWEST_BINS,
         )
         unknown = guessed_bias(budgets // self.windows, population) if assume_independent else 0.0
         self.correlation = Correlation(population.bins, dispersion, unknown)
@@ -187,7 +195,7 @@ class Adaptive(AdaptiveRelease):
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState.start(self.bank, self.correlation, self.cycle, accounts)
+        return AdaptiveState.start(self.bank, self.correlation, self.cycle, self.factor, accounts)
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""

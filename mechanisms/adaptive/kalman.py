@@ -33,6 +33,8 @@ TRENDING = BEND > 0
 MEMBERS = len(DRIFT)
 # Members with a slope come last.
 SLOPED = slice(len(LEVELS), None)
+# Every member is as likely as any other, until bins tell otherwise.
+EVEN = np.ones(MEMBERS, np.float32)
 # Log of the belief in each member before any release: fast drift is rare.
 BELIEF = -np.log1p(DRIFT)
 # Share of a jump that a trending member takes for a change of slope since the last release.
@@ -110,6 +112,8 @@ class BankState:
     """Discounted log-likelihood of each member in each bin, 0 for the best."""
     scale: Floats
     """s of each bin, in single precision all the same, shape (d,)."""
+    prior: Singles = field(default_factory=lambda: EVEN)
+    """Belief in each member before a bin's own releases, relative to an even one: (members,)."""
     elapsed: int = 1
     """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
     mixture: Mixture | None = field(default=None, init=False)
@@ -131,6 +135,7 @@ def record(state: BankState) -> dict[str, Any]:
     """Avro record of a state, under :data:`SCHEMA`."""
     parts = [getattr(state, name).astype("<f4").tobytes() for name in _SINGLES]
     parts += [getattr(state, name).astype("<f2").tobytes() for name in _HALVES]
+    parts.append(state.prior.astype("<f4").tobytes())
     return {"parts": parts, "elapsed": state.elapsed}
 
 
@@ -142,8 +147,10 @@ def read(state: BankState, written: dict[str, Any]) -> None:
     kinds = [(name, "<f4") for name in _SINGLES] + [(name, "<f2") for name in _HALVES]
     stored = {
         name: np.frombuffer(part, kind)
-        for (name, kind), part in zip(kinds, written["parts"], strict=True)
+        for (name, kind), part in zip(kinds, written["parts"], strict=False)
     }
+    if len(written["parts"]) > len(kinds):  # versions before had no prior
+        state.prior = np.frombuffer(written["parts"][-1], "<f4").astype(np.float32)
     state_codec.check_length(stored["scale"], state.scale.size, "bins")
     for name, part in stored.items():
         former = getattr(state, name)

@@ -52,8 +52,10 @@ def told(
         variance, error = _variance(state, forecast, every), forecast.variance
     most = UNBOUNDED if terms.crowd.assumed else terms.most
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
-    scale = state.bank.scale if state.slots == 1 else forecast.scale
+    scale = state.bank.scale if state.slots == 1 else here.level.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
+    if forecast is not here.level:  # a bias changes with the counts
+        doubt = doubt * (forecast.scale / here.level.scale) ** 2
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
@@ -135,8 +137,10 @@ def revised(
     weights, every = levels.mixture(state.bank).weights, _every(state)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
-        bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
-        known = bank.of_level(known)
+        if cycle:
+            known = cycle.over(state.cycle, levels, slot, 1).of_level(known)
+        elif state.factor and len(state.factor.past) > ring.last_slot - slot:
+            known = state.factor.past[slot - ring.last_slot - 1].counts(known)
         mean, variance, share = known.mean, state.misfit.of(known, every) + ring.doubt, 1.0
         before = mean, variance
         if state.published_slot is None:
@@ -182,6 +186,8 @@ def _diagnostics(
     if state.cycle.candidates:
         chosen = state.cycle.chosen
         found["cycle"] = float(chosen.length if chosen else 0)
+    if state.factor:
+        found["factor"] = float(state.factor.used)
     return {
         **found,
         "gap": float(state.gap),

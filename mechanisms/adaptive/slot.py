@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import CyclicBank
+from streamveil.mechanisms.adaptive.factor import FactorBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.weighting import Risk
@@ -24,9 +25,9 @@ class Slot(NamedTuple):
     counts: npt.NDArray[np.int64]
     noise: SlotNoise
     terms: Terms
-    bank: Bank | CyclicBank
+    bank: Bank | CyclicBank | FactorBank
     level: Forecast
-    """Without the cycle."""
+    """Without factor or cycle."""
     forecast: Forecast
     risk: Risk
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
+from streamveil.mechanisms.adaptive.factor import Factor, FactorState
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
@@ -43,6 +44,16 @@ _KEPT = {
 
 def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
     """Schemas of a state whose accounts are written in fields of these types."""
+    beliefs: dict[str, Any] = {
+        "bank": kalman.SCHEMA,
+        "correlation": _BYTES_LIST,
+        "running": ["null", RunningSum.SCHEMA],
+        "cycle": CycleState.SCHEMA,
+        "ring": ["null", Ring.SCHEMA],
+        "jumps": Jumps.SCHEMA,
+        "misfit": Misfit.SCHEMA,
+        "shrinkage": Shrinkage.SCHEMA,
+    }
     return {
         1: state_codec.record_schema(
             "Adaptive",
@@ -59,18 +70,9 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             epsilon="double",
             dispersion="double",
         ),
-        2: state_codec.record_schema(
-            "Adaptive",
-            bank=kalman.SCHEMA,
-            correlation=_BYTES_LIST,
-            running=["null", RunningSum.SCHEMA],
-            cycle=CycleState.SCHEMA,
-            ring=["null", Ring.SCHEMA],
-            jumps=Jumps.SCHEMA,
-            misfit=Misfit.SCHEMA,
-            shrinkage=Shrinkage.SCHEMA,
-            **accounts,
-            **_KEPT,
+        2: state_codec.record_schema("Adaptive", **beliefs, **accounts, **_KEPT),
+        3: state_codec.record_schema(
+            "Adaptive", **beliefs, factor=["null", FactorState.SCHEMA], **accounts, **_KEPT
         ),
     }
 
@@ -99,6 +101,8 @@ class AdaptiveState:
     cycle: CycleState = field(default_factory=CycleState)
     """Its running sums are SECRET, too."""
     shrinkage: Shrinkage = field(default_factory=Shrinkage)
+    factor: FactorState | None = None
+    """None where none is looked for."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     ring: Ring | None = None
@@ -134,13 +138,20 @@ class AdaptiveState:
 
     @classmethod
     def start(
-        cls, bank: Bank, correlation: Correlation, cycle: Cycle | None, accounts: Any
+        cls,
+        bank: Bank,
+        correlation: Correlation,
+        cycle: Cycle | None,
+        factor: Factor | None,
+        accounts: Any,
     ) -> AdaptiveState:
         """Nothing released yet."""
         begun, bins = bank.start(), bank.bins
         state = cls(begun, correlation.start(begun.scale), accounts, Misfit.start(bins))
         if cycle:
             state.cycle = cycle.start(bins)
+        if factor:
+            state.factor = factor.start()
         return state
 
 
@@ -160,6 +171,7 @@ def pack(
         "jumps": state.jumps.record(),
         "misfit": state.misfit.record(),
         "shrinkage": state.shrinkage.record(),
+        "factor": state.factor.record() if state.factor else None,
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -197,6 +209,8 @@ def unpack(
         state.cycle.read(record["cycle"])
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
+    if record.get("factor") and state.factor:
+        state.factor.read(record["factor"])
     if record.get("ring"):
         state.ring = Ring.read(record["ring"], len(state.bank.scale))
     state.accounts = accounts(record)

@@ -56,6 +56,7 @@ CYCLE, LAG = 4, 3
 
 USERS = [f"user {i}" for i in range(24)]
 REGISTRY = Registry.of({user: (1 + i % 3, 0.5 + i % 2) for i, user in enumerate(USERS)})
+CROWD = Registry.of({f"user {i}": (8 + 4 * (i % 2), 0.4 + 0.2 * (i % 2)) for i in range(3000)})
 MANY = Registry.of({f"user {i}": (8 + 4 * (i % 2), 0.4 + 0.2 * (i % 2)) for i in range(400)})
 FOREVER = Registry.of(default=(Lifetime(2.0), len(USERS)))
 HOUR = Slots.of("1h")
@@ -141,6 +142,12 @@ def _cyclic(slot: int) -> Any:
     return np.minimum(np.random.default_rng([3, slot]).poisson(rates), MANY.sizes[:, None])
 
 
+def _weekly(slot: int) -> Any:
+    """Counts of a crowd in many bins, which rise and fall together in a week."""
+    shares = np.array([0.2, 0.15, 0.1, 0.1, 0.05, 0.05]) * (0.8 if slot % 7 > 4 else 1.1)
+    return np.random.default_rng([4, slot]).poisson(np.outer(CROWD.sizes, shares))
+
+
 def _by_cohort(by_class: Callable[[int], Any]) -> Callable[[int], Any]:
     """One user of the first class moves in slot 1, and is counted no more."""
 
@@ -171,9 +178,22 @@ def _of_engine_two(state: Any) -> bool:
     return bool(has.running and has.cycle.found is not None and has.ring and has.ring.releases)
 
 
-def _histograms(name: str, registry: Registry, changing: bool = False, **more: Any) -> Any:
+def _with_factor(state: Any) -> bool:
+    """Whether a common factor is used, also by slots that wait for revisions."""
+    has = state.mechanism.factor
+    return bool(has and has.used and any(len(one.scale) for one in has.past))
+
+
+def _histograms(
+    name: str,
+    registry: Registry,
+    changing: bool = False,
+    places: tuple[str, ...] = ("cafe", "park"),
+    slots: Slots = HOUR,
+    **more: Any,
+) -> Any:
     transform = PrivateHistograms(
-        registry, Categories(("cafe", "park")), HOUR, COLUMNS, name, noise_key=KEY, **more
+        registry, Categories(places), slots, COLUMNS, name, noise_key=KEY, **more
     )
     return transform.ledgers(transform.layout(bounded=not changing), changing).make()
 
@@ -238,6 +258,10 @@ def streams() -> dict[str, Any]:
     for kind, counted in (("fixed", _cyclic), ("changing", _by_cohort(_cyclic))):
         driver = _histograms(cyclic, MANY, kind == "changing", revise=LAG)
         found[f"{kind} {cyclic}"] = Driven(driver, counted, _revised, LONG, _of_engine_two)
+    for kind, counted in (("fixed", _weekly), ("changing", _by_cohort(_weekly))):
+        days = {"places": tuple("abcdef"), "slots": Slots.of("1d"), "revise": LAG}
+        driver = _histograms("adaptive", CROWD, kind == "changing", **days)
+        found[f"{kind} adaptive by day"] = Driven(driver, counted, _revised, LONG, _with_factor)
     for name in INFINITE_MECHANISMS:
         driver = _histograms(name, FOREVER)
         found[f"infinite {name}"] = Driven(driver, _by_class(FOREVER), _released)

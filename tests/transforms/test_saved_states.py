@@ -79,6 +79,13 @@ def test_the_states_on_record_have_all_that_a_state_can_have(streams, recorded):
             assert len(known.past) == 3
 
 
+# A factor that is used, and what revisions need of it.
+def test_so_have_those_with_a_common_factor(streams, recorded):
+    for kind in ("fixed", "changing"):
+        stream = streams[f"{kind} adaptive by day"]
+        assert stream.ripe(stream.driver.decode(recorded[f"{kind} adaptive by day"]))
+
+
 # Who counted, of members and of strangers; what is asked for, now and later; the limits chosen.
 def test_so_have_those_of_streams_where_users_count_in_a_few_slots(streams, recorded):
     for name, limits, lives in (("limited", 2, 0), ("lives", 0, 1), ("both", 2, 2)):

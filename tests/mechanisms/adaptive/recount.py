@@ -23,7 +23,9 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
+from streamveil.mechanisms.adaptive import factor
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
+from streamveil.mechanisms.adaptive.factor import Factor
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALERTS, WATCHES
 from streamveil.mechanisms.adaptive.thawing import thawed
@@ -145,8 +147,8 @@ class _Noise:
 
 @contextmanager
 def on(tape: Tape):
-    """Let a tape answer for the noise, and plan for the plan."""
-    words, best = SlotNoise.words, Plan.best_gap
+    """Let a tape answer for the noise, and plan for the plans."""
+    words, best, plan_factor = SlotNoise.words, Plan.best_gap, Factor.plan
 
     def named(noise, purpose):
         tape.purpose = purpose
@@ -173,8 +175,17 @@ def on(tape: Tape):
             watch=int(random.choice([found.watch, *WATCHES])),
         )
 
+    def factor_used(follower, state, *known):
+        plan_factor(follower, state, *known)
+        random = tape.random(98)
+        if random.random() < 0.7:
+            state.share = float(random.choice(factor.SHARES))
+            state.used = bool(state.usual and random.random() < 0.8)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SlotNoise, "words", named)
+        patch.setattr(Factor, "plan", factor_used)
+        patch.setattr(factor, "FIRST", 2)
         for module in drawing_noise():
             patch.setattr(
                 module, "discrete_laplace", lambda unit, size, words: _Noise(tape, unit, size)

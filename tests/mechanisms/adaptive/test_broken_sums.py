@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import algorithm, cycle, gate, outputs, releases, running_sum
+from streamveil.mechanisms.adaptive import (
+    algorithm,
+    cycle,
+    factor,
+    gate,
+    outputs,
+    releases,
+    running_sum,
+)
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.cycle import Cycle
+from streamveil.mechanisms.adaptive.factor import Factor
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
@@ -30,6 +39,7 @@ ADD, RELEASE = RunningSum.add, RunningSum.release
 ADD_SLOT, SUM_UP, OBSERVE = releases.add, releases.sum_up, releases.observe
 LOOK, TOLD, BEGUN = gate.look, outputs.told, cycle._begun
 REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
+MEASURE = Factor.measure
 
 
 # What is audited: epsilon over so many slots.
@@ -222,6 +232,48 @@ def a_cycle_goes_on_with_its_totals(patch) -> None:
     patch.setattr(cycle, "_begun", begun)
 
 
+def totals_for_free(patch) -> None:
+    """Nobody pays for the total of a slot."""
+    patch.setattr(Factor, "measure", lambda self, *given: 0 * MEASURE(self, *given))
+
+
+def totals_twice(patch) -> None:
+    """The total of a slot is measured once more, at the price of one."""
+
+    def again(self, state, slot, counts, noise, terms, size):
+        spent = MEASURE(self, state, slot, counts, noise, terms, size)
+        if spent.any():
+            weighting = Weighting(np.ones_like(spent), 1, terms.crowd)
+            weighting.release(counts.sum(axis=1, keepdims=True), noise, "once more")
+        return spent
+
+    patch.setattr(Factor, "measure", again)
+
+
+def totals_where_there_is_something(patch) -> None:
+    """A slot without events has no total."""
+
+    def measure(self, state, slot, counts, *given):
+        if counts.any():
+            return MEASURE(self, state, slot, counts, *given)
+        state.share, share = 0.0, state.share
+        spent = MEASURE(self, state, slot, counts, *given)
+        state.share = share
+        return spent
+
+    patch.setattr(Factor, "measure", measure)
+
+
+def shares_of_totals_by_counts(patch) -> None:
+    """What the total may cost is planned by the true counts."""
+
+    def measure(self, state, slot, counts, *given):
+        state.share = factor.SHARES[int(counts.sum()) % len(factor.SHARES)]
+        return MEASURE(self, state, slot, counts, *given)
+
+    patch.setattr(Factor, "measure", measure)
+
+
 def looks_for_free(patch) -> None:
     """Whoever looks at a slot of a sum pays for the slot alone."""
 
@@ -305,6 +357,10 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
         ),
         (cycles_for_free, ANY),
         (a_cycle_goes_on_with_its_totals, ANY),
+        (totals_for_free, ANY),
+        (totals_twice, ANY),
+        (totals_where_there_is_something, ANY),
+        (shares_of_totals_by_counts, ANY),
         (looks_for_free, ANY),
         (plans_by_counts, ANY),
         (tells_of_counts, ANY),

@@ -1,0 +1,511 @@
+"""The common factor of a stream: its counts rise and fall with their total.
+
+The count of bin j in slot t is modelled as L_jt (1 + d_j (r_t - 1)). r_t is the total of the slot
+relative to its usual size, as `total_filter.py` estimates it. L_jt is the level that the filter
+bank follows, and d_j the loading of the bin (`loadings.py`). On a weekday with half of the usual
+events, a bin with a loading of 1 is expected to have half of its level.
+
+The total comes from two sources. A release of all bins also releases their sum. And every slot may
+measure its total: one more noisy result, paid for by a planned share of what the slot may spend.
+
+Sensitivity of the measured total: that of the histogram. A user's events of a slot change their
+weighted sum by at most as much as the weighted histogram in L1, m_k per contribution.
+
+Without evidence of a factor, forecasts do not use it, and the measured total costs little or
+nothing. Shares, weights and evidence are functions of noisy results: see `fixed.py`.
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.budget_plan import AUDITED_BIAS, Terms, part
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
+from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
+from streamveil.mechanisms.adaptive.own_slot import of_the_slot
+from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
+from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.randomness.noise import SlotNoise
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+DAY = 86_400_000_000
+# Slots of a season that is looked for: the days of a week, also where the length of a slot is not
+# known.
+WEEK = 7
+# The shares of what a slot may spend that its total can get, and the one without evidence.
+SHARES, UNPROVEN = np.array([0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25]), 0.03
+# To look for evidence, a total is measured if its standard error is at most this part of it.
+TELLING = 0.3
+# The usual size is the mean of the first totals: so many at least, until it is so many standard
+# errors above 0. No more than `MOST_FIRST` are kept for that.
+FIRST, MOST_FIRST, ABOVE_ZERO = 7, 64, 3.0
+# The factor is used from this evidence on, in standard errors, until it falls below the second.
+FOUND, LOST = 2.5, 1.0
+# The least and the most that a level is multiplied by; beyond that it is the level that changes.
+LEAST, MOST = 0.1, 10.0
+# Where less than this part of a level is expected, a straight line from loading to ratio is a poor
+# guide: the standard error is what is missing to it.
+FAINT = 0.3
+# Standard error of a loading from slot to slot: no bin follows the total exactly.
+MISFIT = 0.15
+_LEAST = 1e-9
+
+
+class Past(NamedTuple):
+    """How the counts of a slot follow from its levels, kept until the slot is revised.
+
+    Shape (d,), or empty where counts are the levels. A slot that was released itself keeps its
+    estimate: what later releases tell of its level tells little of its own deviation.
+    """
+
+    estimate: Singles
+    scale: Singles
+    """What levels are multiplied by, before the estimate is added."""
+    doubt: Singles
+    """Variance of the counts, given the levels."""
+
+    @classmethod
+    def of(cls, estimate: Floats, scale: Floats, doubt: Floats) -> Past:
+        """Rounded to the precision of records."""
+        return cls(*(part.astype(np.float32) for part in (estimate, scale, doubt)))
+
+    def record(self) -> dict[str, Any]:
+        """Avro record, under `PAST`."""
+        return {name: part.tobytes() for name, part in self._asdict().items()}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> Past:
+        """What a record says of a slot."""
+        return cls(*(np.frombuffer(written[name], np.float32) for name in cls._fields))
+
+    def counts(self, level: Forecast) -> Forecast:
+        """The counts of the slot, given their levels."""
+        if not len(self.scale):
+            return level
+        mean, variance = self.estimate + level.mean * self.scale, level.variance * self.scale**2
+        white, scale = level.white * self.scale, level.scale * np.where(self.scale, self.scale, 1)
+        return Forecast(mean, variance + self.doubt, white, scale)
+
+
+PAST = state_codec.record_schema("Past", **dict.fromkeys(Past._fields, "bytes"))
+LEVELS = Past(*(np.zeros(0, np.float32) for _ in Past._fields))
+
+
+class Total(NamedTuple):
+    """A noisy total."""
+
+    slot: int
+    total: float
+    variance: float
+
+
+@dataclass
+class FactorState:
+    """What is known of the factor."""
+
+    total: TotalFilter
+    loadings: Loadings
+    usual: float = 0.0
+    """The usual size of the total; 0 until it is known."""
+    first: list[Total] = field(default_factory=list)
+    """Totals from before that."""
+    ratios: list[float] = field(default_factory=list)
+    """Of the slots since the last release, up to the present one."""
+    past: list[Past] = field(default_factory=list)
+    """Of the last slots, the present one included, as far as they are still to be revised."""
+    used: bool = False
+    """Whether forecasts use the factor."""
+    share: float = UNPROVEN
+    """Of what a slot may spend, for its total."""
+    variance: float = 0.0
+    """Of the present slot's ratio: not saved, like what follows."""
+    by_counts: float = 0.0
+    """How much that ratio follows the slot's own counts, from 0 to 1."""
+    by_release: float = 0.0
+    """How much it follows the slot's own release, whose noise it then contains."""
+    released: Past | None = None
+    """What the slot's own release made of it, if there was one."""
+
+    @property
+    def ratio(self) -> float:
+        """Of the present slot."""
+        return self.ratios[-1]
+
+    def last(self, slots: int) -> Floats:
+        """Ratios of the last slots; 1 of those before the factor was followed."""
+        ratios = np.array(self.ratios[-slots:])
+        return np.concatenate([np.ones(slots - len(ratios)), ratios])
+
+    def record(self) -> dict[str, Any]:
+        """Avro record, under `SCHEMA`."""
+        return {
+            "total": self.total.record(),
+            "loadings": self.loadings.record(),
+            "usual": self.usual,
+            "first": [one._asdict() for one in self.first],
+            "ratios": self.ratios,
+            "past": [one.record() for one in self.past],
+            "used": self.used,
+            "share": self.share,
+        }
+
+    def read(self, written: dict[str, Any]) -> None:
+        """Read a record into a fresh state of the same factor.
+
+        Raises ConfigurationError for another number of bins.
+        """
+        self.total.read(written["total"])
+        loadings = Loadings.read(written["loadings"])
+        state_codec.check_length(loadings.information, len(self.loadings.information), "bins")
+        self.loadings = loadings
+        self.first = [Total(**one) for one in written["first"]]
+        self.past = [Past.read(one) for one in written["past"]]
+        for name in ("usual", "ratios", "used", "share"):
+            setattr(self, name, written[name])
+
+    SCHEMA = state_codec.record_schema(
+        "Factor",
+        total=TotalFilter.SCHEMA,
+        loadings=Loadings.SCHEMA,
+        usual="double",
+        first={
+            "type": "array",
+            "items": state_codec.record_schema(
+                "Total", slot="long", total="double", variance="double"
+            ),
+        },
+        ratios={"type": "array", "items": "double"},
+        past={"type": "array", "items": PAST},
+        used="boolean",
+        share="double",
+    )
+
+
+class Factor:
+    """Follows the total of a stream, and how its bins follow that.
+
+    Args:
+        bins: how many there are.
+        slot_length: of a slot in microseconds, if it is known: days have a week.
+    """
+
+    def __init__(self, bins: int, slot_length: int | None) -> None:
+        self.bins = bins
+        self.model = TotalModel(WEEK if slot_length in (None, DAY) else 0)
+
+    def start(self) -> FactorState:
+        """Nothing known."""
+        return FactorState(self.model.start(), Loadings.start(self.bins))
+
+    def begin(self, state: FactorState, slot: int) -> None:
+        """Go on to a slot."""
+        state.by_counts, state.by_release, state.released = 0.0, 0.0, None
+        if state.usual:
+            self.model.advance(state.total, slot)
+        state.ratios.append(1.0)
+
+    def end(self, bank: FactorBank, level: Forecast, released: bool, revise: int) -> None:
+        """End the slot.
+
+        Args:
+            bank: as it sees the slot.
+            level: of the slot.
+            released: whether there was a release.
+            revise: how many slots later the slot is revised; 0 for never.
+        """
+        state = bank.state
+        state.total.round()
+        if revise:
+            here = state.released or bank.past(level)
+            state.past = [*state.past, here][-1 - revise :]
+        if released:
+            state.ratios = []
+
+    def measure(
+        self,
+        state: FactorState,
+        slot: int,
+        counts: npt.NDArray[np.int64],
+        noise: SlotNoise,
+        terms: Terms,
+        size: float,
+    ) -> Units:
+        """Measure the total of the slot, unless it would not be worth its price.
+
+        After this the ratio of the slot is known.
+
+        Args:
+            state: changed in place.
+            slot: the present one, which has begun.
+            counts: of each class in each bin, shape (K, d): private, unlike the rest.
+            noise: of the slot.
+            terms: what the slot may spend.
+            size: what the total is expected to be.
+
+        Returns the units that it costs a user of each class, shape (K,).
+        """
+        spent: Units = np.zeros_like(terms.main)
+        weighting = None
+        if state.share and size >= 1:
+            offers = np.minimum(part(terms.rates.main, state.share), terms.main)
+            weighting = self._weighting(terms, offers, size)
+        if weighting:
+            variance = weighting.noise_variance + weighting.dispersion * size
+            if state.used or variance <= (TELLING * size) ** 2:
+                total = weighting.release(counts.sum(axis=1, keepdims=True), noise, "total")
+                state.by_counts = self._learn(state, Total(slot, float(total[0]), variance))
+                spent = weighting.spent
+        self._follow(state, slot)
+        return spent
+
+    def _weighting(self, terms: Terms, offers: Units, size: float) -> Weighting | None:
+        """Weights for a total of this size: nearly alike, for their bias would be in all bins."""
+        fair = terms.fair(offers)
+        found = terms.choices(fair)
+        if not found.thresholds.size:
+            return None
+        return terms.weighting(found.best(size, Risk(AUDITED_BIAS * size**2, 0.0)), fair)
+
+    def learn_release(self, state: FactorState, slot: int, total: float, variance: float) -> None:
+        """Learn from the sum of a release of the present slot."""
+        follows = state.by_release = self._learn(state, Total(slot, total, variance))
+        state.by_counts = follows + (1 - follows) * state.by_counts
+        self._follow(state, slot)
+
+    def _learn(self, state: FactorState, one: Total) -> float:
+        """Learn from a total: how much the ratio of its slot follows it, from 0 to 1."""
+        if state.usual:
+            return self._observe(state, one)
+        state.first = [*state.first, one][-MOST_FIRST:]
+        return self._settle(state)
+
+    def _observe(self, state: FactorState, one: Total) -> float:
+        ratio = Ratio(one.total / state.usual, one.variance / state.usual**2)
+        return self.model.observe(state.total, one.slot, ratio)
+
+    def _settle(self, state: FactorState) -> float:
+        """Find the usual size, once the first totals tell it, and learn from them."""
+        _, totals, variances = np.array(state.first).T
+        if len(totals) < FIRST or totals.sum() <= ABOVE_ZERO * float(variances.sum()) ** 0.5:
+            return 0.0
+        state.usual, found = float(totals.mean()), 0.0
+        last = state.first[0].slot - 1
+        for one in state.first:
+            for slot in range(last + 1, one.slot + 1):
+                self.model.advance(state.total, slot)
+            last, found = one.slot, self._observe(state, one)
+        state.first = []
+        return found
+
+    def _follow(self, state: FactorState, slot: int) -> None:
+        """Take over what is known of the present slot's ratio."""
+        if state.usual:
+            ratio = self.model.ratio(state.total, slot)
+            state.ratios[-1] = min(max(ratio.mean, LEAST), MOST)
+            state.variance = min(ratio.variance, MOST**2)
+
+    def over(self, state: FactorState, bank: Bank, slot: int) -> FactorBank:
+        """The bank as it sees a slot."""
+        return FactorBank(self, state, bank, slot)
+
+    def plan(
+        self, state: FactorState, terms: Terms, level: Forecast, gap: int, point: bool
+    ) -> None:
+        """Decide whether the factor is used, and on which share its total is measured.
+
+        The share is the one with the least expected error of a count: what it takes from the
+        releases of the bins against what it tells of the factor.
+
+        Args:
+            state: changed in place.
+            terms: what a slot may spend.
+            level: of the present slot.
+            gap: planned slots from release to release.
+            point: whether these are of one slot each, and not of sums.
+        """
+        state.used = bool(state.usual) and state.loadings.evidence > (LOST if state.used else FOUND)
+        if not state.used:
+            state.share = UNPROVEN if gap > 1 else 0.0
+            return
+        size, gap = state.usual, max(gap, 1)
+        weighting = self._weighting(terms, terms.rates.main, size)
+        if weighting is None:
+            return
+        each = weighting.noise_variance / ((1 - SHARES) * gap) ** 2
+        blur = weighting.noise_variance / np.maximum(SHARES * size, _LEAST) ** 2
+        if gap == 1:  # each release tells a total, too
+            blur = 1 / (1 / blur + size**2 / (self.bins * each))
+        loading, _ = state.loadings.estimates()
+        left = self.model.left(state.total, blur)[:, None] * (loading * level.mean) ** 2
+        unsure = level.variance / (1 - SHARES)[:, None] + left
+        own = unsure + level.white
+        released = own * each[:, None] / (own + each[:, None])
+        part_released = 1 / gap if point else 0.0
+        cost = (part_released * released + (1 - part_released) * unsure).mean(axis=1)
+        state.share = float(SHARES[cost.argmin()])
+
+
+@dataclass(frozen=True, eq=False)
+class FactorBank:
+    """A bank of filters whose counts are levels times what the factor makes of a slot."""
+
+    factor: Factor
+    state: FactorState
+    bank: Bank
+    slot: int
+
+    def forecast(self, state: BankState) -> Forecast:
+        """As the bank's."""
+        return self.of_level(self.bank.forecast(state))
+
+    def of_level(self, level: Forecast) -> Forecast:
+        """What a level makes the counts of the present slot."""
+        if not self.state.used:
+            return level
+        scale = self._scale(self.state.ratio)
+        doubt = self._doubt(level.mean, scale, self.state.ratio, self.state.variance)
+        variance = level.variance * scale**2 + doubt
+        return Forecast(level.mean * scale, variance, level.white * scale, level.scale * scale)
+
+    def past(self, level: Forecast) -> Past:
+        """How the counts of the present slot follow from a level."""
+        if not self.state.used:
+            return LEVELS
+        scale = self._scale(self.state.ratio)
+        doubt = self._doubt(level.mean, scale, self.state.ratio, self.state.variance)
+        return Past.of(np.zeros_like(scale), scale, doubt)
+
+    def _scale(self, ratio: float) -> Floats:
+        """What a level is multiplied by where the total has this ratio, shape (d,)."""
+        if not self.state.used:
+            return np.ones(self.bank.bins)
+        loading, _ = self.state.loadings.estimates()
+        return np.minimum(np.maximum(1 + loading * (ratio - 1), LEAST), MOST)
+
+    def _doubt(self, level: Floats, scale: Floats, ratio: float, variance: float) -> Floats:
+        """Variance of a level times that, because ratio and loading are uncertain: shape (d,)."""
+        if not self.state.used:
+            return np.zeros_like(level)
+        loading, uncertain = self.state.loadings.estimates()
+        lever = self.state.loadings.lever(level * (ratio - 1), scale)
+        found: Floats = variance * (loading * level) ** 2 + (uncertain + MISFIT**2) * lever**2
+        return np.asarray(found + (level * np.maximum(FAINT - scale, 0.0)) ** 2)
+
+    def observe(
+        self,
+        state: BankState,
+        counts: Floats,
+        noise: float | Floats,
+        error: Floats,
+        shares: Floats = LAST_SLOT,
+        *,
+        alarmed: bool = False,
+        rarity: float = RARE,
+    ) -> Observed:
+        """As the bank's."""
+        level, own, factor = self.bank.forecast(state), len(shares) == 1, self.state
+        blur = noise + error
+        if own:
+            total, variance = float(counts.sum()), float(blur.sum())
+            self.factor.learn_release(factor, self.slot, total, variance)
+        now, parts = self.of_level(level), shares * factor.last(len(shares))
+        whole = float(parts.sum())
+        scale = self._scale(whole)
+        doubt = self._doubt(level.mean, scale, whole, factor.variance if own else 0.0)
+        seen = self.bank.observe(
+            state,
+            counts / scale,
+            noise / scale**2,
+            (error + doubt) / scale**2,
+            parts / whole if factor.used and not own else shares,
+            alarmed=alarmed,
+            rarity=rarity,
+        )
+        if factor.usual:
+            curve = level.variance * scale**2 + level.white * scale * float(shares @ shares)
+            after = self.bank.forecast(state).mean
+            self._learn(seen, level.mean, after, counts, whole, scale, curve, blur, own)
+        if not factor.used:
+            return seen
+        told = self._of_level(seen, counts, noise, error, scale, now)
+        if not own or seen.taken is None:
+            return replace(told, expected=seen.expected * scale, foreseen=seen.foreseen * scale**2)
+        loading, _ = factor.loadings.estimates()
+        shared = loading * level.mean * factor.by_release * blur / factor.usual
+        found = of_the_slot(told, seen.taken.opened * scale**2, shared)
+        factor.released = Past.of(found.mean, np.zeros_like(scale), found.variance)
+        return found
+
+    def _of_level(
+        self,
+        seen: Observed,
+        counts: Floats,
+        noise: float | Floats,
+        error: Floats,
+        scale: Floats,
+        now: Forecast,
+    ) -> Observed:
+        """What is known of the present slot's counts, from what is known of its level."""
+        each = self._scale(self.state.ratio)
+        left = self._doubt(seen.mean, each, self.state.ratio, self.state.variance)
+        return replace(
+            seen,
+            mean=seen.mean * each,
+            variance=seen.variance * each**2 + left,
+            before=now.variance + now.white,
+            observed=counts,
+            expected=now.mean,
+            foreseen=now.variance + now.white,
+            noise=noise,
+            error=error,
+        )
+
+    def _learn(
+        self,
+        seen: Observed,
+        before: Floats,
+        after: Floats,
+        counts: Floats,
+        whole: float,
+        scale: Floats,
+        curve: Floats,
+        blur: Floats,
+        own: bool,
+    ) -> None:
+        """Learn loadings from a release.
+
+        Args:
+            seen: what the bank made of it.
+            before: levels before it, shape (d,).
+            after: levels after it, shape (d,).
+            counts: the release, shape (d,).
+            whole: ratio of all its slots together.
+            scale: what levels were multiplied by, shape (d,).
+            curve: variance of what was foreseen of it, shape (d,).
+            blur: variance of its errors, shape (d,).
+            own: whether it is of the present slot alone.
+        """
+        missed = counts / scale - before
+        away = np.where(np.abs(missed) > _LEAST, missed, np.inf)
+        gain = np.where(seen.jumped, 1.0, np.clip((after - before) / away, 0.0, 1.0))
+        itself = np.zeros_like(before)
+        if own:
+            itself = self.state.by_counts * curve + self.state.by_release * blur
+            itself = itself * before / self.state.usual
+        loading = np.zeros_like(before)
+        if self.state.used:
+            loading, _ = self.state.loadings.estimates()
+        lesson = Lesson(
+            before * (whole - 1), scale, missed * scale, curve + blur, itself, gain, ~seen.jumped
+        )
+        self.state.loadings.learn(lesson, loading)

@@ -1,0 +1,43 @@
+"""Beliefs that bins share: which members of the filter bank describe the bins of a stream.
+
+Where counts are below the noise, the releases of one bin do not tell how fast it changes; those of
+all bins together do. So the prior belief in each member is learnt over all bins, by expectation
+maximization. It starts even, and counts for as many bins as `FLOOR` and `PER_BIN` say, so that a
+bin that is unlike all others can still be believed to be so.
+
+Everything here is post-processing of releases.
+Source: our own; Dempster, Laird and Rubin, "Maximum likelihood from incomplete data via the EM
+algorithm" (1977); an empirical Bayes prior as in Robbins (1956).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+# Fewer bins tell too little of each other.
+FEWEST_BINS = 5
+# The even prior counts for so many bins, and for so many more for each bin that there is.
+FLOOR, PER_BIN = 10.0, 0.3
+# Steps of expectation maximization after each release.
+STEPS = 4
+
+
+def pooled(likelihoods: Floats, prior: Singles) -> Singles:
+    """The prior after a release.
+
+    Args:
+        likelihoods: of each member in each bin, each bin on any scale: shape (members, d).
+        prior: before the release, relative to an even one, shape (members,).
+    """
+    members, bins = likelihoods.shape
+    floor = FLOOR + PER_BIN * bins
+    found = prior.astype(np.float64)
+    for _ in range(STEPS):
+        beliefs = likelihoods * found[:, None]
+        described = (beliefs / beliefs.sum(axis=0)).sum(axis=1)
+        found = (floor / members + described) / (floor + bins)
+    return (members * found).astype(np.float32)
