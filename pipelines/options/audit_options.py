@@ -149,14 +149,15 @@ AUDIT_OPTIONS = (
     _work(
         "runs",
         "N",
-        "number of runs on each of the two inputs that the audit compares, for each group of users "
-        "with the same requirement. Use it instead of --seconds",
+        "number of runs on each of the two inputs that the audit compares. The audit makes this "
+        "number of runs for each group of users with the same requirement. Use it instead of "
+        "--seconds",
         kind=int,
     ),
     _work(
         "confidence",
         "SHARE",
-        "confidence level of the reported lower bounds, which holds for all of them together "
+        "confidence level with which all reported lower bounds are correct at the same time "
         f"(default {DEFAULT_CONFIDENCE:g}). The verdict uses a level of at least .999",
         kind=float,
         default=DEFAULT_CONFIDENCE,

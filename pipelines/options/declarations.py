@@ -144,8 +144,8 @@ _EVENTS = (
     _read(
         "input",
         "FILES",
-        f"{EVENT_FILES}. Or give a BigQuery table or query, written {TABLE_FORM}; or a stream, "
-        f"written {SOURCE_FORMS}",
+        f"{EVENT_FILES}. Or give a BigQuery table or query in the form {TABLE_FORM}. Or give a "
+        f"stream in one of these forms: {SOURCE_FORMS}",
         meanings=dict.fromkeys((EVALUATE, AUDIT), EVENT_FILES),
         brief="events: files, a folder, a glob, a table or a stream",
         fronts=(FLEX,),
@@ -328,9 +328,10 @@ _BINS = (
     _bin(
         "queries",
         "FILE",
-        "YAML file with a list of queries that share one budget, and with the length of the base "
-        "slots, in which windows are counted. Use it instead of --value_column, --domain and "
-        "--slot. --output is then a folder with one file per query",
+        "YAML file with a list of queries that share one budget. The file also gives the length of "
+        "the base slots, and the length of a window is a number of base slots. Use the file "
+        "instead of --value_column, --domain and --slot. --output is then a folder with one file "
+        "per query",
         commands=(RELEASE,),
         refused={
             COLLECT: "a device answers a single query",
@@ -351,8 +352,9 @@ _PRIVACY = (
         refused={PER_RECORD: _OF_RECORD},
         meanings={
             RELEASE: "file with the privacy budget of each user, called the requirements table. "
-            "Its columns are user, window (in slots) and epsilon. Instead, you can give --budget, "
-            f"--default_requirement, or --guarantee={INFINITE} or {USER} with --epsilon",
+            "Its columns are user, window (in slots) and epsilon. Instead of the table, you can "
+            f"give one of these: --budget; --default_requirement; --guarantee={INFINITE} with "
+            f"--epsilon; --guarantee={USER} with --epsilon",
             COLLECT: "file with the privacy budget of each user, called the requirements table. "
             "Its columns are user, window (in slots) and epsilon, and it must list every user",
         },
@@ -418,7 +420,7 @@ _PRIVACY = (
         "",
         "how two inputs differ that the guarantee makes hard to distinguish. With add_remove (the "
         "default), all of one user's events in a window are added or removed. With replace, any "
-        "of them are replaced by other events, which needs twice the noise",
+        "of these events are replaced by other events, which needs twice the noise",
         commands=(RELEASE, EVALUATE, AUDIT, PLAN),
         default=ADD_REMOVE,
         choices=(ADD_REMOVE, REPLACE),
@@ -477,8 +479,8 @@ _PRIVACY = (
     _protect(
         "epsilon",
         "E",
-        f"with --guarantee={INFINITE} or {USER}: privacy budget (epsilon) of each user for the "
-        "whole stream",
+        f"with --guarantee={INFINITE} or --guarantee={USER}: privacy budget (epsilon) of each user "
+        "for the whole stream",
         refused=_LIFETIME,
         pattern=NUMBER,
     ),
@@ -514,11 +516,11 @@ _PRIVACY = (
     _protect(
         "noise_key",
         "PLACE",
-        "where the noise key is stored, a secret of at least 32 bytes from which the noise is "
-        f"derived. Write {KEY_PLACES}. Two runs with the same key and the same input give the "
-        "same releases. With PLACE,PLACE@TIME, the stream changes to the second key at the slot "
-        f"that starts at TIME (default: the environment variable {ENVIRONMENT}, or a fresh random "
-        "key if it is not set)",
+        "where the noise key is stored. The key is a secret of at least 32 bytes, and the noise is "
+        f"generated from the key. Write {KEY_PLACES}. Two runs with the same key and the same "
+        "input give the same releases. With PLACE,PLACE@TIME, the stream changes to the second key "
+        f"at the slot that starts at TIME (default: the environment variable {ENVIRONMENT}, or a "
+        "fresh random key if this variable is not set)",
         commands=_RELEASING,
         refused={AUDIT: "an audit draws its own keys and never uses the key of a release"},
         brief="file:PATH with a secret, for repeatable noise",
@@ -547,8 +549,8 @@ _RESULTS = (
         "FILE",
         "where to write the card, a JSON file that states the guarantee of the run. Runs on "
         "unbounded streams write the card when they start. Other runs write it when all releases "
-        "are written (default: next to the releases if these are files, or else next to the "
-        "ledger if this is a file, or else no card is written)",
+        "are written (default: next to the releases if the releases are files; otherwise next to "
+        "the ledger if the ledger is a file; otherwise no card is written)",
         commands=_RELEASING,
         fronts=(FLEX,),
         pattern=FILE,
@@ -771,7 +773,7 @@ _RUNNING = (
         "",
         f"which metrics to serve or send. {METRICS[0]} (the default): only metrics that are "
         f"computed from the releases and the ledger. {METRICS[1]}: also metrics that are computed "
-        "from the events, which are not private and must not be published",
+        "from the events. These additional metrics are not private and must not be published",
         choices=METRICS,
     ),
     _operate(
@@ -883,8 +885,8 @@ _PLAN = (
     Option(
         "queries",
         "FILE",
-        "YAML file with a list of queries that share one budget, and with the length of the base "
-        "slots, in which windows are counted",
+        "YAML file with a list of queries that share one budget. The file also gives the length of "
+        "the base slots, and the length of a window is a number of base slots",
         section=EVENTS,
         commands=(PLAN,),
     ),
@@ -921,8 +923,8 @@ _PLAN = (
         "wanted",
         "QUERY:ERROR[,...]",
         "error that you want for a query. The command computes the epsilon that QUERY needs "
-        "for an error of ERROR. ERROR may be a per cent of the average count, such as places:5%; "
-        "a per cent without a query is for all counts",
+        "for an error of ERROR. ERROR may be a percentage of the average count, such as "
+        "places:5%. If you give a percentage without a query, it applies to all counts",
     ),
 )
 
@@ -938,8 +940,8 @@ _CARD = (
         "check",
         "true|false",
         "check the run. The command recomputes how much budget every window spent from the "
-        "ledger, and compares the card, the ledger and the releases. If it finds faults, it "
-        "prints a line for each, and the exit code is 1",
+        "ledger, and compares the card, the ledger and the releases. If the command finds faults, "
+        "it prints a line for each fault, and the exit code is 1",
         kind=bool,
         bare=True,
     ),
@@ -953,7 +955,7 @@ _CARD = (
         "releases",
         "PLACE",
         "with --check: the releases to check. Give the file of releases or the folder of results. "
-        "If the runs used --state, give the same --output as for the runs. If they used "
+        "If the runs used --state, give the same --output as for the runs. If the runs used "
         "--output=folder:PATH, give that folder. If the releases are in a stream or a table, "
         "export the rows to a file and give this file (default: the file that the card names, in "
         "the folder of the card)",
