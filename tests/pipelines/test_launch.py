@@ -88,7 +88,7 @@ def test_help_of_the_contract(toolbox):
     # Neighbours are told apart in full: what is protected must not be guessed.
     plain = " ".join(out.split())
     assert "With add_remove (the default), all of one user's events in a window are added" in plain
-    assert "With replace, any of them are replaced by other events" in plain
+    assert "With replace, any of these events are replaced by other events" in plain
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
