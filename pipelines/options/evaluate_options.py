@@ -133,8 +133,8 @@ EVALUATE_OPTIONS = (
         "per_record",
         "DATA",
         "compare mechanisms of per-record privacy on a data set. Give one of "
-        f"{', '.join(PER_RECORD_DATA)}, or {INPUT} for the numbers in the --value_column of "
-        "--input",
+        f"{', '.join(PER_RECORD_DATA)}. Or give {INPUT}, which means the numbers in the "
+        "--value_column of --input",
     ),
     _of_records(
         "statistics",
