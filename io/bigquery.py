@@ -39,7 +39,7 @@ _BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
 
 
 def bigquery_schema(*, bins: bool = False, shares: bool = False) -> dict[str, Any]:
-    """Return the schema of a BigQuery table for releases in the layout `rows`.
+    """Return the schema of a BigQuery table for releases, with one row per slot (layout `rows`).
 
     The table has the same columns as the files that :class:`WriteReleases` writes. Lists become
     repeated fields, and `diagnostics` becomes a repeated record of `name` and `value`.
@@ -328,10 +328,10 @@ class _WriteCountsToBigQuery(_WriteRowsToBigQuery):
 class WriteReleasesToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each release to a BigQuery table, which is created if it does not exist.
 
-    In the layout `tidy`, the table has the same columns as the files that :class:`WriteReleases`
-    writes. In the layout `rows`, the table has the columns of :func:`bigquery_schema`. If a runner
-    retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
-    duplicates.
+    In the layout `tidy`, the table has one row for each slot and key, and the same columns as the
+    files that :class:`WriteReleases` writes. In the layout `rows`, the table has one row for each
+    slot, and the columns that :func:`bigquery_schema` lists. If a runner retries a step, the same
+    rows may be appended twice. Rows with equal `slot` and `key` are duplicates.
 
     Raises:
         ConfigurationError: when you make the transform, if the name of the table is malformed, if
@@ -362,8 +362,9 @@ def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any
 class WriteRevisionsToBigQuery(_WriteCountsToBigQuery):
     """Append the rows of each revision to a BigQuery table, which is created if it does not exist.
 
-    The table has the same columns as the files that :class:`WriteRevisions` writes. In the layout
-    `rows`, the table also has a column `bins` if you give the names of the keys (`labels`). If a
+    A revision is a smoothed estimate of the counts of an earlier slot. The table has the same
+    columns as the files that :class:`WriteRevisions` writes. In the layout `rows` (one row for each
+    revision), the table also has a column `bins` if you give the names of the keys (`labels`). If a
     runner retries a step, the same rows may be appended twice. Rows with equal `slot` and `key` are
     duplicates.
 
@@ -433,11 +434,12 @@ def _rows_of(item: Any, convert: Callable[[list[Any]], pa.RecordBatch]) -> Itera
 
 
 def check_sinks(sinks: Iterable[beam.PTransform]) -> None:
-    """Check that the BigQuery tables, if they exist, have the schema of the results to be written.
+    """Check that existing BigQuery tables have the schema of the results that will be written.
 
     Raises:
-        ConfigurationError: if a table has a different schema than the results, or if two kinds of
-            results, such as releases and revisions, would be written to the same table.
+        ConfigurationError: if the schema of a table differs from the schema of the results, or if
+            two kinds of results, such as releases and revisions, would be written to the same
+            table.
     """
     tables = set()
     for sink in sinks:

@@ -11,7 +11,7 @@ class RecordBatchCoder(coders.Coder):
     """Encode an Arrow record batch as an IPC stream, including the metadata of its schema.
 
     The encoding contains only the rows of the batch, even if the batch is a slice of a larger
-    table. Beam's default coder (pickle) would then encode the whole table.
+    table. For such a slice, Beam's default coder (pickle) would encode the whole table.
     """
 
     def encode(self, value: pa.RecordBatch) -> bytes:

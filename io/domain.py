@@ -34,7 +34,7 @@ write the bins as a JSON list in a .json file"
 
 
 def read_domain(text: str, column: str | None = None) -> Categories | Edges | Grid:
-    """Read the public keys of a count, given as text for the option `--domain`.
+    """Return the publicly known keys that a value of the option `--domain` lists.
 
     Args:
         text: the keys. Write ranges of numbers as `edges:0,10,20`, and map cells as

@@ -314,8 +314,9 @@ def read_events(
     Args:
         pattern: paths or globs.
         columns: the columns to read.
-        dataset: a name in `DATASETS`, if the files have the format of a published data set. If
-            None, the endings of the file names determine the format.
+        dataset: name of the data set from which the files come, if `DATASETS` lists this data set.
+            The name determines the format of the files. If None, the endings of the file names
+            determine the format.
         dialect: the form of the CSV files, for example their delimiter and column names.
 
     Yields:

@@ -221,8 +221,8 @@ class WriteReleases(_WriteResults):
 
     In the layout `tidy`, the file has a row for each slot and key. The columns are query, slot,
     start, end, key, statistic (`count`), value (not rounded), low, high, stderr and status, as in
-    `RESULT_SCHEMA`. `low` and `high` are the ends of a 90 % confidence interval. If a spreadsheet
-    would run a key as a formula, a quote is written before the key in CSV files.
+    `RESULT_SCHEMA`. `low` and `high` are the ends of a 90 % confidence interval. In CSV files, a
+    key that a spreadsheet would run as a formula begins with an added quote.
 
     In the layout `rows`, the file has a row for each slot, with the columns slot, start, end,
     counts (a list with one count per key), status, published_slot, epsilon, stderr (a list),
@@ -309,13 +309,14 @@ class WriteLedger(_WriteResults):
 
     The columns are query (`count` for a single count), slot, first_base_slot, last_base_slot,
     window (in base slots; null for a lifetime budget), epsilon, users (public number of users in
-    the class; 0 if unknown), spent and spent_in_window. `spent` is the epsilon that this result
-    spent. `spent_in_window` is the epsilon that all queries together spent in one window. For a
-    single count, this window ends with the slot. For a query set, this is the window with the
-    highest spending among all windows that overlap the slot.
+    the class; 0 if unknown), spent and spent_in_window. `window` and `epsilon` are the requirement
+    of the class. `spent` is the epsilon that the query spent in the slot. `spent_in_window` is the
+    epsilon that all queries together spent in one window. For a single count, this window ends with
+    the slot. For a query set, several windows overlap the slot, and `spent_in_window` is the
+    spending in the window with the highest spending.
 
-    If requirements change (`dynamic`), the file has a row for each slot and each group of users
-    whose requirements changed in the same way. The columns are slot, window_backward,
+    If requirements may change (`dynamic` is true), the file has a row for each slot and each group
+    of users whose requirements changed in the same way. The columns are slot, window_backward,
     epsilon_backward, window_forward, epsilon_forward, users, spent, spent_backward (the epsilon
     spent in the window that ends with the slot) and infeasible (true if earlier slots of the window
     have already spent more than the requirement allows).
@@ -337,8 +338,8 @@ class WriteRejected(beam.PTransform):
 
     The output is the path.
 
-    Dead letters are not private, so never publish them. On a local filesystem, only the owner of
-    the file may read it.
+    Dead letters contain unprotected data, so never publish dead letters. On a local filesystem,
+    only the owner of the file may read it.
     """
 
     path: str
@@ -361,8 +362,8 @@ class WritePerRecord(_WriteResults):
     The input is a PCollection of result rows, or a tuple of this PCollection and a second one,
     which contains only the expected number of rows. The columns of the file are key, start, end,
     statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound. Records whose budget is
-    below epsilon_tau are left out of the estimate, partly or entirely. With high probability, these
-    records add up to at most dropped_bound.
+    below epsilon_tau are left out of the estimate, partly or entirely. With high probability, the
+    total of the records that are left out is at most dropped_bound.
     """
 
     path: str
@@ -388,11 +389,11 @@ class WriteAnswers(beam.PTransform):
     high (a 90 % confidence interval), stderr and status.
 
     The columns after status are diagnostics. `length` is the length of the slot or of the rollup,
-    such as 1h. For a rollup, `slot` is numbered in units of this length. `level` is 0 for keys, 1
-    for groups of keys, and so on. `note` is a remark about the value, or null. For statistics with
-    bounds, `clipping` is an estimate of how much larger the value would be without the bounds. For
-    the statistic `top`, `rank` is the position of the key among the k largest counts, and `chance`
-    is the probability that this is the true position.
+    such as 1h. For a rollup, the column `slot` counts rollups of this length. `level` is 0 for
+    keys, 1 for groups of keys, and so on. `note` is a remark about the value, or null. For
+    statistics with bounds, `clipping` is an estimate of how much larger the value would be without
+    the bounds. For the statistic `top`, `rank` is the position of the key among the k largest
+    counts, and `chance` is the probability that `rank` is the key's true position.
     """
 
     folder: str

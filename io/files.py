@@ -91,7 +91,7 @@ def list_files(pattern: str) -> list[FoundFile]:
 
     If the pattern is the path of an existing local file, only this file is listed. If the pattern
     is the path of a local folder, the files in the folder and its subfolders are listed, except
-    hidden files and files whose ending is not that of a known format.
+    hidden files and files of unknown formats.
 
     Raises:
         ConfigurationError: for an unknown filesystem.
@@ -162,8 +162,8 @@ class Stamp(NamedTuple):
     def now(cls, path: str) -> Stamp:
         """Return the current stamp of a file.
 
-        This method raises ConfigurationError if the file does not exist, and MachineFault if its
-        size cannot be read.
+        This method raises ConfigurationError if the file does not exist, and MachineFault if the
+        size of the file cannot be read.
         """
         try:
             with blaming(f"{path} could not be looked at", path):
@@ -177,8 +177,8 @@ class Stamp(NamedTuple):
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
         """Raise ConfigurationError if the file has changed since this stamp was made.
 
-        The argument `then` is the end of the error message. This part says what to do when the file
-        is complete.
+        The argument `then` is text for the end of the error message. This text says what to do when
+        the file is complete.
         """
         if now != self:
             raise ConfigurationError(

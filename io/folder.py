@@ -30,7 +30,7 @@ class WriteReleasesToFolder(beam.PTransform):
     .jsonl file which :class:`WriteReleases` writes. If the file already exists with the same
     content, nothing happens, so a runner may retry a step. If the file exists with different
     content, the step fails with :class:`AlreadyReleasedError`, because two different releases of a
-    slot would break the guarantee.
+    slot would break the privacy guarantee.
 
     If two processes write the same file at the same time, the file of the first process is kept on
     HDFS, on Azure Blob Storage and on local filesystems with hard links. On other filesystems, the

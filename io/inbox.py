@@ -180,7 +180,7 @@ class Inbox:
         return messages
 
     def forget(self, released: Collection[str]) -> None:
-        """Remove files whose messages are in published results and will not be delivered again.
+        """Remove each file whose messages were used in published results and cannot arrive again.
 
         The newest file is never removed. Later files get higher numbers than the newest file, so no
         number is used twice.

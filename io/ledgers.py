@@ -109,7 +109,7 @@ def ledger_form(dynamic: bool = False) -> TableForm:
 
 
 def read_ledger(path: str) -> list[LedgerEntry]:
-    """Read a ledger file that WriteLedger wrote. There is one entry for each slot, in order."""
+    """Read a ledger file that WriteLedger wrote, and return one entry for each slot, in order."""
     entries = []
     rows = read_table(path).to_pylist()
     for slot, group in itertools.groupby(rows, key=lambda row: int(row["slot"])):

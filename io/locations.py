@@ -165,8 +165,8 @@ def source_of(
         dialect: the form of CSV files, for example their delimiter and column names.
 
     Raises:
-        ConfigurationError: if the location has none of these forms, or if it needs an extra that is
-            not installed.
+        ConfigurationError: if the form of the location is unknown, or if the location needs an
+            extra that is not installed.
     """
     if not is_endless(location):
         return ReadEvents(location, columns=columns, silent=silent, dialect=dialect, counted=True)
@@ -218,12 +218,12 @@ def sink_of(
         shares: whether releases also contain each key's fraction of the total count.
         layout: with `tidy`, the output has a row for each slot and key. With `rows`, it has a row
             for each slot.
-        zone: time zone of the times in the layout `tidy`. If None, the times are in UTC. The
-            argument does not affect BigQuery, which stores times without a time zone.
+        zone: time zone of the times in the layout `tidy`. If None, the times are in UTC. The time
+            zone does not affect BigQuery tables, because BigQuery stores times without a time zone.
 
     Raises:
-        ConfigurationError: if the location has none of these forms, or if it needs an extra that is
-            not installed.
+        ConfigurationError: if the form of the location is unknown, or if the location needs an
+            extra that is not installed.
     """
     if not is_stream(location):
         return WriteReleases(location, labels=labels, shares=shares, layout=layout, zone=zone)
@@ -251,8 +251,8 @@ def revision_sink_of(
 def answer_sink_of(location: str, query_set: QuerySet, flag: str = "--output") -> beam.PTransform:
     """Make a transform that writes the results of a query set.
 
-    The location has a form that :func:`sink_of` accepts, but give a folder instead of a file. A
-    file for each query is written to the folder.
+    The location has one of the forms that :func:`sink_of` accepts, but instead of a file you give a
+    folder. One file for each query is written to this folder.
     """
     if not is_stream(location):
         return WriteAnswers(location, query_set)

@@ -41,8 +41,8 @@ class Outbox:
         """Open the outbox in a state folder, or create it if it does not exist.
 
         Raises:
-            ConfigurationError: if the outbox contains results of an earlier run of a kind, such as
-                revisions, for which this run has no topic.
+            ConfigurationError: if an earlier run left a kind of result, such as revisions, in the
+                outbox, and this run has no topic for results of this kind.
         """
         outbox = cls(topics, state / OUTBOX)
         if topics:

@@ -22,9 +22,9 @@ def read_queries(path: str) -> QuerySet:
     :func:`read_domain`).
 
     Raises:
-        ConfigurationError: if the file is not valid YAML, if a key occurs twice, or if a query is
-            not valid. The error message names the place in the file, or the query and the key that
-            is not valid.
+        ConfigurationError: if the file is not valid YAML, if a YAML key occurs twice, or if a query
+            is not valid. The error message names the place in the file, or the query and the YAML
+            key whose value is not valid.
     """
     if not is_there(path):
         raise ConfigurationError(f"file of queries {path} does not exist: check its name")

@@ -10,7 +10,7 @@ _WHEN = ("slot", "time")
 
 
 def change_columns(pattern: Patterns) -> tuple[str, ...]:
-    """Return those columns of `CHANGE_COLUMNS` that files with changes of requirements have.
+    """Return the columns of `CHANGE_COLUMNS` that are in given files of requirement changes.
 
     Raises:
         ConfigurationError: if no file matches, if a file cannot be read or lacks a required column,

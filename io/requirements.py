@@ -78,14 +78,14 @@ def read_requirements(
     The table has the columns `user` (text or whole numbers), `window` (in slots) and `epsilon`. A
     user's events within any `window` consecutive slots are protected by the budget `epsilon`. An
     optional column `max_slots` contains participation limits. A user with a limit M contributes to
-    at most M slots in each part (block) of a window. Leave the cell blank for a user without a
-    limit.
+    at most M slots in each block of the timeline. A block is as long as half the user's window, or
+    as another fraction that you set. Leave the cell blank for a user without a limit.
 
     Args:
         path: the path or glob of the files, in any format that :class:`ReadEvents` reads.
-        default: the requirement of unregistered users (users who are not in the table), with the
-            assumed number of these users, which is public and may be None. If you leave out
-            `default`, events of unregistered users are rejected.
+        default: the requirement of unregistered users (users who are not in the table), followed by
+            the assumed number of unregistered users. This number is public, and may be None. If you
+            leave out `default`, events of unregistered users are rejected.
         columns: names of the columns that contain users, windows and epsilons, in this order, if
             they differ from `user`, `window` and `epsilon`. You may add a fourth name, for the
             column that contains participation limits.
@@ -130,9 +130,9 @@ def requirements_of(
 
     Args:
         table: the table, with a row for each user.
-        default: the requirement of unregistered users (users who are not in the table), with the
-            assumed number of these users, which is public and may be None. If you leave out
-            `default`, events of unregistered users are rejected.
+        default: the requirement of unregistered users (users who are not in the table), followed by
+            the assumed number of unregistered users. This number is public, and may be None. If you
+            leave out `default`, events of unregistered users are rejected.
         columns: names of the columns that contain users, windows and epsilons, in this order. You
             may add a fourth name, for the column that contains participation limits.
         name: name of the table for error messages.

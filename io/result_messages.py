@@ -86,7 +86,7 @@ def release_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the conversion of releases to messages. Give the arguments of WriteReleases.
+    """Return an object that converts releases to messages, with the arguments of WriteReleases.
 
     Each release becomes one message. The key of the message is the slot number as decimal text. In
     the layout `tidy`, the message contains a row for each key of the count. In the layout `rows`,
@@ -107,13 +107,13 @@ def revision_messages(
     zone: str | None = None,
     query: str = COUNT,
 ) -> ResultMessages:
-    """Return the conversion of revisions to messages. See :func:`release_messages`."""
+    """Return an object that converts revisions to messages. See :func:`release_messages`."""
     rows = revision_form(labels, layout=layout, zone=zone, query=query)
     return _messages(rows, _revision_name, tidy=layout == TIDY)
 
 
 def answer_messages(zone: str | None = None) -> ResultMessages:
-    """Return the conversion of the results (answers) of a query set to messages.
+    """Return an object that converts the results (answers) of a query set to messages.
 
     The key of a message consists of the name of the query, the length of the slot and the slot
     number, for example `late/1h/7` for slot 7 of the hourly query `late`.
@@ -122,7 +122,7 @@ def answer_messages(zone: str | None = None) -> ResultMessages:
 
 
 def revised_answer_messages(zone: str | None = None) -> ResultMessages:
-    """Return the conversion of revised query results to messages. See :func:`answer_messages`."""
+    """Return an object that converts revised results to messages. See :func:`answer_messages`."""
     return _messages(revised_answers_form(zone), _revised_answer_name, tidy=True)
 
 

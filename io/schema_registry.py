@@ -40,7 +40,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """The address of a schema registry, which messages in Confluent's wire format require.
+    """The address of a schema registry, which is needed to decode Confluent's wire format.
 
     Raises:
         ConfigurationError: if the address of the registry is not an HTTP URL or contains a

@@ -280,7 +280,7 @@ class StateFolder:
         return folder
 
     def beside(self, place: str) -> bool:
-        """Whether `place` is on the same filesystem as this folder, so renaming can move files."""
+        """Whether `place` and this folder are on one filesystem, so that files can be renamed."""
         return os.stat(place).st_dev == os.stat(self.path).st_dev
 
     def refuse_inside(self, output: str) -> None:
@@ -356,11 +356,11 @@ class StateFolder:
 
     @property
     def has_key(self) -> bool:
-        """Whether this folder contains a noise key that was created for it."""
+        """Whether the folder contains its own noise key, which was created for this folder."""
         return (self.path / KEY).exists()
 
     def tell(self, status: str) -> None:
-        """Replace the status file of the run, which operators read.
+        """Replace the run's status file, from which operators read how far the run has come.
 
         Raises OSError if this fails.
         """

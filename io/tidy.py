@@ -157,9 +157,11 @@ def answers_batch(
     Unknown values become null. The confidence interval of a count never extends below 0.
 
     Args:
-        answers: the results to convert. With the schemas `ANSWERS_SCHEMA` and `RESULT_SCHEMA`, the
-            results may be from several queries. With other schemas, all results must be from a
-            single query. With :func:`revised_answers_schema`, give revised results.
+        answers: the results to convert. The `schema` determines which results are possible. With
+            `ANSWERS_SCHEMA` or `RESULT_SCHEMA`, the results may be from several queries. With
+            :func:`answer_schema`, all results must be from a single query. With
+            :func:`revised_answers_schema`, the results must be revised results, from one or several
+            queries.
         schema: the schema of the rows, such as :func:`answer_schema`.
         quoted: if true, keys that a spreadsheet would read as formulas are quoted. See
             :func:`quoted_label`.

@@ -83,7 +83,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class TableChanges:
-    """The differences between two requirements tables of a stream, which are public."""
+    """The public differences between two requirements tables of a stream."""
 
     users: pa.StringArray
     """Users who are new or whose requirement changes, followed by users who left, each user
@@ -163,13 +163,13 @@ class UserTable:
 
     @property
     def longest(self) -> int:
-        """The longest window in the first requirements table and the default requirement."""
+        """The longest window that the first requirements table or the default requirement contains."""
         windows = [int(self.begun.windows.max(initial=0))]
         return max(windows + ([self.default[0].window] if self.default else []))
 
     @property
     def least(self) -> float:
-        """The smallest epsilon in the first requirements table and the default requirement."""
+        """The smallest epsilon that the first requirements table or the default requirement has."""
         usual = self.default[0].epsilon if self.default else np.inf
         return float(self.begun.epsilons[self.begun.windows > 0].min(initial=usual))
 
@@ -252,9 +252,9 @@ class UserTable:
     def moves(self, changes: TableChanges) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return the positions and new requirement classes of the users whose requirements change.
 
-        Both arrays have shape (c,) for c changes. The positions are in ascending order. The class
-        of a user who leaves is -1. Call this method only in the local model, on the object that
-        :meth:`changed_to` returned.
+        If c users change, the positions and the classes are two arrays of shape (c,). The positions
+        are in ascending order. The class of a user who leaves is -1. Call this method only in the
+        local model, on the object that :meth:`changed_to` returned.
         """
         assert self.classes is not None
         at = pc.index_in(changes.users, value_set=self.users).to_numpy().astype(np.int32)

@@ -30,8 +30,8 @@ class WatchEvents(beam.PTransform):
     name that matches the pattern. Write the file under a different name and then rename it. If a
     file cannot be read to its end, the events before the fault are used, and the file is reported
     as a dead letter with the reason `unreadable file`. The watermark is the current time. An event
-    is therefore late if its file appears after its slot was released. The runner stores the name of
-    every file that it has read.
+    is therefore late if the file that contains the event appears after the slot of the event was
+    released. The runner stores the name of every file that it has read.
 
     Raises:
         ConfigurationError: when you make the transform, if the interval is 0 or negative, or if the

@@ -112,9 +112,9 @@ class Columns(Identified):
     def of(cls, value: Any) -> Columns:
         """Convert a mapping to `Columns`.
 
-        The keys of the mapping are names of fields of `Columns`, such as `user` and `time`. A
-        `Columns` object is returned unchanged. If a key or a value of the mapping is not valid,
-        ConfigurationError is raised.
+        The argument is a mapping whose keys are fields of `Columns`, such as `user` and `time`. If
+        the argument is already a `Columns` object, this object is returned unchanged. If a key or a
+        value of the mapping is not valid, ConfigurationError is raised.
         """
         if isinstance(value, cls):
             return value

@@ -68,8 +68,8 @@ class ValueBudget(Identified):
     """A function that computes the budget of each record from a number in the record.
 
     Raises:
-        ConfigurationError: if the function returns a budget that is outside the bounds that the
-            function states.
+        ConfigurationError: if the function returns a budget outside the smallest and largest budget
+            that the function declares.
     """
 
     IDENTITY = Form("budget of a value", ("column", "function"))
@@ -162,9 +162,10 @@ class ColumnsBudget(Identified):
     dropped.
 
     Raises:
-        ConfigurationError: if a test call with the example rows in `grid` fails. For example, the
-            function may return a budget outside the bounds, or a different budget for a row when
-            the function is called with this row alone.
+        ConfigurationError: if a test call of your function with the example rows in `grid` fails.
+            For example, your function may return a budget outside the bounds. Or your function may
+            return one budget for a row among other rows, and a different budget for the same row
+            alone.
     """
 
     IDENTITY = Form(
