@@ -78,8 +78,8 @@ def read_requirements(
     The table has the columns `user` (text or whole numbers), `window` (in slots) and `epsilon`. A
     user's events within any `window` consecutive slots are protected by the budget `epsilon`. An
     optional column `max_slots` contains participation limits. A user with a limit M contributes to
-    at most M slots in each block of the timeline. A block is as long as half the user's window, or
-    as another fraction that you set. Leave the cell blank for a user without a limit.
+    at most M slots in each block of the timeline. A block is half of the user's window, rounded up,
+    unless you divide the window into more parts. Leave the cell blank for a user without a limit.
 
     Args:
         path: the path or glob of the files, in any format that :class:`ReadEvents` reads.

@@ -98,9 +98,10 @@ class Population:
 
     @property
     def assumed(self) -> bool:
-        """Whether the size of at least one class is an assumption.
+        """Whether the number of users of at least one class is assumed, not known.
 
-        If this property is true, a class may have more users than `sizes` states.
+        If this property is true, the true number of users of a class may be larger than the number
+        in the field `sizes`.
         """
         return self.joined or self.guessed is not None
 
@@ -242,8 +243,8 @@ class Mechanism(Protocol[S]):
 
     For privacy, the result of `step` may depend only on `population`, on values in the state that
     were already released, and on noisy measurements of the current slot. Before a result is
-    released, the privacy filter records the budget `spent`. A slot that spends more than the upper
-    bound of `price` is refused.
+    released, the privacy filter records the budget in the result's field `spent`. The filter
+    refuses a slot that spends more than the upper bound that `price` returned.
     """
 
     name: str
@@ -257,9 +258,9 @@ class Mechanism(Protocol[S]):
     def price(self, state: S) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The returned bound holds for any counts. The unit is 2**-40 epsilon, and the shape is (K,).
-        The bound may depend only on data that `step` may use too (see :class:`Mechanism`), and must
-        not affect any release.
+        The returned bound holds for any counts. The bound is in units, and has the shape (K,). One
+        unit is an epsilon of 2**-40. The bound may depend only on data that `step` may use too (see
+        :class:`Mechanism`), and must not affect any release.
         """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:

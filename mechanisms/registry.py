@@ -310,7 +310,8 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
 
     Raises:
         ConfigurationError: if the mechanism or an option is unknown, the value of an option is not
-            valid, or the mechanism does not support these users or does not support revisions.
+            valid, the mechanism does not support the users in `users`, or the mechanism does not
+            support revisions.
     """
     parse(text, LOCAL_MECHANISMS)
     if not users.class_of.size:
@@ -412,11 +413,12 @@ def schedule(
 
     Args:
         name: a name in `SCHEDULES` or `DYNAMIC_SCHEDULES`.
-        requirements: the requirement of each class or user. For a name in `SCHEDULES`, give a
-            Requirement or a pair (window, epsilon). For a name in `DYNAMIC_SCHEDULES`, you may also
-            give a DynamicRequirement or its four numbers. A dynamic schedule uses these
-            requirements in every slot for which you do not give others. If you give requirements
-            for every slot, leave this argument out, or give the number of users.
+        requirements: the requirement of each class or user. If `name` is in `SCHEDULES`, each
+            requirement is a Requirement or a pair (window, epsilon). If `name` is in
+            `DYNAMIC_SCHEDULES`, a requirement may also be a DynamicRequirement or its four numbers.
+            A dynamic schedule uses the requirements in this argument for every slot for which you
+            do not give other requirements. If you give requirements for every slot, you may leave
+            this argument out, or give the number of users instead.
 
     Raises:
         ConfigurationError: if no schedule has this name, or if a requirement is out of range.

@@ -43,16 +43,17 @@ class PrivateQueries(beam.PTransform):
 
     **Guarantee.** All results together satisfy personalised w-event differential privacy. Take a
     user with budget epsilon over a window of w slots. If the user's events in any w consecutive
-    slots are added or removed (or replaced, see `adjacency`), then the joint distribution of all
-    results of these slots changes by a factor of at most exp(epsilon). With a lifetime budget, this
-    holds for all of the user's events (user-level privacy). If requirements change, each
-    `DynamicRequirement` sets budgets for two windows, and both budgets hold.
+    slots are added or removed (or replaced, if `adjacency` is `replace`), then the joint
+    distribution of all results of these slots changes by a factor of at most exp(epsilon). With a
+    lifetime budget, the same bound holds for a change of all events of the user (user-level
+    privacy). If requirements change, each `DynamicRequirement` sets budgets for two windows, and
+    both budgets hold.
 
     **Limits of the guarantee.** The guarantee holds for one run together with the runs that resume
     from it. If you release results about the same users in separate runs, the privacy losses of
     these runs add up. The requirements and their changes, the queries and the range of slots are
     public, even if the range is taken from the events. Dead letters, counters and logs are not
-    private.
+    protected.
 
     **Time.** A slot of an unbounded input is released when the watermark reaches the end of the
     slot plus `allowed_lateness`. Events of this slot that arrive later are rejected as late.
@@ -62,8 +63,8 @@ class PrivateQueries(beam.PTransform):
             `QuerySet`.
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
-        slot: length of a slot, such as `1mo`, `1d`, `1h`, a timedelta or `Slots`. If you give a
-            `QuerySet`, leave out this argument, because the set has its own slots.
+        slot: length of a slot, such as `1mo`, `1d`, `1h`, a timedelta or a `Slots` object. If you
+            give a `QuerySet`, leave out this argument, because the set has its own slots.
         requirements: the public requirements table, which gives each user's privacy budget. Give a
             `Registry`, a mapping user -> (window in slots, epsilon), or a table.
         budget: the same privacy budget for each user, instead of a requirements table. For example,
@@ -85,11 +86,11 @@ class PrivateQueries(beam.PTransform):
             each requirement class. In a query set, the limit applies to each query separately, and
             counts the slots of that query.
         revise: number of slots after which a smoothed estimate (revision) of every slot is also
-            released. If a query has longer slots than the base slot, the number refers to the
-            longer slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups
-            are not revised.
+            released. If a query has longer slots than the base slot, the number counts the longer
+            slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups are not
+            revised.
         changing: whether users' requirements may change, in this run or in a later run that resumes
-            from it.
+            from this run.
         longest_window: the longest window, in slots, that users may have after a change of
             requirements.
         noise_key: the noise key, from which the noise is derived. Give 32 secret bytes, or a
@@ -106,8 +107,8 @@ class PrivateQueries(beam.PTransform):
             continue the stream.
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
-        allowed_lateness: how long a slot of an unbounded input stays open for late events after its
-            end, in microseconds or as text such as `10m`.
+        allowed_lateness: how long a slot of an unbounded input stays open for late events after the
+            slot has ended, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as
             :class:`streamveil.transforms.Heartbeat`. These numbers open the slots of an unbounded
             input, so that slots without events are also released.

@@ -51,7 +51,7 @@ class WindowFilter:
     A class is a group of users with the same requirement. After each successful :meth:`charge`,
     each class has spent at most its epsilon in any `window` consecutive slots. The spending is
     added up with exact integers. For a :class:`Lifetime` requirement, the bound applies to the
-    whole stream. After r calls of :meth:`restart`, this bound is r + 1 times epsilon.
+    whole stream. After r calls of :meth:`restart`, this bound is (r + 1) times epsilon.
 
     Raises:
         ConfigurationError: if some requirements have a window and others a lifetime budget, or if
@@ -92,8 +92,8 @@ class WindowFilter:
         """Record the budget that the next slot spends, or refuse the slot and record nothing.
 
         Args:
-            amounts: the budget that the slot spends from each of the K classes, in units of 2**-40
-                epsilon, int64, shape (K,).
+            amounts: the budget that the slot spends from each of the K classes, as int64 units,
+                shape (K,). One unit is an epsilon of 2**-40.
 
         Raises:
             BudgetExceeded: if the slot would exceed the budget of a window. The error message
@@ -141,11 +141,11 @@ class WindowFilter:
         self.restarts += 1
 
     def use(self) -> float:
-        """The largest fraction of a class's budget that is spent in the current window, 0 to 1."""
+        """The largest fraction of its budget, 0 to 1, that a class has spent in its window."""
         return float((self.in_window / np.maximum(self._caps, 1)).max())
 
     def diagnostics(self) -> Mapping[str, float]:
-        """The smallest remaining lifetime budget of a class, and the number of restarts."""
+        """The smallest remaining lifetime budget among all classes, and the number of restarts."""
         left = float(to_epsilon((self._caps - self.in_window).min()))
         return {"budget_left": left, "restarts": float(self.restarts)}
 

@@ -18,7 +18,7 @@ MOST_GRID_CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Categories(Identified):
-    """A list of public keys, such as categories. Each key is one bin, in the order of the list.
+    """A list of publicly known keys, such as categories. Each key has one bin, in this order.
 
     A whole number in an event is compared with the keys as decimal text. For example, the number 7
     belongs to the key "7".
@@ -69,7 +69,7 @@ class Categories(Identified):
 
 @dataclass(frozen=True)
 class Edges(Identified):
-    """Public ranges of numbers. Bin j holds the values with edges[j] <= value < edges[j + 1].
+    """Publicly known ranges of numbers. Bin j holds values with edges[j] <= value < edges[j + 1].
 
     Raises:
         ConfigurationError: if there are fewer than two edges, or if the edges are infinite or not
@@ -116,7 +116,7 @@ class Edges(Identified):
 
 @dataclass(frozen=True)
 class Grid(Identified):
-    """Public map cells. A box in longitude and latitude is divided into columns and rows of cells.
+    """Publicly known map cells. A box in longitude and latitude is divided into rows and columns.
 
     Cells are numbered row by row from the south-west corner. A point on the border between two
     cells belongs to the eastern or northern cell.
@@ -212,7 +212,7 @@ class _OneMoreBin:
 
 @dataclass(frozen=True)
 class WithOther(_OneMoreBin, Identified):
-    """Public keys with an additional last bin for values that are not among the keys.
+    """A bin for each publicly known key, and one more bin for all other values.
 
     Events with a missing value have no bin, so they are rejected. If the keys are ranges of
     numbers, events whose value is text are rejected too.
@@ -237,7 +237,7 @@ class WithOther(_OneMoreBin, Identified):
 
 @dataclass(frozen=True)
 class WithNull(_OneMoreBin, Identified):
-    """Public keys with an additional last bin for missing values and empty text.
+    """A bin for each publicly known key, and one more bin for missing values and empty text.
 
     Raises:
         ConfigurationError: if the name of the additional bin is empty, or if another bin already

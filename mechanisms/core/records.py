@@ -140,8 +140,9 @@ KEEPS = (UNIFORM, DISTINCT)
 class ConfigurationError(ValueError):
     """The error for an option or argument that is not valid or cannot be combined with another one.
 
-    This error is raised before any budget is spent. The only exception is the budget of private
-    estimates that you requested, for example with `bounds="auto"`.
+    This error is raised before any budget is spent. The only exception is a private estimate that
+    you requested, for example with `bounds="auto"`, because the estimate spends its part of the
+    budget first.
 
     Example:
         >>> try:
@@ -155,8 +156,9 @@ class ConfigurationError(ValueError):
 class InputLost(ConfigurationError):  # noqa: N818
     """The error for a bounded input if too many of its events were rejected, late or lost.
 
-    Nothing is released, and no budget is spent, if more than the fraction `max_rejected` of the
-    events was rejected or late, if no event was accepted, or if a runner lost part of the input.
+    The error is raised if more than the fraction `max_rejected` of the events was rejected or late,
+    if no event was accepted, or if a runner lost part of the input. Nothing is then released, and
+    no budget is spent.
 
     Example:
         >>> issubclass(InputLost, ConfigurationError)
@@ -262,8 +264,8 @@ class DynamicRequirement:
     window that begins with the current slot. Let t be any slot in which the requirement is in
     force. The `window_backward` slots that end with t spend at most `epsilon_backward`. The
     `window_forward` slots that begin with t spend at most `epsilon_forward`, even if a different
-    requirement follows. A fixed :class:`Requirement` (w, epsilon) is equivalent to (w, epsilon, w,
-    epsilon).
+    requirement follows. A fixed :class:`Requirement` with the window w is equivalent to a changing
+    requirement with both windows equal to w and both budgets equal to `epsilon`.
 
     Raises:
         ConfigurationError: if a window or an epsilon is outside the range that :class:`Requirement`
@@ -356,11 +358,12 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
 class Slots(Identified):
     """Time slots, which are tumbling windows of equal length.
 
-    An event belongs to the slot with the number floor((event time - origin) / length).
+    An event belongs to the slot with the number floor((event time - origin) / length). The origin
+    is the start of slot 0.
 
     Raises:
         ConfigurationError: if the length or the origin is not a whole number of milliseconds, or if
-            the length is 0 or less, or more than a hundred years.
+            the length is 0, negative or more than a hundred years.
 
     Example:
         >>> hours = Slots.of("1h", origin="2024-05-01")
@@ -437,7 +440,7 @@ class Slots(Identified):
 
     @property
     def shortest(self) -> int:
-        """The length of the shortest slot in microseconds, ignoring changes of the local clock."""
+        """The length of the shortest slot in microseconds, as if the local clock never changed."""
         return self.length
 
     @property
@@ -646,7 +649,7 @@ class Revision(Revised):
 
 @dataclass(frozen=True, eq=False)
 class LedgerEntry:
-    """The privacy budget that one slot spent from each requirement class.
+    """The epsilon that one slot spent from the budget of each class of users.
 
     This information is public.
     """
@@ -666,17 +669,17 @@ class LedgerEntry:
 
     @property
     def first_base_slot(self) -> int:
-        """The first base slot that this entry covers. For a single count, it equals `slot`."""
+        """The first base slot that the ledger entry covers. For a single count, this is `slot`."""
         return self.slot
 
     @property
     def last_base_slot(self) -> int:
-        """The last base slot that this entry covers. For a single count, it equals `slot`."""
+        """The last base slot that the ledger entry covers. For a single count, this is `slot`."""
         return self.slot
 
     @property
     def unpromised(self) -> LedgerEntry:
-        """Return a copy with all epsilons set to 0, which runs in test mode write to the ledger."""
+        """Return a copy with all epsilons set to 0, for the ledger of a run in test mode."""
         nothing = np.zeros_like(self.spent)
         classes = tuple(map(unpromised, self.classes))
         return replace(self, classes=classes, spent=nothing, spent_in_window=nothing)

@@ -86,15 +86,16 @@ class Registry:
         Args:
             users: the n distinct user ids. An id that is a whole number is treated as its decimal
                 text.
-            windows: window of each user in slots, shape (n,).
+            windows: length of each user's privacy window, as a number of slots, shape (n,).
             epsilons: budget of each user, shape (n,).
-            max_slots: participation limit of each user, shape (n,). The limit is the largest number
-                of slots, in each part (block) of the user's window, to which the user contributes.
-                The value 0 means that the user has no limit.
-            default: requirement of unregistered users (users who are not in the table), with the
-                assumed number of these users, which is public. If the number is None, streamveil
-                assumes the number of registered users, but at least `SOME_USERS`. With a
-                :class:`Lifetime`, the number may be 0, which means that it is unknown.
+            max_slots: participation limit of each user, shape (n,). With a limit M, the user
+                contributes to at most M slots in each block (a part of the window). The value 0
+                means that the user has no limit.
+            default: requirement of unregistered users (users who are not in the table), followed by
+                the assumed number of unregistered users, which is public. If you give None as the
+                number, streamveil assumes that there are as many unregistered users as registered
+                users, but at least `SOME_USERS`. With a :class:`Lifetime`, the number 0 is allowed
+                and means that the number is unknown.
             reload: function with which each worker loads the table, so that the table is not sent
                 with the pipeline.
 
@@ -164,8 +165,8 @@ class Registry:
         Args:
             requirements: the requirement of each user, as (window in slots, epsilon) or a
                 `Requirement`.
-            default: requirement of unregistered users, with the assumed number of these users, as
-                for :meth:`build`.
+            default: requirement of unregistered users, followed by their assumed number, as for
+                :meth:`build`.
 
         Raises:
             ConfigurationError: if :meth:`build` would raise this error, or if a user's requirement
@@ -188,10 +189,11 @@ class Registry:
 
     @property
     def guessed(self) -> int | None:
-        """The class that contains the unregistered users, whose number is assumed, or None.
+        """The class that contains the unregistered users, or None if there is no such class.
 
-        The result is also None if you gave 0 as the number of unregistered users. In this case,
-        mechanisms use an upper bound on the number of users instead.
+        The number of unregistered users is assumed. The result is also None if you gave 0 as this
+        number. In this case, mechanisms use an upper bound on the number of users instead of an
+        assumed number.
         """
         k = self.default_class
         return k if k is not None and self.sizes[k] else None
@@ -202,13 +204,14 @@ class Registry:
 
         Otherwise None.
 
-        Registered users with the same requirement as unregistered users are in this class too.
+        The class of unregistered users also contains every registered user with the same
+        requirement.
         """
         return self.default_class if self.unsaid else None
 
     @property
     def stated_sizes(self) -> npt.NDArray[np.int64]:
-        """The number of users in each class, as results report this number, shape (K,).
+        """The number of users of each class, as stated in the results, shape (K,).
 
         An unknown number is 0.
         """
@@ -258,12 +261,12 @@ class Registry:
     def classes_with_other(self) -> npt.NDArray[np.int32]:
         """The class of each registered user, followed by the class of unregistered users.
 
-        The last entry is 0 if unregistered users are rejected.
+        The last entry of the array is 0 if unregistered users are rejected.
         """
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
-        """Describe a requirement class in an error message, by the requirement and one user."""
+        """Describe a class for an error message, by its requirement and one of its user ids."""
         one = self.classes[k]
         asked = f"window {one.window}, epsilon {one.epsilon:g}"
         members = np.flatnonzero(self.class_of == k)

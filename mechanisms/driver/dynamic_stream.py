@@ -156,7 +156,7 @@ class DynamicStream:
         )
 
     def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
-        """Begin the next slot, and return for each ledger an upper bound on the budget to be spent.
+        """Begin the next slot, and return an upper bound on the budget that each ledger will spend.
 
         The method first applies the changes of requirements. If you call the method again before
         the slot is released, you get the same result. A release that would spend more than the
@@ -170,8 +170,8 @@ class DynamicStream:
             moves: the users whose requirements change at the start of this slot.
 
         Returns:
-            For each of the L ledgers, an upper bound on the budget that the slot spends, in units
-            of 2**-40 epsilon, shape (L,).
+            For each of the L ledgers, an upper bound on the budget that the slot spends, in units,
+            shape (L,). One unit is an epsilon of 2**-40.
 
         Raises:
             ConfigurationError: if a requirement has a longer window than the stream allows.
@@ -216,7 +216,7 @@ class DynamicStream:
 
         Raises:
             BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
-                than the upper bound of :meth:`price`. Nothing is released.
+                than the upper bound that :meth:`price` returned. Nothing is released.
             ConfigurationError: if a requirement has a longer window than the stream allows.
             ValueError: if the slot is out of order, or if the changes in `moves` or the counts are
                 not valid.

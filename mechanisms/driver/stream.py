@@ -133,8 +133,8 @@ class ReleaseStream:
         diagnostics of every later release contain the number of `restarts`.
 
         Raises:
-            ConfigurationError: if the requirements have windows, whose budgets renew without a
-                restart, or if there is a participation limit.
+            ConfigurationError: if there is a participation limit, or if the requirements have
+                windows. Budgets over windows renew without a restart.
         """
         booked = state.filter
         if isinstance(booked, PresenceFilter):
@@ -183,8 +183,8 @@ class ReleaseStream:
     def price(self, state: StreamState) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.
 
-        The returned bound holds for any counts. The unit is 2**-40 epsilon, and the shape is (K,).
-        A release that would spend more is refused.
+        The returned bound holds for any counts. The bound is in units, and has the shape (K,). One
+        unit is an epsilon of 2**-40. A release that would spend more is refused.
         """
         return self.mechanism.price(state.mechanism)
 
@@ -202,7 +202,7 @@ class ReleaseStream:
 
         Raises:
             BudgetExceeded: if the privacy filter refuses the slot, or if the slot would spend more
-                than the upper bound of :meth:`price`. Nothing is released.
+                than the upper bound that :meth:`price` returned. Nothing is released.
             ValueError: if the slot is out of order, or if the shape of the counts does not match
                 the number of classes and bins.
         """

@@ -69,19 +69,21 @@ def count(
             with a letter or a digit.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -92,8 +94,8 @@ def count(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -101,7 +103,7 @@ def count(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -147,19 +149,21 @@ def distinct(
             with a letter or a digit.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -170,8 +174,8 @@ def distinct(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -179,7 +183,7 @@ def distinct(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -227,19 +231,21 @@ def sum(
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -250,8 +256,8 @@ def sum(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -259,7 +265,7 @@ def sum(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -307,19 +313,21 @@ def mean(
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -330,8 +338,8 @@ def mean(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -339,7 +347,7 @@ def mean(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -376,7 +384,7 @@ def variance(
     title: str | None = None,
     unit: str | None = None,
 ) -> QueryDefinition:
-    """Estimate the variance of the numbers in a column, by key and slot, in squared units.
+    """Estimate the variance of the numbers in a column, by key and slot, in the unit squared.
 
     Args:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
@@ -387,19 +395,21 @@ def variance(
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -410,8 +420,8 @@ def variance(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -419,7 +429,7 @@ def variance(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -467,19 +477,21 @@ def stddev(
             the budget.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -490,8 +502,8 @@ def stddev(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -499,7 +511,7 @@ def stddev(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
@@ -558,19 +570,21 @@ def quantiles(
             0.95]`. The default is the median.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by` for which results are reported. Give a list of
-            text or whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells
-            such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of
-            a file. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by`. There is a result for each of these
+            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
+            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
+            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
+            result.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -581,8 +595,8 @@ def quantiles(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -590,14 +604,14 @@ def quantiles(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
-        ConfigurationError: if an argument is not valid, for example edges that do not ascend or a
-            quantile outside 0 to 1.
+        ConfigurationError: if an argument is not valid, for example edges that are not in ascending
+            order, or a quantile outside the range from 0 to 1.
 
     Example:
         >>> late = sv.quantiles("late", of="delay", bounds=(0, 64), quantiles=[0.5, 0.95])
@@ -614,10 +628,11 @@ def median(name: str, *, of: str, **query: Any) -> QueryDefinition:
         name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
             with a letter or a digit.
         of: the column that contains the numbers.
-        **query: the other arguments of `sv.quantiles`, of which `edges` or `bounds` is required.
+        **query: the other arguments of `sv.quantiles`. You must give exactly one of `edges` and
+            `bounds`.
 
     Returns:
-        The checked definition of the query. Pass it to `sv.release` or `sv.PrivateQueries`.
+        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid.
@@ -656,18 +671,19 @@ def top(
         k: the number of keys to report, from 1 to the number of `keys`.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
-        keys: the public values of the column `by`, which are ranked. Give a list of text or whole
-            numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells such as `{"grid":
-            [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of a file.
-        other: name of an extra key for all events whose value is not in `keys`. If you give no
-            name, these events are rejected.
-        null: name of an extra key for events with a null value (a missing value or empty text). If
-            you give no name, these events are rejected.
+        keys: the publicly known values of the column `by` that are ranked. Give a list of text or
+            whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells such as
+            `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of a file.
+        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
+            no name, these events are rejected.
+        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
+            If you give no name, these events are rejected.
         where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
             events that match the filter.
         every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
             Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the base slot.
+            which is the `slot` that you pass to `sv.release`. The default is the length of the base
+            slot.
         rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
             result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
             week.
@@ -676,8 +692,8 @@ def top(
         keep: how to choose the events that are kept if a user has more than `max_contributions`
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
-        mechanism: name of the mechanism that adds the noise, optionally with options, such as
-            `adaptive:cycle=auto`. The default is `adaptive`.
+        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
+            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -685,7 +701,7 @@ def top(
             at most 1. If you leave out this argument, streamveil chooses the fraction together with
             the fractions of the other queries.
         title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`, which HTML pages show.
+        unit: unit of the results, such as `minutes`. HTML pages show this unit.
 
     Returns:
         The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.

@@ -174,7 +174,7 @@ class QueryDefinition:
 
         Args:
             given: the entry of the query file as a mapping. The page `docs/reference/queries.md`
-                lists the keys of entries.
+                lists the keys that this mapping may have.
 
         Raises:
             ConfigurationError: if the entry of the query file is not valid. The error message names

@@ -210,8 +210,8 @@ class Query(Identified):
         """Return the query, adapted to the base slots of a query set.
 
         Raises:
-            ConfigurationError: if the query has slots of calendar months that do not consist of
-                whole base slots.
+            ConfigurationError: if the query has slots of calendar months, and a month does not
+                consist of whole base slots.
         """
         if not any(isinstance(one, Months) for one in (self.slots, *self.times)):
             return self
@@ -257,10 +257,10 @@ class Query(Identified):
 
     @property
     def fixed_share(self) -> Fraction:
-        """The query's share of the budget as a fraction, or 0 if streamveil chooses the share.
+        """The query's share of the budget as a Fraction, or 0 if streamveil chooses the share.
 
-        As fractions, ten shares of 1/10 add up to exactly 1. As floats, ten shares of 0.1 add up to
-        slightly less than 1.
+        The share is a fraction because ten fractions of 1/10 add up to exactly 1. Ten floats of 0.1
+        add up to slightly less than 1.
         """
         return Fraction(0) if self.share is None else Fraction(str(float(self.share)))
 

@@ -239,7 +239,7 @@ class NoiseSource:
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
-        """Return a noise source for longer slots, each with the key of the last base slot in it.
+        """Return a noise source for longer slots. A slot has the noise key of its last base slot.
 
         See :meth:`NoiseKeys.of_slots`.
         """

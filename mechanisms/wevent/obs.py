@@ -15,12 +15,12 @@ def optimal_budget_selection(
     """Choose the sampling threshold that minimises the expected squared error of a count.
 
     A user whose budget e is below the threshold th is sampled with probability p = (exp(e) - 1) /
-    (exp(th) - 1). If n_e users have budget e, the expected squared error is::
+    (exp(th) - 1). Let n_e be the number of users with budget e. The expected squared error is the
+    sum of three terms. The variance of the sampling is ``sum_{e < th} n_e p (1 - p)``. The squared
+    bias is ``(sum_{e < th} n_e (1 - p))**2``. The variance of the noise is ``2 / th**2``.
 
-        err(th) = sum_{e < th} n_e p (1 - p) + (sum_{e < th} n_e (1 - p))**2 + 2 / th**2
-
-    The function computes the expected squared error for every distinct budget above 0 and returns
-    the budget with the smallest error as the threshold th. If two budgets have the same error, the
+    The function computes the expected squared error for every distinct budget above 0, and returns
+    the budget with the smallest error as the threshold. If two budgets have the same error, the
     smaller budget is returned. Users with budget 0 are never sampled, but they add to the bias. The
     budgets must be public. For example, use the budgets in the requirements table, but never the
     budgets of the users who are present in a slot.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Comparison(ComparisonTable):
     """The results of :func:`evaluate`, as a table, a chart and a page.
 
-    The results are computed from true counts, so they are not private.
+    The results are computed from true counts, so the results are not private.
     """
 
     def plot(self, ax: Axes | None = None) -> Axes:

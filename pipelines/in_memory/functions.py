@@ -139,9 +139,9 @@ def release(
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
         slot: length of a slot (a fixed time window), such as `1mo`, `1d`, `1h`, `5m` or a
-            timedelta. If you give queries, you may also give `Slots`. Slots are counted from
-            1970-01-01, and weeks begin on Mondays. If you give no queries, a slot begins at
-            `start`, unless slots are calendar months. If you give a file of queries, leave this
+            timedelta. With queries, slots are counted from 1970-01-01, weeks begin on Mondays, and
+            `slot` may also be a `Slots` object. Without queries, slots are counted so that one slot
+            begins at `start`, unless slots are calendar months. With a file of queries, leave this
             argument out, because the file sets the slot.
         requirements: the public requirements table, with each user's window (in slots) and epsilon.
             Give a path, a table, a mapping user -> (window, epsilon), or a `Registry`.
@@ -164,10 +164,10 @@ def release(
         max_contributions: if you give no queries, the largest number of events that are kept per
             user and slot. Further events are dropped.
         max_slots: participation limit, as a number M. In each half of a window, a user contributes
-            only to the first M slots in which the user has events. A pair (M, n) divides the window
-            into n parts instead of two. With `auto`, a private estimate chooses M. With
-            `auto:0.05`, M is chosen under the public assumption that users have events in 5 % of
-            the slots. If None, there is no limit, unless the requirements table has a column
+            only to the first M slots in which the user has events. With a pair (M, n), the window
+            is divided into n parts instead of two halves. With `auto`, a private estimate chooses
+            M. With `auto:0.05`, M is chosen under the public assumption that users have events in 5
+            % of the slots. If None, there is no limit, unless the requirements table has a column
             `max_slots` with the limit of each user. For a query with longer slots than the base
             slot, the limit counts slots of that query.
         adjacency: which change of the input the guarantee hides. With `add_remove` (the default),
@@ -175,9 +175,9 @@ def release(
             events are replaced by other events (replace-one adjacency).
         guarantee: the kind of privacy budget. `w-event` (the default) limits the privacy loss in
             any window. `user` gives each user a lifetime budget. Each user then contributes to a
-            query only in the first `max_slots` slots in which the user has events. `infinite` also
-            gives each user a lifetime budget. All slots share this budget, and users contribute to
-            all slots. `infinite` works for a single count only.
+            query only in the first `max_slots` slots in which the user has events. `infinite` gives
+            each user a lifetime budget too, but users contribute to all slots, and all slots share
+            the budget. `infinite` works for a single count only.
         epsilon: the lifetime budget of each user, which you must give if `guarantee` is `user` or
             `infinite`.
         requirement_changes: a path or a table with changes of requirements, which
@@ -201,7 +201,7 @@ def release(
             spent.
         BudgetExceeded: if a release would exceed a user's budget. This release is not made.
         MachineFault: if the input cannot be read to its end, or if the machine or a service fails.
-            You may then call the function again.
+            After such an error, you may call the function again.
         TypeError: if `data` has an unsupported type.
     """
     given = {**_without(locals(), ["data", "queries", "run"]), **options_of_run(run)}
@@ -419,8 +419,8 @@ def per_record(
         budget_column: name of the column from which the budget is computed. The default is the
             column that you give as `value`.
         key: name of the column to group by.
-        keys: all values of `key` for which results are released. The list is public. Records with
-            other values are dropped.
+        keys: all values of the column `key` for which results are released. The list of values is
+            public. Records with other values are dropped.
         time: name of the column that contains the times of the records.
         slot: length of a slot (a fixed time window), such as `1d`. If None, a single result is
             computed from all records.
@@ -432,8 +432,8 @@ def per_record(
         beta: the largest probability with which the bound `dropped_bound` in a result may be wrong.
             If None, the default of the mechanism is used.
         max_records_per_user: the largest number of records that belong to one person. You must make
-            sure that no person has more records, because this is not checked. The budget of each
-            record is divided by this number.
+            sure that no person has more records, because streamveil does not check the number. The
+            budget of each record is divided by this number.
         noise_key: the noise key, in any form that :func:`release` accepts.
         slot_zone: time zone of the calendar, if slots are calendar days, weeks, months or years.
         origin: the time at which slot 0 begins, in ISO 8601 or as a datetime. Slots are counted

@@ -46,11 +46,13 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
 
     **Guarantee.** The reports satisfy personalised w-event *local* differential privacy. Take a
     user with budget epsilon over a window of w slots. If the user's events in any w consecutive
-    slots are replaced by any other events or by none, then the joint distribution of all reports
-    about these slots changes by a factor of at most exp(epsilon). The requirements, the keys and
-    the range of slots are public. Dead letters, counters and logs are not private. The privacy
-    losses of separate runs compose. Therefore, use the same noise key in every run on the same
-    input, so that a repeated run gives the same reports.
+    slots are removed, or replaced by any other events, then the joint distribution of all reports
+    about these slots changes by a factor of at most exp(epsilon).
+
+    **Limits of the guarantee.** The requirements, the keys and the range of slots are public. Dead
+    letters, counters and logs are not protected. The privacy losses of separate runs add up. A
+    repeated run with the same input and noise key gives the same reports, so use the same noise key
+    in every run on the same input.
 
     Each user contributes at most one event per slot. The choice of this event depends only on this
     user's events. The released `counts` are the estimated frequencies of the keys, multiplied by

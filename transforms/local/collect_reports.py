@@ -70,7 +70,7 @@ class CollectedReports(_CollectedReports):
     _labels: Sequence[str] = ()
 
     def named(self, labels: Sequence[str]) -> CollectedReports:
-        """Set the names of the keys for the property `rows`, and return these outputs."""
+        """Set the names of the keys for the property `rows`, and return this object."""
         self._labels = labels
         return self
 
@@ -93,21 +93,22 @@ class CollectReports(beam.PTransform):
 
     In each slot, the server requests reports from devices in one or two rounds. The first round
     opens when the slot has begun and the previous slot is released. The server then sends
-    assignments, each of which requests a report from a device. The round closes when the watermarks
-    of the reports and of the heartbeat are both later than the slot's end plus `first_deadline`.
-    Then either the slot is released, or a second round opens, which closes `second_deadline` after
-    the slot's end.
+    assignments, each of which requests a report from a device. The first round closes when the
+    watermarks of the reports and of the heartbeat are both later than the slot's end plus
+    `first_deadline`. Then either the slot is released, or a second round opens. The second round
+    closes when both watermarks are later than the slot's end plus `second_deadline`.
 
     Neither deadline may be longer than a slot, so each slot is released before the next slot ends.
     The estimate for a slot does not include devices that did not answer.
 
     **Guarantee.** Users need not trust the server, because each device adds noise to its report
     before it sends the report. The device has its own privacy filter, and refuses a request that
-    exceeds its remaining budget. The server's ledger records all requests, including those that no
-    device answered.
+    exceeds its remaining budget. The server's ledger records all requests, including requests that
+    no device answered.
 
     The server accepts each report only once. The report must contain the token of its assignment
-    and arrive before its round closes. Otherwise the server rejects the report for one of these
+    and arrive before the round of the assignment closes. Otherwise the server rejects the report
+    for one of these
     reasons: `malformed`, `forged` (the token was not made by the server for that slot and round),
     `unsolicited` (the server did not request the report), `duplicate` or `late`.
 

@@ -35,8 +35,9 @@ MOST_SLOTS_BEHIND = 10_000_000
 class Heartbeat(beam.PTransform):
     """Emit the number of each slot when the slot begins, in real time.
 
-    Apply this transform to a pipeline. The output opens the slots of an unbounded input, so that
-    slots without events are also released. The event time of each number is the start of the slot.
+    Apply this transform to a pipeline. The emitted numbers open the slots of an unbounded input, so
+    that slots without events are also released. The event time of a slot number is the start of the
+    slot.
 
     Raises:
         ConfigurationError: when you apply the transform, if the slot `last` is before the slot
