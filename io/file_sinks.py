@@ -361,9 +361,9 @@ class WritePerRecord(_WriteResults):
 
     The input is a PCollection of result rows, or a tuple of this PCollection and a second one,
     which contains only the expected number of rows. The columns of the file are key, start, end,
-    statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound. Records whose budget is
-    below epsilon_tau are left out of the estimate, partly or entirely. With high probability, the
-    total of the records that are left out is at most dropped_bound.
+    statistic, mechanism, estimate, stderr, epsilon_tau and dropped_bound. The column epsilon_tau is
+    a budget. Records with a smaller budget are left out of the estimate, partly or entirely. With
+    high probability, the total of the records that are left out is at most dropped_bound.
     """
 
     path: str

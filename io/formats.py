@@ -33,8 +33,8 @@ class CsvDialect:
     """Delimiter and column names of CSV files.
 
     Raises:
-        ConfigurationError: if the delimiter is not a single ASCII character, or is a quote or a
-            line break, or if a column name is empty or repeated.
+        ConfigurationError: if the delimiter is not a single ASCII character, if the delimiter is a
+            quote or a line break, or if a column name is empty or repeated.
     """
 
     delimiter: str = ","

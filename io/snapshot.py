@@ -360,7 +360,7 @@ class StateFolder:
         return (self.path / KEY).exists()
 
     def tell(self, status: str) -> None:
-        """Replace the run's status file, from which operators read how far the run has come.
+        """Replace the status file of the run. Operators read this file to follow the run.
 
         Raises OSError if this fails.
         """

@@ -137,8 +137,9 @@ def simulate(
     """Run a mechanism on counts in memory, slot by slot.
 
     Args:
-        name: name of the mechanism, such as `adaptive` or `pba`. You may add options, for example
-            `adaptive:cycle=auto`.
+        name: name of the mechanism, such as `adaptive` or `pba`. You may add options, written
+            NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the mechanism searches for a
+            repeating pattern, such as a week.
         counts: number of events for each slot, requirement class and bin, int, shape (T, K, d).
         requirements: requirement of each of the K classes.
         sizes: public number of users of each class, shape (K,).

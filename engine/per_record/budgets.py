@@ -154,12 +154,12 @@ class CategoryBudget(Identified):
 class ColumnsBudget(Identified):
     """A function of your own that computes the budgets of records from some of their columns.
 
-    Your function is public. Its arguments are Arrow arrays, one for each column in `columns`, in
-    this order. The arrays are never dictionary-encoded. The function returns an Arrow or numpy
-    array with the budget of each row. This budget must depend only on the values in the row, and
-    equal rows must always get the same budget. The function sees secret data, so it must not write
-    logs or update counters. If the function raises an error or returns null for a row, the row is
-    dropped.
+    Your function is publicly known. The arguments of the function are Arrow arrays, one for each
+    column in `columns`, in the order of `columns`. The arrays are never dictionary-encoded. The
+    function returns an Arrow or numpy array with the budget of each row. This budget must depend
+    only on the values in the row, and equal rows must always get the same budget. The function sees
+    secret data, so the function must not write logs or update counters. If the function raises an
+    error or returns null for a row, the row is dropped.
 
     Raises:
         ConfigurationError: if a test call of your function with the example rows in `grid` fails.

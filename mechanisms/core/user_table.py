@@ -294,7 +294,7 @@ class Registry:
         return digest.hexdigest()
 
     def identity(self) -> bytes:
-        """The table's digest as bytes, which saved states contain and on which the noise depends.
+        """The table's digest as bytes. It is part of saved states, and the noise depends on it.
 
         All versions of streamveil compute the same bytes from the same table.
         """

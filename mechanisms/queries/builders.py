@@ -95,7 +95,8 @@ def count(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -175,7 +176,8 @@ def distinct(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -257,7 +259,8 @@ def sum(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -339,7 +342,8 @@ def mean(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -421,7 +425,8 @@ def variance(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -503,7 +508,8 @@ def stddev(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -596,7 +602,8 @@ def quantiles(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.
@@ -693,7 +700,8 @@ def top(
             events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
             events with different keys.
         mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE, such as `adaptive:cycle=auto`.
+            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
+            mechanism searches for a repeating pattern, such as a week.
         weight: how much the errors of this query matter, compared with the errors of the other
             queries. The default is 1. streamveil divides the budget between the queries so that the
             sum of the squared errors, each multiplied by the weight of its query, is small.

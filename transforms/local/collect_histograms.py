@@ -50,9 +50,9 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
     about these slots changes by a factor of at most exp(epsilon).
 
     **Limits of the guarantee.** The requirements, the keys and the range of slots are public. Dead
-    letters, counters and logs are not protected. The privacy losses of separate runs add up. A
-    repeated run with the same input and noise key gives the same reports, so use the same noise key
-    in every run on the same input.
+    letters, counters and logs are not protected. The privacy losses of separate runs add up. If you
+    repeat a run on the same input, use the same noise key, so that the repeated run gives the same
+    reports.
 
     Each user contributes at most one event per slot. The choice of this event depends only on this
     user's events. The released `counts` are the estimated frequencies of the keys, multiplied by

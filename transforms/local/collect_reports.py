@@ -108,9 +108,8 @@ class CollectReports(beam.PTransform):
 
     The server accepts each report only once. The report must contain the token of its assignment
     and arrive before the round of the assignment closes. Otherwise the server rejects the report
-    for one of these
-    reasons: `malformed`, `forged` (the token was not made by the server for that slot and round),
-    `unsolicited` (the server did not request the report), `duplicate` or `late`.
+    for one of these reasons: `malformed`, `forged` (the token was not made by the server for that
+    slot and round), `unsolicited` (the server did not request the report), `duplicate` or `late`.
 
     Raises:
         ConfigurationError: when you make the transform, if an option is not valid.
