@@ -210,9 +210,10 @@ def sink_of(
         location: where to write the releases. Give a file, `bigquery:P.DATASET.TABLE`,
             `pubsub:projects/P/topics/T`, `folder:PATH`, or `kafka:HOST:PORT/TOPIC`. You may add
             settings after a `?`. The settings of Kafka are those of the Kafka producer. The
-            settings of BigQuery are `method` (FILE_LOADS, or STREAMING_INSERTS, which is the
-            default for unbounded inputs) and `add_columns` (true or false, whether to add missing
-            columns to an existing table; the default is false).
+            settings of BigQuery are `method` and `add_columns`. The value of `method` is FILE_LOADS
+            or STREAMING_INSERTS. For unbounded inputs, the default is STREAMING_INSERTS. If
+            `add_columns` is true, columns that are missing in an existing table are added. The
+            default of `add_columns` is false.
         labels: the keys.
         flag: name of the option from which the location comes. Error messages show this name.
         shares: whether releases also contain each key's fraction of the total count.

@@ -155,9 +155,9 @@ class StateFolder:
             create: whether to create the folder if it does not exist.
 
         Raises:
-            ConfigurationError: if another process has locked the folder, or if the folder is not on
-                a local disk, cannot be locked or made private, or contains files that do not belong
-                to a state.
+            ConfigurationError: if another process has locked the folder, if the folder is not on a
+                local disk, if the folder cannot be locked or its permissions cannot be restricted,
+                or if the folder contains files that do not belong to a state.
         """
         if "://" in path:
             raise ConfigurationError(f"{opt.state}={path} is not a local folder: choose one")

@@ -163,13 +163,13 @@ class UserTable:
 
     @property
     def longest(self) -> int:
-        """The longest window that the first requirements table or the default requirement contains."""
+        """The longest window in the first requirements table or in the default requirement."""
         windows = [int(self.begun.windows.max(initial=0))]
         return max(windows + ([self.default[0].window] if self.default else []))
 
     @property
     def least(self) -> float:
-        """The smallest epsilon that the first requirements table or the default requirement has."""
+        """The smallest epsilon in the first requirements table or in the default requirement."""
         usual = self.default[0].epsilon if self.default else np.inf
         return float(self.begun.epsilons[self.begun.windows > 0].min(initial=usual))
 

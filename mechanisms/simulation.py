@@ -138,8 +138,8 @@ def simulate(
 
     Args:
         name: name of the mechanism, such as `adaptive` or `pba`. You may add options, written
-            NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the mechanism searches for a
-            repeating pattern, such as a week.
+            NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the mechanism searches for
+            cycles of 7 and 24 slots.
         counts: number of events for each slot, requirement class and bin, int, shape (T, K, d).
         requirements: requirement of each of the K classes.
         sizes: public number of users of each class, shape (K,).
