@@ -1,0 +1,1 @@
+"""Private partition selection: which keys enough users share to be published."""

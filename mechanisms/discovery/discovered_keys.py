@@ -1,0 +1,62 @@
+"""The keys of a query that are discovered: public once they are found, and unknown before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.identity import Form
+from streamveil.mechanisms.core.parameter_checks import finite_number, whole
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.discovery.key_rules import KeyRules
+
+DISCOVER = "discover"
+"""In place of keys: that they are to be discovered."""
+UNLISTED = "unlisted"
+"""Name of the bin of all keys that are not listed, unless it has another one."""
+MOST_KEYS = 1000
+"""Of a user in a discovery slot: with more, no key would ever be found."""
+
+
+@dataclass(frozen=True)
+class DiscoveredKeys(Categories):
+    """Keys that enough users share, found by a private partition selection.
+
+    Raises:
+        ConfigurationError: if a field is out of range.
+    """
+
+    IDENTITY = Form("discovered keys", ("values", "rules", "max_keys", "share", "sample", "found"))
+
+    values: tuple[str, ...] = ()
+    """The keys that are listed: before the discovery, none."""
+    rules: KeyRules = field(default_factory=KeyRules)
+    """Which texts are one key, and which keys may be published."""
+    max_keys: int = 1
+    """How many unlisted keys of a user are counted in a discovery slot."""
+    share: float = 0.2
+    """Fraction of each user's budget that the discovery may spend."""
+    sample: float = 1.0
+    """Fraction of all keys that may be found, to save memory."""
+    found: bool = False
+    """Whether the keys were discovered."""
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        if self.values:
+            super().__post_init__()
+        if whole("max_keys", self.max_keys) > MOST_KEYS:
+            raise ConfigurationError(f"max_keys is {self.max_keys}: give at most {MOST_KEYS}")
+        for name, most in (("share", 0.95), ("sample", 1.0)):
+            value = finite_number(getattr(self, name))
+            if value is None or not 0 < value <= most:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}: give a number above 0 and at most {most:g}"
+                )
+
+    def budgets(self, budgets: Units) -> list[int]:
+        """What the discovery may cost in a window, of the budget of each class: whole units."""
+        share = Fraction(str(float(self.share)))
+        return [int(share * units) for units in budgets.tolist()]

@@ -1,0 +1,124 @@
+"""Discovery of keys that enough users share, one discovery slot after another.
+
+Guarantee: that of `terms.py`, over any `window` consecutive base slots of a user.
+Adjacency: inputs that differ in what one user did in these base slots.
+Proof: the keys that are listed before a slot are a function of what was published before, so that
+the unlisted keys of a user are a function of this user's events alone, and so is the draw
+(`price.py`). What is published of the slot is a function of the noisy counts of unlisted keys, each
+with noise of its own (`truncated_noise.py`). A sample of keys and the rules of keys look at one key
+at a time, and decide alike in both inputs. The filter checks the sums by itself.
+Source: our own. Listed keys are taken out and give their places to others, as in Swanberg,
+Desfontaines, Haney, "DP-SIPS" (2023), arXiv 2301.01998.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
+from streamveil.mechanisms.discovery.key_draw import (
+    MOST_PAIRS,
+    Pairs,
+    check_pairs,
+    drawn,
+    sampled_keys,
+    weighted_counts,
+)
+from streamveil.mechanisms.discovery.terms import DiscoveryTerms
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, derived_key, digest
+
+Integers = npt.NDArray[np.int64]
+
+_PURPOSE = "discovery of keys"
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """A key that is published from now on."""
+
+    place: int
+    """Of the key, among those of the slot."""
+    users: float
+    """First estimate of its distinct users in the discovery slot."""
+
+
+class Discovery:
+    """Finds unlisted keys, slot by slot. Each slot is discovered once, in order.
+
+    Noise is bound to the slot and to all weighted counts of it, in the order of the keys' digests.
+    So it is the same if a slot is computed again from the same events in any order, and
+    independent for other counts.
+
+    Args:
+        terms: what is paid for it, and the noise.
+        books: the filter, which checks each slot before anything is published.
+        secret: from which noise and draws are derived, in base slots. A discovery slot has the key
+            of its last base slot.
+        context: public facts that shape what is counted, such as the query.
+        sample: part of the keys that are counted, from above 0 to 1; public.
+        most_pairs: pairs of a key and a user that a slot may have.
+    """
+
+    def __init__(
+        self,
+        terms: DiscoveryTerms,
+        books: DiscoveryFilter,
+        secret: NoiseKeys,
+        context: bytes = b"",
+        *,
+        sample: float = 1.0,
+        most_pairs: int = MOST_PAIRS,
+    ) -> None:
+        self.terms = terms
+        self._books = books
+        length = terms.draws[0].length
+        keys = secret.of_slots(lambda base_slot: base_slot // length)
+        self._draw_keys = keys.derived("draw of keys")
+        self._sample_key = keys.derived("sample of keys").first
+        self._noise = NoiseSource(keys.derived(_PURPOSE))
+        self._context = context
+        self._sample, self._most_pairs = sample, most_pairs
+
+    def find(self, slot: int, pairs: Pairs) -> tuple[FoundKey, ...]:
+        """Find the keys of the next discovery slot, in the order of their digests.
+
+        Args:
+            slot: number of the discovery slot, later than those before.
+            pairs: the unlisted keys that users had in it.
+
+        Raises:
+            TooManyPairs: if there are more pairs than fit in memory; nothing is spent.
+            BudgetExceeded: if a window would exceed a budget; nothing is published.
+        """
+        check_pairs(pairs.size, self._most_pairs)
+        counts = self._counts(slot, pairs)
+        present = np.flatnonzero(counts)
+        first, second = pairs.digests[present].T
+        present = present[np.lexsort((second, first))]
+        digests, counts = pairs.digests[present], counts[present]
+        self._books.charge(slot, self.terms.epsilon, self.terms.delta)
+        shape = digest(
+            self._context,
+            *(encoded(one) for one in (self.terms.weights, self.terms.sizes, self._sample)),
+            b"%d %d" % (self.terms.noise.unit, self.terms.noise.bound),
+            digests.astype("<u8").tobytes(),
+            counts.astype("<i8").tobytes(),
+        )
+        words = self._noise.slot(slot, shape).words(_PURPOSE)
+        noisy = counts + self.terms.noise.draw(len(counts), words)
+        found = np.flatnonzero(noisy > self.terms.noise.bound)
+        users = self.terms.noise.estimates(noisy[found]) * self.terms.users_per_step
+        places = present[found].tolist()
+        return tuple(FoundKey(*one) for one in zip(places, users.tolist(), strict=True))
+
+    def _counts(self, slot: int, pairs: Pairs) -> Integers:
+        """Weighted counts of the keys of a slot."""
+        sampled = sampled_keys(pairs.digests, self._sample, self._sample_key)
+        weighed = self.terms.weights[pairs.classes] > 0
+        kept = pairs.of(sampled[pairs.keys] & weighed)
+        key = derived_key(self._draw_keys.at(slot), f"slot {slot}")
+        return weighted_counts(drawn(kept, self.terms.draws, key), self.terms.weights)

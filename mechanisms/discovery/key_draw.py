@@ -1,0 +1,128 @@
+"""Which keys of a user are counted in a discovery slot: a keyed draw from the user's own keys.
+
+The draw takes the keys of lowest rank. The rank of a key is a function of a secret, the user and
+the key, so that neither the order of events nor other users have a part in it. A cap on all keys of
+a slot would have: the new keys of one user could then push out a key of a thousand users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.discovery.price import Draw, Integers
+from streamveil.mechanisms.randomness.noise import keyed_words
+
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+MOST_PAIRS = 1 << 25
+"""Pairs of a key and a user in a discovery slot: if no users share a key, they take about 10 GB."""
+
+
+class TooManyPairs(ConfigurationError):  # noqa: N818 - it is the name of what happened
+    """A discovery slot has more pairs of a key and a user than fit in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Which users had which unlisted keys in the base slots of a discovery slot, in any order."""
+
+    users: Words
+    """Two words for each user, which no other user has, shape (n, 2)."""
+    classes: Integers
+    """Class of the user, shape (n,)."""
+    base_slots: Integers
+    """Shape (n,)."""
+    keys: Integers
+    """Place of the key in `digests`, shape (n,)."""
+    digests: Words
+    """Two words for each key, which no other key has, shape (v, 2)."""
+
+    def of(self, rows: Flags | Integers) -> Pairs:
+        """Some of the pairs."""
+        return Pairs(
+            self.users[rows],
+            self.classes[rows],
+            self.base_slots[rows],
+            self.keys[rows],
+            self.digests,
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of pairs."""
+        return len(self.users)
+
+
+def check_pairs(size: int, most: int) -> None:
+    """Refuse more pairs than fit in memory, rather than drop some of them.
+
+    Raises TooManyPairs, before anything is published, so that nothing is spent.
+    """
+    if size > most:
+        raise TooManyPairs(
+            f"a discovery slot has more than {most:,} pairs of a key and a user, which do not fit "
+            "in memory, so nothing was published: give a smaller sample of the keys, such as "
+            "keys: {discover: {sample: 0.1}}, or shorter windows"
+        )
+
+
+def sampled_keys(digests: Words, rate: float, key: bytes) -> Flags:
+    """A sample of the keys at a public rate, the same in every slot: shape (v,).
+
+    Whether a key is in the sample is a function of the secret and of the key alone, so that it
+    depends on no other user and on no other key.
+    """
+    if rate >= 1:
+        return np.ones(len(digests), bool)
+    words = keyed_words(key, digests[:, 0], digests[:, 1])
+    return words < np.uint64(int(rate * (1 << 64)))
+
+
+def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
+    """The pairs that count: each user with each of the keys that are drawn, once.
+
+    Args:
+        pairs: of a discovery slot, of keys that are not listed.
+        draws: of each class.
+        key: secret of the draws of this slot, 32 bytes.
+    """
+    if not pairs.size:
+        return pairs
+    by_base_slot = np.array([draw.by_base_slot for draw in draws])[pairs.classes]
+    places = np.array([draw.places for draw in draws], np.int64)[pairs.classes]
+    groups = np.where(by_base_slot, pairs.base_slots, 0)
+    ranks = keyed_words(key, pairs.users[:, 0], pairs.digests[pairs.keys, 0])
+    order = np.lexsort((pairs.digests[pairs.keys, 1], ranks, groups, *pairs.users.T))
+    del ranks  # 16 bytes of each pair
+    users, groups, keys = pairs.users[order], groups[order], pairs.keys[order]
+    fresh_group = _changes(*users.T, groups)
+    fresh_key = fresh_group | _changes(keys)
+    position = np.cumsum(fresh_key)  # of the key, over all groups
+    before = np.maximum.accumulate(np.where(fresh_group, position - 1, 0))
+    kept = order[fresh_key & (position - before <= places[order])]
+    found = pairs.of(kept)
+    order = np.lexsort((*found.users.T, found.keys))
+    found = found.of(order)
+    return found.of(_changes(found.keys, *found.users.T))
+
+
+def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
+    """The sum of the weights of the distinct users of each key, of drawn pairs: shape (v,)."""
+    counts = np.zeros(len(pairs.digests), np.int64)
+    starts = np.flatnonzero(_changes(pairs.keys))
+    if len(starts):
+        counts[pairs.keys[starts]] = np.add.reduceat(weights[pairs.classes], starts)
+    return counts
+
+
+def _changes(*columns: npt.NDArray[np.generic]) -> Flags:
+    """Whether each row differs from the one before, as the first one does."""
+    found = np.ones(len(columns[0]), bool)
+    found[1:] = np.any([one[1:] != one[:-1] for one in columns], axis=0)
+    return found

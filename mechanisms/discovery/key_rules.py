@@ -1,0 +1,86 @@
+"""Which texts are one key, and which keys may be published: public rules, applied before counting.
+
+A rule looks at one text alone. So it changes nothing in the guarantee: the events of a user become
+other events of the same user.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.arguments import is_true
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import ConfigurationError
+
+MOST_CHARACTERS = 200
+"""Of a key, by default."""
+_MOST_SHRINKING = 16
+"""Characters of a text for each one of its key: at most 4 where Unicode NFC composes them, and as
+many again where it composes them after their case was folded."""
+
+
+@dataclass(frozen=True)
+class KeyRules(Identified):
+    """How texts become keys.
+
+    Raises:
+        ConfigurationError: if a key is on both lists, or if a list has a text that is not a key
+            under these rules.
+
+    Example:
+        >>> KeyRules(fold_case=True).key("  Café ")
+        'café'
+    """
+
+    IDENTITY = Form("key rules", ("allow", "deny", "fold_case", "longest"))
+
+    allow: tuple[str, ...] = ()
+    """Keys that are public from the start. They are always listed."""
+    deny: tuple[str, ...] = ()
+    """Keys that are never published. Their events are counted as unlisted."""
+    fold_case: bool = False
+    """Whether upper and lower case are the same."""
+    longest: int = MOST_CHARACTERS
+    """Characters of the longest key. A longer text is never published."""
+
+    def __post_init__(self) -> None:
+        """Normalise both lists, and check all fields."""
+        whole("longest", self.longest)
+        object.__setattr__(self, "fold_case", is_true(self.fold_case, "fold_case"))
+        for name in ("allow", "deny"):
+            object.__setattr__(self, name, self._listed(name, getattr(self, name)))
+        both = set(self.allow) & set(self.deny)
+        if both:
+            raise ConfigurationError(
+                f"the key {min(both)!r} is on the lists allow and deny: take it off one of them"
+            )
+
+    def _listed(self, name: str, texts: Iterable[str]) -> tuple[str, ...]:
+        if isinstance(texts, str):
+            raise ConfigurationError(f"{name} is the text {texts!r}: give a list of keys")
+        found = dict.fromkeys((self.key(text), text) for text in texts)
+        for key, text in found:
+            if key is None:
+                raise ConfigurationError(
+                    f"{name} has {text!r}, which is empty or longer than {self.longest} "
+                    "characters: no key is"
+                )
+        return tuple(dict.fromkeys(key for key, _ in found if key is not None))
+
+    def key(self, text: str) -> str | None:
+        """The key of a text, or None if the text is empty or too long to be a key.
+
+        The text is normalised to Unicode NFC and its ends are trimmed. A text that is far too long
+        is not normalised: that may take a time that grows with the square of its length, so that
+        the text of one user could stop a run.
+        """
+        trimmed = text.strip()
+        if len(trimmed) > _MOST_SHRINKING * self.longest:
+            return None
+        found = unicodedata.normalize("NFC", trimmed)
+        if self.fold_case:
+            found = unicodedata.normalize("NFC", found.casefold())
+        return found if 0 < len(found) <= self.longest else None

@@ -1,0 +1,144 @@
+"""What discovery costs each class of users, and the noise that follows: from public facts alone.
+
+A key's weighted count is the sum over classes of m_k times its distinct users of class k, where the
+weights m_k are integers, as in `adaptive/weighting.py`: a class with less budget weighs less.
+
+Guarantee: over any `window` consecutive base slots, all that discovery publishes differs in
+distribution by at most a factor exp(epsilon_k), except with probability delta_k, for a user of
+class k, in both directions of the inequality. `epsilon_k` and `delta_k` are those of `budgets` and
+`deltas`.
+Proof: `price.py` bounds the number of keys that change in a window by n_k, and the number of those
+that only one input has by r_k. By `truncated_noise.py` each key that changes costs m_k * unit, so
+that all of them cost n_k * m_k * unit <= epsilon_k by the choice of m_k; and each key that the
+input on the left of the inequality alone has costs a probability of at most p_k, so that all of
+them cost r_k * p_k <= delta_k by the choice of the bound. Both are exact integers. Noise is
+independent by key and by discovery slot, so that the losses of keys and slots compose.
+Source: our own, with the noise of `truncated_noise.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.discovery.deltas import to_delta
+from streamveil.mechanisms.discovery.price import Draw
+from streamveil.mechanisms.discovery.truncated_noise import TruncatedNoise, smallest_noise
+
+Integers = npt.NDArray[np.int64]
+
+MOST_WEIGHT = 64
+"""Of a class: with integer weights up to this one, rounding loses little."""
+MOST_UNITS = 24
+"""Budgets that are tried for the largest weight."""
+_MOST_UNIT = 1 << 52
+
+
+@dataclass(frozen=True, eq=False)
+class DiscoveryTerms:
+    """Weights and noise of discovery, for K classes."""
+
+    draws: tuple[Draw, ...]
+    """Of each class."""
+    weights: Integers
+    """m_k, shape (K,); 0 for a class whose users are not counted."""
+    noise: TruncatedNoise
+    sizes: Integers
+    """Public number of users of each class, at least 1, shape (K,)."""
+
+    @classmethod
+    def of(
+        cls, draws: tuple[Draw, ...], windows: Integers, budgets: Units, deltas: Units, sizes: Units
+    ) -> DiscoveryTerms:
+        """The terms under which the fewest users are needed to publish a key.
+
+        All arguments are public, so that any choice is as private. Floats only choose among
+        weights; the bound of the noise is then found with integers.
+
+        Args:
+            draws: how keys of users of each class are drawn.
+            windows: base slots of each class, shape (K,).
+            budgets: what discovery may cost in a window, in units of 2**-40 epsilon, shape (K,).
+            deltas: the same in units of 2**-62, shape (K,).
+            sizes: public number of users of each class, shape (K,). If it is 0, because it is not
+                known, the class is still counted.
+
+        Raises:
+            ConfigurationError: if the budgets are too small for any noise.
+        """
+        sizes = np.maximum(sizes, 1)
+        pairs = list(zip(draws, windows.tolist(), strict=True))
+        changed = np.array([draw.in_window(draw.changed, window) for draw, window in pairs])
+        removed = np.array([draw.in_window(draw.removed, window) for draw, window in pairs])
+        offers = np.minimum(budgets // changed, _MOST_UNIT)
+        offers[deltas < removed] = 0  # no probability is left for a single key
+        tried = [
+            (_users_needed(weights, unit, removed, deltas, sizes), unit, weights)
+            for most in _spread(np.unique(offers[offers > 0])).tolist()
+            for unit in {max(most // steps, 1) for steps in range(1, MOST_WEIGHT + 1)}
+            if (weights := np.minimum(offers, most) // unit).any()
+        ]
+        if not tried:
+            raise ConfigurationError(
+                "the budget is too small to discover keys: give more epsilon or more delta, a "
+                "larger share of the budget for discovery, or list the keys"
+            )
+        needed, unit, weights = min(tried, key=lambda one: one[:2])
+        used = np.flatnonzero(weights)
+        rules = {(int(weights[k]), int(removed[k]), int(deltas[k])) for k in used}
+        mean = float((sizes * weights).sum() / sizes.sum())
+        noise = smallest_noise(unit, sorted(rules), needed * mean)
+        return cls(draws, weights, noise, sizes)
+
+    @cached_property
+    def epsilon(self) -> Units:
+        """What a key that changes costs a user of each class, in units of 2**-40: shape (K,)."""
+        return self.weights * self.noise.unit
+
+    @cached_property
+    def delta(self) -> Units:
+        """The probability that a key of one user is published, in units of 2**-62: shape (K,)."""
+        distinct, places = np.unique(self.weights, return_inverse=True)
+        return np.array([self.noise.tail(weight) for weight in distinct.tolist()], np.int64)[places]
+
+    @property
+    def users_per_step(self) -> float:
+        """Users for each step of a weighted count, if classes are alike in what they do."""
+        return float(self.sizes.sum() / (self.sizes * self.weights).sum())
+
+    @property
+    def users_for_half_chance(self) -> int:
+        """How many users a key needs to be published with a probability of at least a half.
+
+        The noise is 0 or more with a probability just above a half.
+        """
+        return math.ceil((self.noise.bound + 1) * self.users_per_step)
+
+
+def _users_needed(
+    weights: Integers, unit: int, removed: Integers, deltas: Units, sizes: Integers
+) -> float:
+    """About how many users a key needs for a half chance, with these weights."""
+    rate = float(to_epsilon(unit))
+    used = weights > 0
+    heaviest = weights[used].astype(np.float64)
+    odds = [
+        times / to_delta(delta)
+        for times, delta in zip(removed[used].tolist(), deltas[used].tolist(), strict=True)
+    ]
+    tails = -np.expm1(-rate * heaviest) / (1 + math.exp(-rate)) * np.array(odds)
+    bound = float((heaviest - 1 + np.maximum(np.log(tails), 0) / rate).max())
+    return (bound + 1) * float(sizes.sum() / (sizes * weights).sum())
+
+
+def _spread(values: Units) -> Units:
+    """All values, or evenly spread ones of very many."""
+    if len(values) <= MOST_UNITS:
+        return values
+    return values[np.linspace(0, len(values) - 1, MOST_UNITS).astype(np.int64)]

@@ -1,0 +1,106 @@
+"""How long keys are listed, and which texts are keys."""
+
+import unicodedata
+
+import pytest
+
+from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.discovery import key_rules
+from streamveil.mechanisms.discovery.key_rules import KeyRules
+from streamveil.mechanisms.discovery.listing import Listing
+
+
+def test_a_key_stays_until_it_was_small_for_a_window():
+    listing = Listing(3).with_found(["a", "b"])
+    for estimate in (1.0, 1.0, 9.0, 1.0, 1.0):
+        listing = listing.after({"a": (estimate, 2.0), "b": (5.0, 2.0)})
+        assert listing.keys == ("a", "b")
+    assert listing.after({"a": (1.0, 2.0), "b": (5.0, 2.0)}).keys == ("b",)
+
+
+def test_a_key_that_was_not_released_keeps_its_place():
+    listing = Listing(2).with_found(["a"]).after({"a": (0.0, 1.0)})
+    assert listing.after({}).keys == ("a",)
+    assert listing.after({"a": (0.0, 1.0)}).keys == ()
+
+
+def test_longer_slots_weigh_as_many_base_slots():
+    listing = Listing(14).with_found(["a"]).after({"a": (0.0, 1.0)}, 7)
+    assert listing.keys == ("a",)
+    assert listing.after({"a": (0.0, 1.0)}, 7).keys == ()
+
+
+def test_keys_that_are_always_listed_never_leave():
+    listing = Listing(1, ("a",)).with_found(["a", "b"])
+    assert listing.after({"a": (0.0, 1.0), "b": (0.0, 1.0)}).keys == ("a",)
+
+
+def test_a_key_that_returns_begins_anew():
+    gone = Listing(1).with_found(["a"]).after({"a": (0.0, 1.0)})
+    assert gone.keys == ()
+    assert gone.with_found(["a"]).keys == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("  tea ", "tea"),
+        ("Tea", "tea"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("STRASSE", "strasse"),
+        ("stra\u00dfe", "strasse"),
+        ("", None),
+        (" \t ", None),
+        ("x" * 9, None),
+        ("x" * 8, "x" * 8),
+    ],
+)
+def test_texts_become_keys(text, key):
+    rules = KeyRules(fold_case=True, longest=8)
+    assert rules.key(text) == key
+    assert key is None or rules.key(key) == key
+
+
+def test_case_is_kept_unless_it_is_folded():
+    assert KeyRules().key(" Tea") == "Tea"
+
+
+def test_a_text_that_is_far_too_long_is_not_normalised(monkeypatch):
+    monkeypatch.setattr(key_rules, "unicodedata", None)  # it takes the square of the length
+    assert KeyRules().key("a" + "\u0316\u0301" * 2_000_000) is None
+
+
+@pytest.mark.parametrize("fold_case", [False, True])
+def test_no_text_is_too_long_whose_key_is_not(fold_case):
+    rules = KeyRules(fold_case=fold_case, longest=1)
+    letters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for letter in letters:
+        found = unicodedata.normalize("NFC", letter).strip()
+        if len(found) == 1 and not (fold_case and len(found.casefold()) > 1):
+            assert rules.key(unicodedata.normalize("NFD", letter)) is not None
+
+
+def test_lists_are_normalised():
+    rules = KeyRules(allow=(" Tea", "TEA"), deny=("Rum ",), fold_case=True)
+    assert rules.allow == ("tea",)
+    assert rules.deny == ("rum",)
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"allow": ("a",), "deny": (" a",)}, "'a' is on the lists allow and deny"),
+        ({"allow": ("",)}, "allow has '', which is empty"),
+        ({"deny": ("x" * 300,)}, "longer than 200 characters"),
+        ({"deny": "rum"}, "deny is the text 'rum': give a list"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(lists, words):
+    with pytest.raises(ConfigurationError, match=words):
+        KeyRules(**lists)
+
+
+def test_the_identity_is_that_of_the_rules():
+    assert encoded(KeyRules(deny=("a ",))) == encoded(KeyRules(deny=("a",)))
+    assert encoded(KeyRules(deny=("a",))) != encoded(KeyRules(allow=("a",)))
