@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamveil.mechanisms.queries.definitions import NO_NUMBERS
-from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP
+from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP, NO_TOP_OF_DISCOVERED
 
 YES = "yes"
 
@@ -62,6 +62,30 @@ OF_SETS = {
 }
 """Why query sets cannot have what a single count has, by the name of the row or the guarantee."""
 
+_LIST_THE_KEYS = "leave it out, or list the keys"
+OF_DISCOVERED = {
+    "auto_bounds": "the private estimate of bounds needs the keys before they are discovered: give "
+    "bounds: [LOW, HIGH], or list the keys",
+    "changing": "discovering keys spends a part of each user's budget, and a later change may ask "
+    f"for a smaller budget than that: {_LIST_THE_KEYS}",
+    "limit": "discovering keys counts users in every slot, whatever their participation limit: "
+    f"{_LIST_THE_KEYS}",
+    "lifetime": "discovering keys spends a budget over windows, which is available again later: "
+    "give a budget over a window, or list the keys",
+    "state": "the state of a run has no keys that a later run could add to: release all slots in "
+    "one run, or list the keys",
+    "test_mode": "keys without noise would not be private: give the keys that you expect",
+    "unbounded": "keys are discovered from all of a bounded input, before the first slot is "
+    "released: give a bounded input, or list the keys",
+    "runner": "keys are discovered in this process: use streamveil.release, or the command release "
+    "without a runner, or list the keys",
+    "dry_run": "a dry run would have to discover the keys, which spends budget: list some keys "
+    "that you expect",
+    "score": "scores and audits compare results with the true counts of given keys: list the keys",
+    "delta": "discovering keys has a small probability of failure: give it as delta, such as "
+    "delta 1e-9",
+}
+"""Why a query set whose keys are discovered cannot have something, by the name of the row."""
 
 TABLE = (
     Capability("changing", "requirements that change", _all()),
@@ -78,6 +102,11 @@ TABLE = (
         ),
     ),
     Capability("levels", "levels (groups of keys)", _all(top=NO_GROUPS_OF_TOP)),
+    Capability(
+        "discover",
+        "keys found privately (`keys: discover`)",
+        _all(top=NO_TOP_OF_DISCOVERED),
+    ),
     Capability("months", "calendar months and years", _all()),
     Capability("rollups", "rollups to longer slots", _all()),
     Capability("where", "conditions (`where`)", _all()),

@@ -16,6 +16,7 @@ from streamveil.mechanisms.core.domains import Domain, Edges, Grid, parts_of
 from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Look
 
@@ -31,12 +32,12 @@ class Description(NamedTuple):
     """With its options; None of queries, each of which has its own."""
 
 
-def promised(guarantee: str, adjacency: str, **more: Any) -> Facts:
+def promised(guarantee: str, adjacency: str, delta: float = 0, **more: Any) -> Facts:
     """A promise: to whom follows, as classes of users or as budgets of records."""
     kind = GUARANTEES[guarantee]
     again = {"granted_again": 0} if guarantee == INFINITE else {}
     stated = {"guarantee": kind.name, "setting": kind.setting, "unit": kind.unit}
-    return {**stated, "adjacency": adjacency, "delta": 0, **more, **again}
+    return {**stated, "adjacency": adjacency, "delta": delta, **more, **again}
 
 
 def classes_of(registry: Registry, more: Sequence[Facts]) -> list[Facts]:
@@ -95,9 +96,11 @@ def facts_of_domain(domain: Domain) -> Facts:
     """What the bins are."""
     listed, *names = parts_of(domain)
     named = zip(("other", "null"), names, strict=True)
-    more = {key: name for key, name in named if name is not None}
+    more: Facts = {key: name for key, name in named if name is not None}
     if isinstance(listed, Edges):
         return {"edges": list(listed.edges), **more}
     if isinstance(listed, Grid):
         return {"grid": dataclasses.asdict(listed), **more}
+    if isinstance(listed, DiscoveredKeys):
+        more["discovered"] = {"share": listed.share, "max_keys": listed.max_keys}
     return {"values": list(listed.values), **more}

@@ -13,7 +13,7 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A kind of promise. Each is of pure differential privacy, so delta is 0.
+    """A kind of promise, of pure differential privacy unless keys are discovered with a delta.
 
     They differ in the unit, which events neighbouring inputs differ in, and in who sees the events.
     """

@@ -45,6 +45,15 @@ def is_table(data: Any) -> bool:
     return listed and all(hasattr(each, _ARRAY) for each in data)
 
 
+def rereadable(data: Any, name: str) -> Any:
+    """The data, or a table of it if it may be a stream, which can be read only once.
+
+    Raises as :func:`table_of`.
+    """
+    framed = _is_frame(data) or _is_frame(data, "polars")
+    return table_of(data, name) if hasattr(data, _STREAM) and not framed else data
+
+
 def table_of(data: Any, name: str) -> pa.Table:
     """Convert a table in memory to Arrow, without a copy if possible.
 

@@ -36,6 +36,10 @@ SMALL = {
         *("--keys=1", "--film_seeds=2", "--slots=30", "--city_days=1"),
     ),
     "delays": ("--seeds", "4", "--days=3"),
+    "discovery": (
+        *("--streams", "zipf-1", "--epsilons", "8", "--max_keys", "1", "--users=2000"),
+        *("--days=14", "--keys=50", "--sizes", "1000", "--repeats=1"),
+    ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
     "messages": (
@@ -82,7 +86,7 @@ def tables(folder, name):
     "name",
     [
         *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
-        *("query_pass", "mutants", "coverage", "real", "factor"),
+        *("query_pass", "mutants", "coverage", "real", "factor", "discovery"),
     ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -297,3 +297,5 @@ class PrivateAnswers(_ReleasePlan, QueryPlan, beam.PTransform):
             query; else as :class:`PrivateHistograms`.
         InputLost, ValueError: as there.
     """
+
+    in_process: ClassVar[bool] = False

@@ -48,6 +48,8 @@ from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
+from streamveil.mechanisms.discovery.key_rules import KeyRules
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -182,6 +184,8 @@ class DomainMap:
                     "matches text, whole numbers or booleans: convert it"
                     f"{if_of_pandas(arrays[0])}, or use numeric edges"
                 )
+            if isinstance(self.domain, DiscoveredKeys):
+                text = keys_of_texts(text, self.domain.rules)
             bins = self._index.find(text)
             if self._bin_of_text is not None:
                 bins = self._bin_of_text[bins]
@@ -226,6 +230,31 @@ class DomainMap:
                 f"column {column!r} holds {array.type}; this domain needs numbers"
             )
         return numbers
+
+
+NO_KEY = " "
+"""In place of a text that is too long to be a key: a key has no blanks at its ends."""
+_PLAIN = "^[!-~]([ -~]*[!-~])?$"
+"""Text of which rules of keys change nothing but its case."""
+
+
+def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:
+    """The keys of texts under some rules, each distinct text looked at once.
+
+    A text that is blank becomes empty, and one that is too long becomes `NO_KEY`.
+    """
+    coded = text if pa.types.is_dictionary(text.type) else text.dictionary_encode()
+    values = coded.dictionary.cast(pa.large_string())
+    found = pc.ascii_lower(values) if rules.fold_case else values
+    short = pc.less_equal(pc.binary_length(values), rules.longest)
+    plain = pc.and_(pc.match_substring_regex(values, _PLAIN), short)
+    others = pc.invert(pc.fill_null(plain, True))
+    keys = [
+        rules.key(one) or (NO_KEY if one.strip() else "")
+        for one in values.filter(others).to_pylist()
+    ]
+    found = pc.replace_with_mask(found, others, pa.array(keys, pa.large_string()))
+    return pa.DictionaryArray.from_arrays(coded.indices, found)
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:

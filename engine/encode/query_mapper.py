@@ -45,6 +45,7 @@ from streamveil.mechanisms.core.event_tallies import (
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.queries.conditions import Condition
+from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 
 _ROWS = 1 << 18  # mapped at once
@@ -131,22 +132,7 @@ class QueriesMapper:
     def _map(
         self, batch: pa.RecordBatch, latest: int | None
     ) -> tuple[list[QueryEvents], pa.RecordBatch]:
-        columns = self.columns
-        slots, bad_times = slots_of(batch, columns, self.slots)
-        users = user_texts(column_of(batch, columns.user), columns.user)
-        members, strangers, nameless = find_users(users, self._users, self.stranger_key)
-        bad = [(nameless, NULL_USER)]
-        if self.registry.default_class is None and not self.dynamic:
-            bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
-        if latest is not None:
-            bad.append((np.flatnonzero(slots > latest), AHEAD))
-        for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
-            if bound is not None:
-                bad.append((np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE))
-        faults: dict[int, str] = dict(bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
-        for rows, reason in bad:
-            for row in rows.tolist():
-                faults.setdefault(row, reason)
+        slots, members, strangers, faults = self._read(batch, latest)
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
 
@@ -193,6 +179,31 @@ class QueriesMapper:
             faults[row] = reason.removesuffix(")") + ELSEWHERE if counted[row] else reason
         return told, rejected_rows(batch, faults, self._detail)
 
+    def _read(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> tuple[Integers, Integers, npt.NDArray[np.uint64], dict[int, str]]:
+        """Base slots and users of all rows, and why rows cannot be used, by row.
+
+        Users are as in :class:`Events`.
+        """
+        columns = self.columns
+        slots, bad_times = slots_of(batch, columns, self.slots)
+        users = user_texts(column_of(batch, columns.user), columns.user)
+        members, strangers, nameless = find_users(users, self._users, self.stranger_key)
+        bad = [(nameless, NULL_USER)]
+        if self.registry.default_class is None and not self.dynamic:
+            bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
+        if latest is not None:
+            bad.append((np.flatnonzero(slots > latest), AHEAD))
+        for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
+            if bound is not None:
+                bad.append((np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE))
+        faults: dict[int, str] = dict(bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
+        for rows, reason in bad:
+            for row in rows.tolist():
+                faults.setdefault(row, reason)
+        return slots, members, strangers, faults
+
     def located(self, batch: pa.RecordBatch) -> list[Located]:
         """All events of each query that have a time in the range and can be read.
 
@@ -223,6 +234,29 @@ class QueriesMapper:
                 )
             )
         return found
+
+    def keys_of(self, batch: pa.RecordBatch) -> list[KeyEvents]:
+        """What each query that is to discover its keys reads of a batch, in order of the queries.
+
+        Raises ConfigurationError as :meth:`map`, and for a column that is not text.
+        """
+        with naming_source(batch):
+            slots, members, strangers, faults = self._read(batch)
+            good = np.ones(len(slots), np.bool_)
+            good[list(faults)] = False
+            users = np.zeros((len(members), 2), np.uint64)
+            users[:, 0] = members.astype(np.uint64)
+            users[members < 0] = strangers
+            read, found = _Read(batch, self._bins), []
+            for query in undiscovered(self.query_set):
+                asked = good & read.meets(query)
+                for rows, _ in read.cells(query)[1]:
+                    asked[rows] = False
+                text = as_text(column_of(batch, *query.value))
+                assert text is not None  # or the domain could not be read
+                own = text.filter(pa.array(asked))
+                found.append(KeyEvents(slots[asked], users[asked], members[asked], own))
+            return found
 
     def _detail(self, reason: str, record: dict[str, Any]) -> str:
         """What the columns say that a reason is about."""
@@ -264,6 +298,18 @@ class Located(NamedTuple):
     """As text; null for an event of nobody."""
     numbers: npt.NDArray[np.float64] | None
     """What the statistic is of; None where events are counted."""
+
+
+class KeyEvents(NamedTuple):
+    """Events from which a query is to discover keys: arrays of shape (n,)."""
+
+    base_slots: Integers
+    users: npt.NDArray[np.uint64]
+    """Two words of each user, which no other user has: shape (n, 2)."""
+    members: Integers
+    """Position of each user in the registry, or -1."""
+    texts: pa.Array
+    """Value of the column of keys, as text or as a dictionary of it."""
 
 
 class _Read:

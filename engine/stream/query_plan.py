@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.engine.capabilities import AUTO_BOUNDS_OF_CHANGING, OF_SETS
+from streamveil.engine.capabilities import AUTO_BOUNDS_OF_CHANGING, OF_DISCOVERED, OF_SETS
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.bounds_choice import BoundsChoice, Sample, bounds_from
 from streamveil.engine.count.counter import BlockKey
@@ -93,12 +93,18 @@ from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, Limit, expected_sizes
 from streamveil.mechanisms.queries.bounds import are_known, looks_at, set_aside, with_bounds
 from streamveil.mechanisms.queries.cuts import cut_of
+from streamveil.mechanisms.queries.discovered import (
+    Discoverer,
+    discovering,
+    undiscovered,
+    with_keys,
+)
 from streamveil.mechanisms.queries.limits import all_limits, presences_of, under_limits
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryEntry
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer
-from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 
 if TYPE_CHECKING:
     from streamveil.engine.count.changes import ChangeMapper
@@ -117,6 +123,8 @@ class QueryPlan(CentralPlan):
     """
 
     plan_kind: ClassVar[Literal[PlanKind.QUERIES]] = PlanKind.QUERIES
+    in_process: ClassVar[bool] = True
+    """Whether it is released in this process, and not on a runner."""
     RECORDS: ClassVar[tuple[type, type, type]] = SlotAnswer, QueryEntry, RevisedAnswer
     """Types of a result, of an entry of the ledger and of a revision."""
 
@@ -178,6 +186,9 @@ class QueryPlan(CentralPlan):
     longest of the registry when None."""
     test_mode: bool = False
     """Whether exact counts are released in place of private ones: see :class:`HistogramPlan`."""
+    delta: float | None = None
+    """The probability with which the discovery of keys may fail, over any window; None where no
+    keys are discovered."""
     units: Units = field(init=False, repr=False)
     """What each query may cost each class at first, shape (Q, K)."""
     presences: tuple[Presence, ...] | None = field(init=False, repr=False)
@@ -194,6 +205,7 @@ class QueryPlan(CentralPlan):
         self.columns = Columns.of(self.columns)
         self._check_columns()
         self._take_changes()
+        self._check_discovered()
         if self._dynamic:
             self._check_dynamic()
             self._known = self._up_to_longest()
@@ -217,6 +229,55 @@ class QueryPlan(CentralPlan):
             self._kept = driver.kept(self.resume)
             for message in self.counters:
                 check_shards(message.shards, 2 * len(self.query_set.queries), self.shards)
+
+    def _check_discovered(self) -> None:
+        """Refuse what cannot be combined with the discovery of keys. Raises ConfigurationError."""
+        names = [query.name for query in discovering(self.query_set)]
+        if not names:
+            if self.delta is not None:
+                raise ConfigurationError(
+                    f"delta is {self.delta} ({opt.delta}), and no keys are discovered: leave it "
+                    "out, because all results have delta 0, or write keys: discover"
+                )
+            return
+        refused = {
+            "runner": not self.in_process,
+            "delta": self.delta is None,
+            "auto_bounds": bool(looks_at(self.query_set)),
+            "changing": self._dynamic,
+            "lifetime": self.registry.classes.forever,
+            "limit": self.limit is not None or bool(self.registry.max_slots),
+            "state": self.resume is not None or not self.ends,
+            "test_mode": self.test_mode,
+        }
+        for name, given in refused.items():
+            if given:
+                raise ConfigurationError(f"query {names[0]!r}: {OF_DISCOVERED[name]}")
+        if undiscovered(self.query_set):
+            self.discoverers()  # refuses a budget that is too small
+
+    def discoverers(self) -> list[Discoverer]:
+        """What discovers, or has discovered, the keys of each query that has none of its own."""
+        assert self.delta is not None
+        known = self._known.classes
+        return [
+            Discoverer(query, self.query_set, known, self._sizes, self.delta, self.adjacency)
+            for query in discovering(self.query_set)
+        ]
+
+    def discovery_key(self) -> NoiseKeys:
+        """The secret from which the draws and the noise of a discovery are derived."""
+        return self._key().derived("discovery of keys")
+
+    def discovery_identity(self, query: Query) -> bytes:
+        """All public facts that shape the discovery of a query's keys."""
+        return of_parts({**self.context, "query": encoded(query)})
+
+    def with_keys(self, found: Mapping[str, Sequence[str]]) -> QueryPlan:
+        """The same plan with the keys that were discovered, by query, and with the same secret."""
+        made = replace(self, query_set=with_keys(self.query_set, found))
+        made._key = self._key
+        return made
 
     def _check_dynamic(self) -> None:
         """Refuse budgets and bounds with which nothing can change. Raises ConfigurationError."""
@@ -343,7 +404,9 @@ class QueryPlan(CentralPlan):
             facts["limits"] = self._limits_stated(k)
         limited = self.presences is not None
         guarantee = guarantee_to_users(forever=known.classes.forever, limited=limited)
-        promise = promised(guarantee, self.adjacency, classes=classes_of(known, more))
+        promise = promised(
+            guarantee, self.adjacency, self.delta or 0, classes=classes_of(known, more)
+        )
         queries = [_facts_of(query) for query in self.query_set]
         return Description(promise, {**data_of(self.columns, self.slots), "queries": queries}, None)
 
@@ -411,6 +474,7 @@ class QueryPlan(CentralPlan):
             USERS: self._known.identity(),
             **({CHANGING: encoded(True)} if self._dynamic else {}),
             **({TEST_MODE: encoded(True)} if self.test_mode else {}),
+            **({} if self.delta is None else {"delta": encoded(self.delta)}),
         }
 
     @cached_property
@@ -532,6 +596,9 @@ class QueryPlan(CentralPlan):
                 "on (changing=True)"
             )
         self.check(bounded=bounded)
+        if undiscovered(self.query_set):
+            name = undiscovered(self.query_set)[0].name
+            raise ConfigurationError(f"query {name!r}: {OF_DISCOVERED['unbounded']}")
         layout = self.layout(bounded)
         clock = SlotClock(self.slots, 0 if bounded else lateness)
         on_workers = on_workers or self

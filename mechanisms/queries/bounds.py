@@ -46,6 +46,7 @@ from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Requirements, 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.queries.answers import Answer
+from streamveil.mechanisms.queries.discovered import discovery_budgets
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import (
     Mean,
@@ -282,11 +283,15 @@ def paying(requirements: Requirements, sizes: Integers) -> tuple[npt.NDArray[np.
 
 
 def set_aside(query_set: QuerySet, requirements: Requirements, sizes: Integers) -> Units:
-    """Units of each class's budget that no release may spend, shape (K,): 0 without a look."""
-    if not looks_at(query_set):
-        return np.zeros(len(requirements), np.int64)
-    classes, units = paying(requirements, sizes)
-    return np.where(classes, units, 0).astype(np.int64)
+    """Units of each class's budget that no release may spend, shape (K,).
+
+    They are for looks and for the discovery of keys, and 0 without these.
+    """
+    aside = discovery_budgets(query_set, requirements)
+    if looks_at(query_set):
+        classes, units = paying(requirements, sizes)
+        aside += np.where(classes, units, 0)
+    return aside
 
 
 def rate_of(looks: int, units: int) -> int:

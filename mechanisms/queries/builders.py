@@ -25,8 +25,9 @@ ColumnNames = str | Sequence[str]
 """The name of a column, or the names of two columns with longitude and latitude."""
 ListedKeys = Sequence[str] | Sequence[int] | npt.NDArray[Any]
 """Keys as a list or array of text or whole numbers."""
-Keys = Categories | Edges | Grid | str | ListedKeys | Mapping[str, Sequence[float]]
-"""Public keys, given as a list, ranges of numbers, map cells, or the name of a file."""
+Keys = Categories | Edges | Grid | str | ListedKeys | Mapping[str, Any]
+"""Public keys, given as a list, ranges of numbers, map cells, or the name of a file. `discover`, or
+`{"discover": {...}}` with options, finds them privately."""
 Duration = str | dt.timedelta
 """The length of a slot, such as `1h`, `1d` or `1mo`, or a timedelta."""
 Durations = Duration | Sequence[Duration]
@@ -72,8 +73,8 @@ def count(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -153,8 +154,8 @@ def distinct(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -236,8 +237,8 @@ def sum(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -319,8 +320,8 @@ def mean(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -402,8 +403,8 @@ def variance(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -485,8 +486,8 @@ def stddev(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).
@@ -579,8 +580,8 @@ def quantiles(
         keys: the publicly known values of the column `by`. There is a result for each of these
             values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
             10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. If you leave out `by` and `keys`, each slot has a single
-            result.
+            degrees, or the name of a file. `discover` finds the keys that enough users share, which
+            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
         other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
             no name, these events are rejected.
         null: name of an extra key for events whose value of `by` is null (missing, or empty text).

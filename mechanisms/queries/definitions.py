@@ -37,6 +37,8 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Slots,
 )
+from streamveil.mechanisms.discovery.discovered_keys import DISCOVER, UNLISTED, DiscoveredKeys
+from streamveil.mechanisms.discovery.key_rules import KeyRules
 from streamveil.mechanisms.queries import statistics
 from streamveil.mechanisms.queries.bounds import KINDS, AutoBounds
 from streamveil.mechanisms.queries.conditions import Condition, conditions_of
@@ -54,7 +56,12 @@ from streamveil.mechanisms.queries.plain_values import (
     texts,
     unpacked,
 )
-from streamveil.mechanisms.queries.queries import EVERYTHING, Query, check_name
+from streamveil.mechanisms.queries.queries import (
+    EVERYTHING,
+    NO_LEVELS_OF_DISCOVERED,
+    Query,
+    check_name,
+)
 from streamveil.mechanisms.queries.statistics import Count, Statistic, TopK
 from streamveil.mechanisms.queries.trees import ALL, FLAT, Tree
 from streamveil.mechanisms.registry import DEFAULT
@@ -64,6 +71,8 @@ TextDomain = Callable[[str, str | None], Categories | Edges | Grid]
 Level = Mapping[str, tuple[str, ...]] | str
 
 AUTO = "auto"
+_RULES, _DISCOVERY = ("allow", "deny", "fold_case", "longest"), ("max_keys", "share", "sample")
+"""The options of keys that are to be discovered."""
 
 _STATISTICS: Mapping[str, tuple[str, ...]] = {
     "count": (),
@@ -288,13 +297,19 @@ class QueryDefinition:
             if isinstance(found, str):
                 found = read_domain(found, self.by[0] if len(self.by) == 1 else None)
             check_value_columns(found, self.by)
-            return with_bins(found, self.other, self.null)
+            other = self.other
+            if isinstance(found, DiscoveredKeys):
+                other = UNLISTED if other is None else other
+                _check_names(found, {other, self.null})
+            return with_bins(found, other, self.null)
         except ConfigurationError as error:
             raise ConfigurationError(f"keys: {error}") from None
 
     def _tree(self, domain: Domain) -> Tree:
         if not self.levels:
             return FLAT
+        if isinstance(self.keys, DiscoveredKeys):
+            raise ConfigurationError(f"keys: discover has no levels: {NO_LEVELS_OF_DISCOVERED}")
         if domain == EVERYTHING:
             raise ConfigurationError("levels are groups of keys, and there are none: give keys")
         return Tree.of(domain, self.levels)
@@ -347,15 +362,21 @@ def _keys(value: Any, by: Sequence[str]) -> Categories | Edges | Grid | str:
 
 
 def _domain_of(value: Any, column: str | None) -> Categories | Edges | Grid | str:
+    if isinstance(value, str) and value == DISCOVER:
+        return DiscoveredKeys()
     if isinstance(value, str):
         return domain_of_numbers(value) or (domain_of_list(value) if is_list(value) else value)
     if isinstance(value, (Categories, Edges, Grid)):
         return value
     if not isinstance(value, Mapping):
         return Categories(texts("keys", unpacked(column_of_table(value, "keys", column))))
-    check_keys(value, ("edges", "grid"))
+    check_keys(value, ("edges", "grid", DISCOVER))
     if len(value) != 1:
-        raise ConfigurationError("write one of edges and grid, such as {edges: [0, 10, 20]}")
+        raise ConfigurationError(
+            f"write one of edges, grid and {DISCOVER}, such as {{edges: [0, 10, 20]}}"
+        )
+    if DISCOVER in value:
+        return _discovered(value[DISCOVER])
     if "edges" in value:
         return Edges(numbers("edges", value["edges"]))
     box = numbers("grid", value["grid"])
@@ -364,6 +385,29 @@ def _domain_of(value: Any, column: str | None) -> Categories | Edges | Grid | st
     west, south, east, north = box[:4]
     across, up = value["grid"][4:]
     return Grid(west, south, east, north, whole("grid: COLUMNS", across), whole("grid: ROWS", up))
+
+
+def _check_names(keys: DiscoveredKeys, names: set[str | None]) -> None:
+    """Refuse keys that are always listed and have the name of another bin."""
+    for key in keys.rules.allow:
+        if key in names:
+            raise ConfigurationError(
+                f"allow has {key!r}, which is the name of a bin for other values or null values: "
+                "give that bin another name"
+            )
+
+
+def _discovered(value: Any) -> DiscoveredKeys:
+    """Keys that are to be discovered, from the mapping of their options."""
+    if not isinstance(value, Mapping):
+        refuse(DISCOVER, value, "write a mapping, such as {max_keys: 2}, or keys: discover alone")
+    check_keys(value, (*_RULES, *_DISCOVERY))
+    rules = {name: value[name] for name in _RULES if name in value}
+    for name in ("allow", "deny"):
+        if name in rules:
+            rules[name] = tuple(texts(name, rules[name]))
+    options = {name: value[name] for name in _DISCOVERY if name in value}
+    return DiscoveredKeys(rules=KeyRules(**rules), **options)
 
 
 def _rollups(key: str, value: Any) -> tuple[Slots, ...]:

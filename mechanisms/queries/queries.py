@@ -13,7 +13,12 @@ from fractions import Fraction
 from typing import Any
 
 from streamveil.mechanisms.core.arguments import column_names, domain_of, refuse, slots_of, text_of
-from streamveil.mechanisms.core.domains import Categories, Domain, check_value_columns
+from streamveil.mechanisms.core.domains import (
+    Categories,
+    Domain,
+    check_value_columns,
+    parts_of,
+)
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import (
@@ -25,6 +30,7 @@ from streamveil.mechanisms.core.records import (
     format_time,
 )
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.mechanisms.queries import cuts
 from streamveil.mechanisms.queries.conditions import Condition
 from streamveil.mechanisms.queries.cuts import Cut, Even, Months, cut_of
@@ -41,6 +47,15 @@ MOST_CELLS = 1 << 22
 LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
 """Weights further apart are no floats any more where they meet squares of budgets."""
 NO_GROUPS_OF_TOP = "a group is at least as large as each of its bins, so groups would rank first"
+NO_TOP_OF_DISCOVERED = (
+    "the number of discovered keys is not known when the query is declared, so it may be smaller "
+    "than k; count by these keys, and sort the results, which costs nothing"
+)
+NO_LEVELS_OF_DISCOVERED = (
+    "discovered keys are not known when groups of keys are declared; add up their results, which "
+    "costs nothing, or list the keys"
+)
+"""Why queries whose keys are discovered cannot have something."""
 LONGEST_TITLE, LONGEST_UNIT = 200, 40
 """Characters."""
 _LONGEST = 60  # of a value in a message
@@ -137,6 +152,8 @@ class Query(Identified):
             )
         if isinstance(self.statistic, type) or not hasattr(self.statistic, "weights"):
             refuse("statistic", self.statistic, "give one, such as Count()")
+        if isinstance(parts_of(self.domain).listed, DiscoveredKeys):
+            self._check_discovered()
         cells = self.domain.bins * self.statistic.weights.shape[1]
         if cells > MOST_CELLS:
             raise ConfigurationError(
@@ -187,6 +204,12 @@ class Query(Identified):
                 raise ConfigurationError(
                     f"{key} is {text[:_LONGEST]!r}: write one line of at most {longest} characters"
                 )
+
+    def _check_discovered(self) -> None:
+        if isinstance(self.statistic, TopK):
+            raise ConfigurationError(f"keys: discover is not for top: {NO_TOP_OF_DISCOVERED}")
+        if self.tree.levels:
+            raise ConfigurationError(f"keys: discover has no levels: {NO_LEVELS_OF_DISCOVERED}")
 
     def _check_times(self) -> None:
         if not isinstance(self.times, Iterable) or isinstance(self.times, str):
@@ -353,7 +376,7 @@ class QuerySet(Identified):
 
     @property
     def single_count(self) -> Query | None:
-        """The query, if it is the only query of the set and a count without further options.
+        """The query, if the set consists of a single plain count by slot and given key.
 
         Otherwise None.
         """
@@ -361,6 +384,7 @@ class QuerySet(Identified):
         simple = (
             isinstance(first.statistic, Count)
             and bool(first.value)
+            and not isinstance(parts_of(first.domain).listed, DiscoveredKeys)
             and first.slots == 1
             and first.share is None
             and not (first.where or first.times)

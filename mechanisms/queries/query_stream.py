@@ -570,6 +570,6 @@ def _check_units(
             k = int((row > left).argmax())
             raise ConfigurationError(
                 f"the queries' shares of the budget of {requirements[k]} are more than all of it"
-                f"{', less what the estimate of bounds costs' if aside.any() else ''}"
+                f"{', less what is set aside' if aside.any() else ''}"
             )
         left -= row

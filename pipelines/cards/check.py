@@ -106,8 +106,12 @@ _ORIGINAL = "restore the card that the run wrote"
 def faults_within(card: Record) -> Iterator[str]:
     """What parts of a card say of each other that cannot be; raises what an edited one may."""
     promise, told, meant = card["promise"], card["deployment"], deployment_of(card)
-    if promise["delta"] != 0:
-        yield f"the card promises delta {promise['delta']}, and streamveil gives 0: say 0"
+    discovered = any("discovered" in one.domain for one in queries_of(card["data"]))
+    if (promise["delta"] > 0) != discovered:
+        yield (
+            f"the card promises delta {promise['delta']}, which is above 0 if keys were "
+            f"discovered, and 0 otherwise: {_ORIGINAL}"
+        )
     kind = GUARANTEES[promise["guarantee"]]
     follows = {name: (promise[name], getattr(kind, name)) for name in ("unit", "setting")}
     for part, name in (

@@ -21,6 +21,7 @@ from streamveil.mechanisms.core.records import (
     format_time,
     parse_months,
 )
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.mechanisms.queries import cuts
 from streamveil.mechanisms.queries.cuts import Cut, Months, cut_of
 
@@ -176,6 +177,8 @@ def domain_of(stated: Record) -> Domain:
         listed = Edges(tuple(stated["edges"]))
     elif "grid" in stated:
         listed = Grid(**stated["grid"])
+    elif "discovered" in stated:
+        listed = DiscoveredKeys(tuple(stated["values"]), found=True, **stated["discovered"])
     else:
         listed = Categories(tuple(stated["values"]))
     return with_bins(listed, stated.get("other"), stated.get("null"))

@@ -87,6 +87,10 @@ _MODEL = {
         "devices report; readers of what is released.",
     },
 }
+_DISCOVERED = (
+    " Keys were discovered with a part of the budget, which counts in every window, and with "
+    "delta; a filter of its own adds up both."
+)
 _RANGE = {
     "events": "The first and the last slot are those of the first and the last event.",
     "stream": "The first slot was given, or is that of the first event; the times of events, or "
@@ -104,14 +108,17 @@ def deployment_of(card: Mapping[str, Any]) -> Record:
     how = _HOW[promise["adjacency"]].format(where=_WHERE[guarantee])
     return {
         "dp_variant": {
-            "variant_name": words.variant,
+            "variant_name": "Approximate DP" if promise["delta"] else words.variant,
             "data_domain": _domain(data, guarantee == PER_RECORD),
             "unprotected_quantities": _unprotected(data, guarantee == PER_RECORD),
         },
         "privacy_loss": {
             "privacy_unit": words.unit.format(slot=slot),
             "privacy_unit_details": words.neighbours.format(how=how),
-            "privacy_parameters": {"epsilon": largest_epsilon(promise), "delta": 0},
+            "privacy_parameters": {
+                "epsilon": largest_epsilon(promise),
+                "delta": promise["delta"],
+            },
             "privacy_parameters_details": "; ".join(promised(promise)),
         },
         "deployment_model": {
@@ -127,7 +134,7 @@ def deployment_of(card: Mapping[str, Any]) -> Record:
         "accounting": {
             "post_processing": "All that is computed from noisy figures: forecasts, shrinkage, "
             "rounding, sums over groups and longer times, standard errors, revisions.",
-            "composition": words.composition,
+            "composition": words.composition + (_DISCOVERED if promise["delta"] else ""),
         },
         "implementation": {
             "preprocessing_and_hyperparameter_tuning": _preprocessing(data),
@@ -239,8 +246,15 @@ def _unprotected(data: Mapping[str, Any], by_record: bool) -> str:
     return (
         "Who is in the table of requirements and asks for what, the number of users of each "
         "requirement, bins, slots, columns and options, and the ledger: none depends on events. "
-        f"{_RANGE[data['range']]}"
+        f"{_KEYS if _discovers(data) else ''}{_RANGE[data['range']]}"
     )
+
+
+_KEYS = "Keys that were discovered do, and are protected. "
+
+
+def _discovers(data: Mapping[str, Any]) -> bool:
+    return any("discovered" in one["domain"] for one in data.get("queries", ()))
 
 
 def _source(data: Mapping[str, Any]) -> str:

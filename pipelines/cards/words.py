@@ -21,7 +21,7 @@ def in_words(card: Record) -> str:
         f"card of streamveil {card['command']} ({versions}): {promise['guarantee']}",
         f"unit:       {promise['unit']}",
         f"neighbours: {loss['privacy_unit_details']}",
-        "promised:   with delta 0, at most",
+        f"promised:   with delta {promise['delta']:g}, at most",
         *(f"            {line}" for line in promised(promise)),
         f"setting:    {promise['setting']}: {model['model_name_details']}",
         f"composes:   {model['release_type_details']}",

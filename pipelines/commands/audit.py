@@ -234,8 +234,10 @@ def _known_queries(path: str) -> QuerySet:
     """Those of a file. Raises ConfigurationError where bounds are to be chosen."""
     from streamveil.io import read_queries
     from streamveil.mechanisms.queries.bounds import is_known
+    from streamveil.pipelines.evaluation.query_data import refuse_discovered
 
     query_set = read_queries(path)
+    refuse_discovered(query_set)
     unknown = next((one.name for one in query_set if not is_known(one)), None)
     if unknown is not None:
         raise ConfigurationError(

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from streamveil.engine.capabilities import OF_DISCOVERED
 from streamveil.io import read_queries
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.number_text import number_of
@@ -17,6 +18,11 @@ from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.queries.bounds import is_known
+from streamveil.mechanisms.queries.discovered import (
+    Discoverer,
+    discovering,
+    with_one_key,
+)
 from streamveil.mechanisms.queries.expected import (
     DRIFT,
     RATE,
@@ -32,6 +38,7 @@ from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.plans.inputs import required_registry
+from streamveil.pipelines.reports.plan_texts import about_discoverer
 
 _Usual = TypeVar("_Usual", float, None)
 
@@ -48,7 +55,7 @@ _MEANING = (
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is asked, of whom, and what is assumed."""
+    """What is asked, of whom, and what is assumed; of discovered keys, one."""
 
     query_set: QuerySet
     requirements: Requirements
@@ -57,6 +64,7 @@ class _Plan:
     units: Units
     assumed: Sequence[Assumed]
     adjacency: str
+    discoverers: Sequence[Discoverer]
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> _Plan:
@@ -69,6 +77,7 @@ class _Plan:
             )
         registry = required_registry("plan", given, lambda: query_set.base, ("queries",))
         requirements, adjacency = Requirements.of(registry.classes), given.adjacency
+        discoverers = _discoverers(given, query_set, registry)
         shares, units = plan_shares(query_set, requirements, registry.sizes, adjacency=adjacency)
         usual = RATE * max(int(registry.sizes.sum()), 1)
         fields = (
@@ -78,7 +87,10 @@ class _Plan:
             _by_query("chance", given.chance, query_set, None),
         )
         assumed = [_assumed(*one) for one in zip(query_set, *fields, strict=True)]
-        return cls(query_set, requirements, registry, shares.tolist(), units, assumed, adjacency)
+        return cls(
+            *(with_one_key(query_set), requirements, registry, shares.tolist(), units, assumed),
+            *(adjacency, discoverers),
+        )
 
     def error(self, number: int, part: float = 1.0) -> Expected:
         """Of a query at a part of its share."""
@@ -99,6 +111,22 @@ class _Wanted:
     error: float
     about: str = ""
     """Of what it is so many per cent, in brackets."""
+
+
+def _discoverers(
+    given: argparse.Namespace, query_set: QuerySet, registry: Registry
+) -> list[Discoverer]:
+    """What will discover keys. Raises ConfigurationError."""
+    asked = discovering(query_set)
+    if not asked:
+        return []
+    if given.delta is None:
+        raise ConfigurationError(f"query {asked[0].name!r}: {OF_DISCOVERED['delta']} ({opt.delta})")
+    known = Requirements.of(registry.classes)
+    return [
+        Discoverer(query, query_set, known, registry.sizes, given.delta, given.adjacency)
+        for query in asked
+    ]
 
 
 def main(given: argparse.Namespace, execution: Execution) -> int:
@@ -161,14 +189,18 @@ def _shown(error: float) -> str:
 
 def _assumptions(plan: _Plan) -> Iterator[str]:
     base = plan.query_set.base.text
+    discovered = {each.query.name for each in plan.discoverers}
     for query, one in zip(plan.query_set, plan.assumed, strict=True):
         later = "" if one.long_drift is None else f" and by {one.long_drift:.3g} over a window"
         chance = "" if one.chance is None else f", whose variance is {one.chance:.3g} of the count"
+        own = " of one key" if query.name in discovered else ""
         yield (
-            f"assumed for {query.name}: {one.rate:,.6g} events in {base}, and counts that "
+            f"assumed for {query.name}: {one.rate:,.6g} events{own} in {base}, and counts that "
             f"change by {one.drift:.3g} of themselves from slot to slot{later}, but for "
             f"chance{chance}"
         )
+    for each in plan.discoverers:
+        yield about_discoverer(each, plan.query_set.base)
     users = number_of(int(plan.registry.sizes.sum()), "user")
     guess = "" if plan.registry.guessed is None else " (a guess)"
     yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{guess}"

@@ -6,15 +6,17 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.jobs.job import Job
 from streamveil.pipelines.jobs.run import in_time, run_and_tell
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.options.parsers import check_going_on
 from streamveil.pipelines.plans.user_plans import plan_of
-from streamveil.pipelines.reports.plan_texts import about_plan
+from streamveil.pipelines.reports.plan_texts import about_discovered, about_plan
 
 if TYPE_CHECKING:
     from streamveil.pipelines.state_runs.settings import Following
@@ -32,6 +34,11 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     plan = plan_of(command, given, execution)
     for text, level in about_plan(plan):  # what follows from public facts
         tell(text, level)
+    if plan.plan_kind is PlanKind.QUERIES and undiscovered(plan.query_set):
+        from streamveil.pipelines.jobs.discovery import discovered
+
+        job = _job_of(command, given, plan, execution)
+        plan = discovered(job, dry_run=given.dry_run)
     if given.dry_run:
         from streamveil.pipelines.jobs.dry_run import preview
 
@@ -45,6 +52,8 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     else:
         job = _job_of(command, given, plan, execution)
         run_and_tell(job, execution, f"streamveil {command}")
+        for text, level in about_discovered(plan):  # only when there are results
+            tell(text, level)
     return 0
 
 

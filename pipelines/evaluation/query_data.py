@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.engine.capabilities import OF_DISCOVERED
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.engine.stream.unprotected_queries import exact_answers
 from streamveil.io import CsvDialect, check_events
@@ -19,12 +20,23 @@ from streamveil.io.places import name_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.queries.bounds import are_known
+from streamveil.mechanisms.queries.discovered import discovering
+from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.evaluation.data import Letters
 from streamveil.pipelines.evaluation.queries import AskedEvents
 from streamveil.pipelines.options.commands import COMMANDS
 from streamveil.pipelines.options.parsers import dialect_of
-from streamveil.pipelines.plans.user_plans import query_plan_of
+from streamveil.pipelines.plans.user_plans import query_plan_of, query_set_of
+
+
+def refuse_discovered(query_set: QuerySet) -> None:
+    """Refuse keys that are discovered where results are compared with true counts.
+
+    Raises ConfigurationError.
+    """
+    for query in discovering(query_set):
+        raise ConfigurationError(f"query {query.name!r}: {OF_DISCOVERED['score']}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class AskedData:
     @classmethod
     def of(cls, given: Any, name: str = "") -> AskedData:
         """As the options say, called so or as its files. Raises ConfigurationError."""
+        refuse_discovered(query_set_of(given.queries))
         usual = COMMANDS["release"].defaults
         same_draws = bytes(KEY_BYTES).hex().encode()
         transform = query_plan_of(

@@ -31,7 +31,7 @@ from streamveil.io import (
 )
 from streamveil.io.events import file_outputs
 from streamveil.io.ledgers import ledger_table
-from streamveil.io.memory import rows_of_events, table_outputs
+from streamveil.io.memory import rereadable, rows_of_events, table_outputs
 from streamveil.mechanisms.core.arguments import domain_of, refuse, user_column
 from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import (
@@ -40,6 +40,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
 )
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.cards.card_writer import Cards
 from streamveil.pipelines.cards.claims import ANSWERS
 from streamveil.pipelines.in_memory.keyword_arguments import options_of, words_of
@@ -52,8 +53,13 @@ from streamveil.pipelines.options.option import refuse as refuse_options
 from streamveil.pipelines.options.parsers import dialect_of
 from streamveil.pipelines.outputs.of_plan import outputs_of
 from streamveil.pipelines.plans.user_plans import histogram_plan_of, local_plan_of, query_plan_of
-from streamveil.pipelines.reports.plan_texts import about_plan, about_records
-from streamveil.pipelines.runners.local_run import Source, count_letters, run_plan
+from streamveil.pipelines.reports.plan_texts import about_discovered, about_plan, about_records
+from streamveil.pipelines.runners.local_run import (
+    Source,
+    count_letters,
+    run_plan,
+    with_keys_discovered,
+)
 
 if TYPE_CHECKING:
     from streamveil.engine.encode.event_mapper import Columns
@@ -108,6 +114,7 @@ def release(
     adjacency: str = ADD_REMOVE,
     guarantee: str | None = None,
     epsilon: float | None = None,
+    delta: float | None = None,
     requirement_changes: Table | Path | None = None,
     noise_key: str | bytes | None = None,
     run: RunOptions = USUAL_RUN,
@@ -180,6 +187,9 @@ def release(
             the budget. `infinite` works for a single count only.
         epsilon: the lifetime budget of each user, which you must give if `guarantee` is `user` or
             `infinite`.
+        delta: the probability with which the discovery of keys may fail to protect a user, over any
+            window, for example `1e-9`. You must give it if a query has `keys="discover"`. If None,
+            no keys are discovered, and the guarantee is pure differential privacy.
         requirement_changes: a path or a table with changes of requirements, which
             docs/reference/requirement-changes.md describes.
         noise_key: the secret from which the noise is derived. Give the place of the secret, as for
@@ -266,8 +276,15 @@ def _estimates(data: Any, query_set: QuerySet, given: Mapping[str, Any]) -> Resu
     _refuse(options, QUERIES, reasons(QUERIES))
     options.queries = query_set
     plan = query_plan_of(options, QueryPlan)
+    twice = bool(undiscovered(plan.query_set))
+    data = rereadable(data, "data") if twice else data
     sources, changes = _sources(data, plan.columns, options, given)
+    if twice:
+        plan = with_keys_discovered(plan, sources[0])
+        sources, changes = _sources(data, plan.columns, options, given)
     kept, summary = _kept(plan, sources)
+    for text, level in about_discovered(plan):  # only when there are results
+        _LOGGER.log(level, text)
     _warn_of(summary)
     ledger = ledger_table(kept[LEDGER])
     tables = {"ledger": ledger, **_slots_of(plan.query_set, kept[None])}

@@ -98,9 +98,14 @@ def _run_here(job: Job[Any], execution: Execution, title: str) -> Summary:
         raise
 
 
+def events_of(job: Job[Any]) -> Source:
+    """What reads the events of a job."""
+    return file_outputs(job.input, job.plan.columns.names, dialect=job.dialect)
+
+
 def _sources(job: Job[Any]) -> list[Source]:
     """What is read: events, and perhaps changes of requirements."""
-    sources = [file_outputs(job.input, job.plan.columns.names, dialect=job.dialect)]
+    sources = [events_of(job)]
     if job.requirement_changes:
         names = change_columns(job.requirement_changes)
         sources.append(file_outputs(job.requirement_changes, names))

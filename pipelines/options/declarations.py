@@ -485,6 +485,19 @@ _PRIVACY = (
         pattern=NUMBER,
     ),
     _protect(
+        "delta",
+        "D",
+        "with --queries whose keys are discovered (keys: discover): the probability with which "
+        "the discovery may fail to protect a user, over any window, for example 1e-9",
+        commands=(RELEASE, PLAN),
+        kind=float,
+        refused={
+            COLLECT: "local mechanisms discover no keys",
+            PER_RECORD: "statistics of records discover no keys",
+        },
+        fronts=(),  # keys are discovered in this process
+    ),
+    _protect(
         "requirement_changes",
         "PLACE",
         "files or a stream, named as for --input, with changes of users' requirements. The "

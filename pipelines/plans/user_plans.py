@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.discovery.discovered_keys import DISCOVER
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, LOCAL_DEFAULT
@@ -100,6 +101,7 @@ def histogram_plan_of(given: Any, kind: Callable[..., H], **more: Any) -> H:
     Raises:
         ConfigurationError: for options that are missing or do not fit.
     """
+    _check_listed(given)
     registry, limit = _promised(given, lambda: range_of(given)[0], REQUIRED)
     default = INFINITE_DEFAULT if given.guarantee == INFINITE else DEFAULT
     _check_longest_window(given)
@@ -115,6 +117,23 @@ def histogram_plan_of(given: Any, kind: Callable[..., H], **more: Any) -> H:
         test_mode=given.test_mode,
         **more,
     )
+
+
+def _check_listed(given: Any) -> None:
+    """Refuse keys that are discovered, and their delta, of what is no query set.
+
+    Raises ConfigurationError.
+    """
+    if given.domain == DISCOVER:
+        raise ConfigurationError(
+            f"{opt.domain}={DISCOVER}: only a query set discovers keys, and it may have one query: "
+            f"write keys: {DISCOVER} in a file of queries ({opt.queries})"
+        )
+    if given.delta is not None:
+        raise ConfigurationError(
+            f"{opt.delta}={given.delta:g} is for keys that are discovered: leave it out, or write "
+            f"keys: {DISCOVER} in a file of queries ({opt.queries})"
+        )
 
 
 def _check_longest_window(given: Any) -> None:
@@ -217,6 +236,7 @@ def query_plan_of(given: Any, kind: Callable[..., Q], **more: Any) -> Q:
         revise=given.revise or 0,
         ends=not given.state,
         test_mode=given.test_mode,
+        delta=given.delta,
         **more,
     )
 

@@ -26,6 +26,7 @@ from streamveil.mechanisms.core.records import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.pipelines.pages.document import document, stylesheet
 from streamveil.pipelines.pages.palette import OTHERS, SERIES
@@ -301,6 +302,12 @@ class _Budget(NamedTuple):
     strip: Markup
 
 
+def _aside_text(report: Report) -> str:
+    """What a part of the budget is set aside for."""
+    found = bool(discovering(report.query_set))
+    return "the discovery of keys" if found else "the private estimate of bounds"
+
+
 def _budget(report: Report) -> dict[str, Any] | None:
     """What the template shows of the budget; None without a ledger."""
     if not report.largest_use:
@@ -322,7 +329,7 @@ def _budget(report: Report) -> dict[str, Any] | None:
     names = [report.wording(query).title for query in report.query_set]
     stacked = [(color, [names[q]], by_query[q]) for color, q in zip(SERIES, order, strict=False)]
     rest = order[len(SERIES) :]
-    look = ["the private estimate of bounds"] if fullest.aside else []
+    look = [_aside_text(report)] if fullest.aside else []
     if len(rest) or look:
         shares = by_query[rest].sum(axis=0) + fullest.aside
         stacked.append((OTHERS, [*(names[q] for q in rest), *look], shares))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from streamveil.engine.plan_kinds import PlanKind
-from streamveil.mechanisms.core.local_days import shown, time_text, zone_of
+from streamveil.mechanisms.core.local_days import multiple, shown, time_text, zone_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import MICROSECONDS, format_time
 from streamveil.mechanisms.core.wording import opt
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from streamveil.engine.plans import UserPlan
     from streamveil.engine.stream.histogram_plan import HistogramPlan
     from streamveil.engine.stream.query_plan import QueryPlan
+    from streamveil.mechanisms.core.records import Slots
     from streamveil.mechanisms.core.user_table import Registry
+    from streamveil.mechanisms.queries.discovered import Discoverer
 
 
 def about_plan(plan: UserPlan) -> Iterator[tuple[str, int]]:
@@ -64,6 +66,25 @@ def _about_days(plan: UserPlan) -> str | None:
                 f"{opt.slot_zone}={zone} for days of that zone"
             )
     return None
+
+
+def about_discovered(plan: UserPlan) -> Iterator[tuple[str, int]]:
+    """What the discovery of keys found, and how many users a key needs: both are public."""
+    if plan.plan_kind is not PlanKind.QUERIES or plan.delta is None:
+        return
+    for one in plan.discoverers():
+        listed = number_of(len(one.keys.values), "key")
+        yield f"{about_discoverer(one, plan.slots)}; listed: {listed}", logging.INFO
+
+
+def about_discoverer(one: Discoverer, slots: Slots) -> str:
+    """How many users a key needs to be discovered, which is public."""
+    length = multiple(slots, one.length).text
+    return (
+        f"keys of {one.query.name} are discovered in slots of {length}: a key that "
+        f"{one.terms.users_for_half_chance:,} users have in one of them is found with probability "
+        f"1/2, for {one.keys.share:.0%} of everybody's budget"
+    )
 
 
 def _about_least_total(plan: HistogramPlan) -> tuple[str, int] | None:

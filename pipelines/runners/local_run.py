@@ -14,10 +14,12 @@ from streamveil.engine.encode.dead_letters import reasons_of
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io.result_files import Files, Results
+from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.reports.summary import Summary
 
 if TYPE_CHECKING:
     from streamveil.engine.plans import Plan
+    from streamveil.engine.stream.query_plan import QueryPlan
     from streamveil.pipelines.runners.publishing import Published
 
 Source = Iterable[Output]
@@ -78,6 +80,19 @@ def run_plan(plan: Plan, sources: Sequence[Source], take: Take) -> Summary:
             take(output)
     use = counts.largest.get(metrics.WINDOW_USE)
     return Summary.of_metrics(counts.counters, () if use is None else (use,))
+
+
+def with_keys_discovered(plan: QueryPlan, source: Source) -> QueryPlan:
+    """The plan with all keys that are to be discovered, which takes a pass over the events.
+
+    Raises:
+        ConfigurationError: for what cannot be discovered.
+    """
+    if not undiscovered(plan.query_set):
+        return plan
+    from streamveil.engine.run.discover import discover_keys
+
+    return discover_keys(plan, (one.value for one in source if one.tag is None))
 
 
 def _outputs(plan: Plan, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[Output]:

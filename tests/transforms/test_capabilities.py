@@ -133,6 +133,12 @@ def levels(statistic):
     assert set(found.to_arrow()["key"].to_pylist()) == {"both", "cafe", "park"}
 
 
+def discover(statistic):
+    found = released(statistic, {"keys": "discover"}, delta=1e-3, budget="4000/8d")
+    assert set(found.to_arrow()["key"].to_pylist()) == {"cafe", "park", "unlisted"}
+    assert found.card["promise"]["delta"] == 1e-3
+
+
 def rollups(statistic):
     found = released(statistic, {"rollups": ["4d"]})
     assert any(one.length == "4d" for one in found["q"])
@@ -188,7 +194,7 @@ RUNS = {
     one.__name__: one
     for one in (
         *(changing, limit, chosen_limit, lifetime, revise, slot_zone, auto_bounds, levels),
-        *(months, rollups, where, state, processes, unbounded),
+        *(discover, months, rollups, where, state, processes, unbounded),
     )
 }
 CELLS = {(row.name, one): row.cells[one] for row in TABLE for one in STATISTICS}

@@ -15,6 +15,8 @@ from streamveil.mechanisms import Categories, Edges, Grid, Lifetime, Registry, R
 from streamveil.mechanisms.core.domains import WithNull, WithOther
 from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
 from streamveil.mechanisms.core.local_days import CalendarMonths, CalendarSlots
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
+from streamveil.mechanisms.discovery.key_rules import KeyRules
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record.budget_functions import (
     Divided,
@@ -82,6 +84,8 @@ ON_RECORD = [
     (CalendarMonths(months=3, zone="Europe/Paris"), "efa1146017326885"),
     (Months(3, 24, -96), "1efe8ddee4082633"),
     (Categories(("cafe", "park", "café")), "d91704c4f7cfb38b"),
+    (KeyRules(("tea",), ("rum",), True, 80), "fedf769871386fcd"),
+    (DiscoveredKeys(("tea",), KeyRules(), 2, 0.3, 0.5, True), "5f543e9836ee9747"),
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
     (WithOther(Categories(("cafe", "park")), "rest"), "97ce3c3778f1493b"),

@@ -173,9 +173,7 @@ def test_what_is_set_aside_is_in_every_window():
 
 def test_shares_of_all_of_the_budget_are_refused():
     shares = np.tile(ASKED.budgets // 4, (4, 1))
-    with pytest.raises(
-        ConfigurationError, match="more than all of it, less what the estimate of bounds"
-    ):
+    with pytest.raises(ConfigurationError, match="more than all of it, less what is set aside"):
         QueryStream(QUERY_SET, ASKED, np.array([100, 100]), shares, NoiseSource(bytes(32)))
 
 

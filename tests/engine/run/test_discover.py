@@ -1,0 +1,152 @@
+"""Discovery from events: what one user changes in the counts, whatever the batches."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.engine.encode import query_mapper
+from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
+from streamveil.engine.run import discover
+from streamveil.engine.stream.query_plan import QueryPlan, columns_for
+from streamveil.mechanisms import Registry, Requirement
+from streamveil.mechanisms.discovery.key_draw import TooManyPairs
+from streamveil.mechanisms.discovery.key_rules import KeyRules
+from streamveil.mechanisms.queries.definitions import QueryDefinition
+from streamveil.mechanisms.queries.discovered import discovered_keys
+from streamveil.mechanisms.queries.reading import query_set
+
+DAY = 86_400_000_000
+ANN, BOB, OTHERS = Requirement(3, 6.0), Requirement(5, 3.0), Requirement(4, 6.0)
+TABLE = Registry.of({"ann": ANN, "bob": BOB}, default=(OTHERS, 5))
+REQUIREMENTS = {"ann": ANN, "bob": BOB, "zoe": OTHERS}
+
+
+def plan(max_keys=1, **options):
+    keys = {"discover": {"max_keys": max_keys, **options}}
+    asked = query_set("1d", QueryDefinition.of({"name": "q", "by": "key", "keys": keys}))
+    return QueryPlan(
+        asked, TABLE, columns_for(asked, "user", "time"), noise_key=bytes(32), delta=1e-6
+    )
+
+
+def batch(rows):
+    users, keys, days = zip(*rows, strict=True) if rows else ((),) * 3
+    times = pa.array(np.array(days, np.int64) * DAY, pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_pydict(
+        {"user": pa.array(users, pa.string()), "key": pa.array(keys, pa.string()), "time": times}
+    )
+
+
+class Recording(discover.Discovery):
+    """Finds nothing, and remembers what the noise would be added to."""
+
+    seen = {}
+
+    def find(self, slot, pairs):
+        counts = self._counts(slot, pairs)
+        for place in np.flatnonzero(counts):
+            self.seen[(slot, *pairs.digests[place].tolist())] = int(counts[place])
+        return ()
+
+
+def counted(monkeypatch, rows, max_keys, size=100):
+    monkeypatch.setattr(discover, "Discovery", Recording)
+    monkeypatch.setattr(Recording, "seen", {})
+    batches = [batch(rows[at : at + size]) for at in range(0, len(rows), size)]
+    discover.discover_keys(plan(max_keys), batches)
+    return dict(Recording.seen)
+
+
+events = st.lists(
+    st.tuples(st.sampled_from(list(REQUIREMENTS)), st.sampled_from("abcdef"), st.integers(0, 14)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(events, st.sampled_from(list(REQUIREMENTS)), st.integers(0, 14), st.integers(1, 4))
+def test_a_window_of_a_user_changes_no_more_than_is_paid_for(rows, user, first, max_keys):
+    window = REQUIREMENTS[user].window
+    rest = [row for row in rows if row[0] != user or not first <= row[2] < first + window]
+    (made,) = plan(max_keys).discoverers()
+    k = list(made._windows).index(window)
+    with pytest.MonkeyPatch.context() as patch:
+        before, after = (counted(patch, some, max_keys) for some in (rows, rest))
+    changes = [before.get(key, 0) - after.get(key, 0) for key in before.keys() | after.keys()]
+    draw, weight = made._draws[k], int(made.terms.weights[k])
+    assert set(map(abs, changes)) <= {0, weight}
+    assert sum(map(bool, changes)) <= draw.in_window(draw.changed, window)
+    for sign in (1, -1):
+        assert sum(sign * change > 0 for change in changes) <= draw.in_window(draw.removed, window)
+
+
+@settings(max_examples=40, deadline=None)
+@given(events, st.randoms(), st.integers(1, 7))
+def test_batches_and_their_order_have_no_part_in_it(rows, random, size):
+    again = [*rows, *rows[:3]]
+    random.shuffle(again)
+    with pytest.MonkeyPatch.context() as patch:
+        assert counted(patch, rows, 2) == counted(patch, again, 2, size)
+
+
+def test_keys_are_found_once_and_take_no_place_afterwards():
+    rows = [(f"u{user}", "old", day) for user in range(300) for day in range(15)]
+    rows += [(f"u{user}", "new", day) for user in range(300) for day in (10, 11)]
+    made = discover.discover_keys(plan(), [batch(rows)])
+    (query,) = made.query_set
+    assert discovered_keys(query).values == ("old", "new")
+    assert query.domain.labels == ("old", "new", "unlisted")
+    assert made.query_set != plan().query_set
+
+
+def test_listed_keys_and_names_of_bins_are_no_candidates(monkeypatch):
+    monkeypatch.setattr(discover, "MOST_PAIRS", 1)
+    public = [("ann", key, 1) for key in ("old", "bad", " old", "unlisted", " ", "")]
+    made = discover.discover_keys(plan(allow=["old"], deny=["bad"]), [batch(public)])
+    assert made.query_set.queries[0].domain.labels == ("old", "unlisted")
+
+
+def test_users_whose_digests_agree_in_one_word_are_two_users(monkeypatch):
+    def alike(texts, key):
+        return np.column_stack([np.zeros(len(texts)), np.arange(len(texts))]).astype(np.uint64)
+
+    def find_users(text, registered, key):
+        none = np.full(len(text), -1)
+        return none, alike(text, key), np.zeros(0, np.int64)
+
+    monkeypatch.setattr(query_mapper, "find_users", find_users)
+    rows = [(f"u{user}", "old", 1) for user in range(300)]
+    made = discover.discover_keys(plan(), [batch(rows)])
+    assert made.query_set.queries[0].domain.labels == ("old", "unlisted")
+
+
+def test_more_pairs_than_fit_in_memory_are_refused_while_they_are_read(monkeypatch):
+    monkeypatch.setattr(discover, "MOST_PAIRS", 9)
+    rows = [("ann", f"key {number}", number % 2) for number in range(10)]
+    assert discover.discover_keys(plan(), [batch(rows[:9])])
+    with pytest.raises(TooManyPairs, match="more than 9 pairs of a key and a user"):
+        discover.discover_keys(plan(), [batch(rows[:5]), batch(rows[5:])])
+
+
+def test_nothing_is_read_of_an_empty_input():
+    made = discover.discover_keys(plan(), [batch([])])
+    assert made.query_set.queries[0].domain.labels == ("unlisted",)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_texts_are_normalised_where_events_are_mapped(coded):
+    texts = pa.array([" tea", "TEA", None, " ", "x" * 300, "tea"])
+    found = keys_of_texts(texts.dictionary_encode() if coded else texts, KeyRules(fold_case=True))
+    assert found.to_pylist() == ["tea", "tea", None, "", NO_KEY, "tea"]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text(max_size=8)), st.booleans(), st.integers(1, 6))
+def test_texts_are_normalised_as_lists_of_keys_are(texts, fold_case, longest):
+    rules = KeyRules(fold_case=fold_case, longest=longest)
+    found = keys_of_texts(pa.array(texts, pa.string()), rules).to_pylist()
+    for text, key in zip(texts, found, strict=True):
+        assert (rules.key(text) or ("" if not text.strip() else NO_KEY)) == key

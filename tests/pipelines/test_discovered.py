@@ -1,0 +1,358 @@
+"""Keys that are discovered, from Python and from the command line to results and cards."""
+
+import json
+import logging
+import random
+
+import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streamveil as sv
+from streamveil.engine.capabilities import OF_DISCOVERED
+from streamveil.mechanisms import ConfigurationError
+from streamveil.pipelines.commands import plan
+
+KEY = bytes(range(32))
+ASKED = {"user": "user", "time": "day", "slot": "1d", "noise_key": KEY}
+TOLD = {**ASKED, "budget": "8/7d", "delta": 1e-6, "start": "2024-05-02", "end": "2024-05-16"}
+FLAGS = ("--user_column=user", "--time_column=day", "--start=2024-05-02", "--end=2024-05-16")
+BUDGET = ("--budget=8/7d", "--delta=1e-6")
+
+
+def events(users=900):
+    draws = random.Random(3)
+    rows = {"user": [], "term": [], "kind": [], "bill": [], "day": []}
+    for day in range(2, 16):
+        for user in range(users):
+            if draws.random() < 0.5:
+                continue
+            term = draws.choices(["tea", " Tea", "milk", f"own {user}"], [5, 5, 4, 6])[0]
+            rows["user"].append(f"u{user}")
+            rows["term"].append(term)
+            rows["kind"].append(draws.choice(["buy", "look"]))
+            rows["bill"].append(draws.uniform(5, 15))
+            rows["day"].append(f"2024-05-{day:02}")
+    return pa.table(rows)
+
+
+EVENTS = events()
+
+
+def released(*queries, data=EVENTS, **asked):
+    return sv.release(data, *queries, **{**TOLD, **asked})
+
+
+def searches(keys="discover", **options):
+    return sv.count("searches", by="term", keys=keys, **options)
+
+
+def keys_of(result, query="searches"):
+    return set(result[query].to_arrow()["key"].to_pylist())
+
+
+def test_shared_keys_are_found_and_no_others():
+    found = released(searches())
+    assert keys_of(found) == {"tea", "Tea", "milk", "unlisted"}
+    assert found.summary["kept"] == EVENTS.num_rows
+
+
+def test_all_events_are_counted_by_key():
+    table = released(searches({"discover": {"fold_case": True}})).to_arrow().to_pandas()
+    terms = EVENTS["term"].to_pylist()
+    totals = table.groupby("key")["value"].sum()
+    assert set(totals.index) == {"tea", "milk", "unlisted"}
+    teas = sum(one.strip().lower() == "tea" for one in terms)
+    assert totals["tea"] == pytest.approx(teas, rel=0.1)
+    assert totals["milk"] == pytest.approx(terms.count("milk"), rel=0.1)
+    assert totals.sum() == pytest.approx(len(terms), rel=0.05)
+
+
+def test_the_same_events_in_another_order_give_the_same():
+    order = list(range(EVENTS.num_rows))
+    random.Random(1).shuffle(order)
+    first, again = released(searches()), released(searches(), data=EVENTS.take(order))
+    assert first.to_arrow().equals(again.to_arrow())
+
+
+def test_lists_of_keys():
+    rules = {"allow": ["coffee"], "deny": ["milk"], "fold_case": True}
+    assert keys_of(released(searches({"discover": rules}))) == {"tea", "coffee", "unlisted"}
+
+
+def test_the_bin_of_other_keys_has_the_name_that_it_is_given():
+    found = released(searches({"discover": {"fold_case": True}}, other="rest"))
+    assert keys_of(found) == {"tea", "milk", "rest"}
+
+
+def test_nothing_is_found_among_keys_of_one_user_each():
+    found = released(searches(), data=events(20), budget="1/7d")
+    assert keys_of(found) == {"unlisted"}
+    assert found.card["data"]["queries"][0]["domain"]["values"] == []
+
+
+def test_an_empty_text_is_no_key():
+    blank = [" " if one == "milk" else one for one in EVENTS["term"].to_pylist()]
+    data = EVENTS.set_column(1, "term", pa.array(blank))
+    found = released(searches(null="none"), data=data)
+    assert keys_of(found) == {"tea", "Tea", "unlisted", "none"}
+
+
+def test_only_events_that_meet_the_conditions_are_discovered():
+    found = released(searches(where=sv.where.term == "milk"))
+    assert keys_of(found) == {"milk", "unlisted"}
+    assert keys_of(released(searches(where=sv.where.kind == "none"), sv.count("all"))) == {
+        "unlisted"
+    }
+
+
+def test_whole_numbers_are_keys():
+    numbers = [
+        7 if one == "milk" else index for index, one in enumerate(EVENTS["term"].to_pylist())
+    ]
+    data = EVENTS.set_column(1, "term", pa.array(numbers))
+    assert keys_of(released(searches(), data=data)) == {"7", "unlisted"}
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.uint16(), pa.uint32(), pa.uint64()])
+def test_dictionaries_of_any_kind_have_keys(kind):
+    coded = EVENTS["term"].combine_chunks().dictionary_encode()
+    places = [None, *coded.indices.to_pylist()[1:]]
+    again = pa.DictionaryArray.from_arrays(pa.array(places, kind), coded.dictionary)
+    found = released(searches(null="none"), data=EVENTS.set_column(1, "term", again))
+    assert keys_of(found) == {"tea", "Tea", "milk", "unlisted", "none"}
+
+
+def test_a_stream_that_can_be_read_once_is_released_as_a_table_is():
+    again = released(searches(), data=EVENTS.to_reader())
+    assert again.to_arrow().equals(released(searches()).to_arrow())
+
+
+def test_fractions_are_no_keys():
+    with pytest.raises(ConfigurationError, match="column 'bill' holds double"):
+        released(sv.count("bills", by="bill", keys="discover"))
+
+
+def test_several_queries_share_the_budget_and_delta():
+    found = released(searches(), sv.distinct("terms", by="term", keys="discover"))
+    (stated,) = found.card["promise"]["classes"]
+    assert stated["look"] == pytest.approx(2 * 0.2 * 8)
+    assert found.card["promise"]["delta"] == 1e-6
+    assert keys_of(found) == keys_of(found, "terms") == {"tea", "Tea", "milk", "unlisted"}
+    most = max(found.ledger["spent_in_window"].to_pylist())
+    assert 2 * 0.2 * 8 < most <= 8
+
+
+def test_the_card_says_delta(pytestconfig):
+    found = released(searches())
+    path = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
+    jsonschema.Draft202012Validator(json.loads(path.read_text())).validate(found.card)
+    loss = found.card["deployment"]["privacy_loss"]["privacy_parameters"]
+    assert loss == {"epsilon": 8.0, "delta": 1e-6}
+    assert found.card["deployment"]["dp_variant"]["variant_name"] == "Approximate DP"
+
+
+def test_the_log_says_how_many_users_a_key_needs(caplog):
+    with caplog.at_level(logging.INFO, "streamveil"):
+        released(searches())
+    assert "in slots of 1w: a key that 33 users have in one of them is found" in caplog.text
+    assert "listed: 3 keys" in caplog.text
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+QUERIES = """
+slot: 1d
+queries:
+  - {name: searches, by: term, keys: {discover: {fold_case: true}}}
+  - {name: bill, statistic: mean, of: bill, bounds: [0, 30], by: term, keys: discover, every: 1w}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "queries.yaml").write_text(QUERIES)
+    (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
+    pq.write_table(EVENTS, tmp_path / "events.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def run(toolbox, files):
+    def run(*flags):
+        return toolbox.run(
+            "release",
+            f"--queries={files / 'queries.yaml'}",
+            f"--input={files / 'events.parquet'}",
+            f"--output={files / 'answers'}",
+            f"--noise_key=file:{files / 'key'}",
+            *FLAGS,
+            *flags,
+        )
+
+    return run
+
+
+def test_the_command_releases_the_same_as_python(run, files, toolbox):
+    outcome = run(*BUDGET, f"--ledger={files / 'answers' / 'ledger.csv'}")
+    assert outcome.code == 0, outcome.err
+    assert "listed: 2 keys" in outcome.out
+    told = {**TOLD, "slot": None, "noise_key": f"file:{files / 'key'}"}
+    found = sv.release(EVENTS, str(files / "queries.yaml"), **told)
+    for name in ("searches", "bill"):
+        written = pq.read_table(files / "answers" / f"{name}.parquet")
+        assert written["value"].to_pylist() == found[name].to_arrow()["value"].to_pylist()
+    card = files / "answers" / "card.json"
+    checked = toolbox.run("card", "--check", str(card))
+    assert checked.code == 0, checked.out
+    assert "with delta 1e-06, at most" in toolbox.run("card", str(card)).out
+
+
+def test_a_card_without_its_delta_is_at_fault(run, files, toolbox):
+    assert run(*BUDGET).code == 0
+    path = files / "answers" / "card.json"
+    card = json.loads(path.read_text())
+    card["promise"]["delta"] = 0
+    path.write_text(json.dumps(card))
+    checked = toolbox.run("card", "--check", str(path))
+    assert checked.code == 1
+    assert "delta" in checked.out + checked.err
+
+
+def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
+    flags = (f"--queries={files / 'queries.yaml'}", "--default_requirement=7,8,900")
+    text = QUERIES.splitlines()
+    (files / "queries.yaml").write_text("\n".join(text[:4]) + "\n")
+    outcome = toolbox.run(plan.__name__.rpartition(".")[2], *flags, "--delta=1e-6")
+    assert outcome.code == 0, outcome.err
+    assert "a key that 33 users have in one of them is found" in outcome.out
+    refused = toolbox.run("plan", *flags)
+    assert refused.code == 2
+    assert OF_DISCOVERED["delta"] in refused.err
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+CHANGES = pa.table(
+    {
+        "user": ["u1"],
+        "slot": [19_850],
+        "window_backward": [7],
+        "epsilon_backward": [8.0],
+        "window_forward": [7],
+        "epsilon_forward": [8.0],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("why", "asked"),
+    [
+        ("delta", {"delta": None}),
+        ("changing", {"requirement_changes": CHANGES}),
+        ("limit", {"max_slots": 2}),
+        ("lifetime", {"guarantee": "user", "epsilon": 8.0, "max_slots": 2, "budget": None}),
+        ("test_mode", {"run": sv.RunOptions(test_mode=True)}),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_with_its_reason(why, asked):
+    with pytest.raises(ConfigurationError) as error:
+        released(searches(), **asked)
+    assert f"query 'searches': {OF_DISCOVERED[why]}" in str(error.value)
+
+
+def test_limits_of_the_table_are_refused():
+    table = pa.table(
+        {"user": ["u1"], "window": [7], "epsilon": [8.0], "max_slots": [2]},
+    )
+    with pytest.raises(ConfigurationError, match="whatever their participation limit"):
+        released(searches(), requirements=table, budget=None)
+
+
+def test_bounds_that_are_estimated_are_refused():
+    query = sv.mean("bill", of="bill", bounds="auto", by="term", keys="discover")
+    with pytest.raises(ConfigurationError) as error:
+        released(query)
+    assert OF_DISCOVERED["auto_bounds"] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("why", "flags"),
+    [
+        ("state", ("--state=state",)),
+        ("runner", ("--runner=FnApiRunner",)),
+        ("dry_run", ("--dry_run",)),
+    ],
+)
+def test_commands_that_cannot_are_refused(run, why, flags):
+    outcome = run(*BUDGET, *flags)
+    assert outcome.code == 2
+    assert OF_DISCOVERED[why] in outcome.err
+
+
+def test_audits_are_refused(toolbox, files):
+    flags = (f"--queries={files / 'queries.yaml'}", "--default_requirement=7,8,100")
+    outcome = toolbox.run("audit", *flags)
+    assert outcome.code == 2
+    assert OF_DISCOVERED["score"] in outcome.err
+
+
+def test_a_single_count_is_told_how_to_discover_keys():
+    with pytest.raises(ConfigurationError, match="write keys: discover in a file of queries"):
+        sv.release(EVENTS, value="term", domain="discover", **ASKED, budget="8/7d")
+
+
+def test_delta_is_for_keys_that_are_discovered():
+    with pytest.raises(ConfigurationError, match="no keys are discovered"):
+        released(searches(["tea"]), sv.count("all"))
+    with pytest.raises(ConfigurationError, match="delta=1e-06 is for keys that are discovered"):
+        released(searches(["tea"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_keys": 0}, "max_keys is 0"),
+        ({"max_keys": 2000}, "give at most 1000"),
+        ({"share": 1}, "share is 1: give a number above 0 and at most 0.95"),
+        ({"sample": 0}, "sample is 0"),
+        ({"longest": 0}, "longest is 0"),
+        ({"fold_case": "yes"}, "fold_case is 'yes'"),
+        ({"keys": 2}, "keys"),
+        ({"deny": ["a"], "allow": ["a"]}, "'a' is on the lists allow and deny"),
+        ({"allow": [" unlisted"]}, "allow has 'unlisted', which is the name of a bin"),
+        (3, "write a mapping"),
+    ],
+)
+def test_options_out_of_range_are_refused_at_declaration(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        searches({"discover": options})
+
+
+def test_shares_of_discoveries_must_leave_some_budget():
+    queries = [
+        sv.count(name, by="term", keys={"discover": {"share": 0.5}}) for name in ("first", "second")
+    ]
+    with pytest.raises(ConfigurationError, match="add up to all of it"):
+        released(*queries)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-20, 0.5, -1.0])
+def test_deltas_out_of_range_are_refused(delta):
+    with pytest.raises(ConfigurationError, match="delta"):
+        released(searches(), delta=delta)
+
+
+def test_a_budget_that_is_too_small_is_refused_before_anything_is_read():
+    with pytest.raises(ConfigurationError, match="too small to discover keys"):
+        released(searches({"discover": {"share": 1e-13}}))
+
+
+def test_beam_refuses_at_construction():
+    from streamveil.transforms import PrivateQueries
+
+    with pytest.raises(ConfigurationError) as error:
+        PrivateQueries(searches(), user="user", time="day", slot="1d", budget="8/7d")
+    assert OF_DISCOVERED["runner"] in str(error.value)
