@@ -190,9 +190,9 @@ class StateFolder:
     def read(self) -> Snapshot | None:
         """Return the last committed state, or None before the first commit. No file is changed.
 
-        The folder need not be locked, nor exist. The state is in a file called the manifest. This
-        method does not detect whether the manifest was edited, because this check needs the noise
-        key. :meth:`recover` makes the check.
+        The folder need not be locked, nor exist. The state is in a file called the manifest, which
+        has a checksum that can be verified only with the noise key. This method has no key, so it
+        may return a state that was edited. To refuse an edited state, use :meth:`recover`.
 
         Raises:
             ConfigurationError: if the manifest is missing or damaged, has an unknown version, or is

@@ -266,7 +266,12 @@ class Registry:
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
     def named(self, k: int) -> str:
-        """Describe a class for an error message, by its requirement and one of its user ids."""
+        """Describe a requirement class for an error message.
+
+        The description contains the window and epsilon of the class. It also contains the id of the
+        first user of the class and, if the table was read from a file, this user's place in the
+        file. If no user in the table belongs to the class, it is the class of unregistered users.
+        """
         one = self.classes[k]
         asked = f"window {one.window}, epsilon {one.epsilon:g}"
         members = np.flatnonzero(self.class_of == k)
