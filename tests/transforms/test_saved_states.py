@@ -167,7 +167,10 @@ def test_no_state_that_was_cut_or_went_on_is_accepted(streams, saved):
 
 
 # From here users may begin to change: that stream goes on from what was written before.
-THAWED = {(f"changing {name}", f"fixed {name}") for name in ("adaptive", "adaptive:cycle=4")}
+THAWED = {
+    (f"changing {name}", f"fixed {name}")
+    for name in ("adaptive", "adaptive:cycle=4", "adaptive by day")
+}
 
 
 # A state of one family is none of another, even where bytes would fit.
