@@ -289,7 +289,8 @@ def read_table(path: str, columns: Collection[str] | None = None) -> pa.Table:
     """
     if format_of(path) == PARQUET:
         with reading(path), open_file(path) as handle:
-            file = pq.ParquetFile(handle)
+            # A thread that reads ahead may still wait for the lock of Python as Python exits.
+            file = pq.ParquetFile(handle, pre_buffer=False)
             return file.read(_those(file.schema_arrow.names, columns), use_threads=False)
     table = _read_table(path)
     return table.select(_those(table.column_names, columns))

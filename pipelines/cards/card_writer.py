@@ -247,7 +247,9 @@ class Cards:
         if ledger is None or not ledger.num_rows or "queries" in data:
             return []
         names = FIGURES if FIGURES[0] in ledger.column_names else _CLASS
-        listed = ledger.select(names).group_by(list(names)).aggregate([]).to_pylist()
+        # A thread of a pool may still hold the ledger as Python exits.
+        each = ledger.select(names).group_by(list(names), use_threads=False)
+        listed = each.aggregate([]).to_pylist()
         rows = {tuple(row[name] for name in names) for row in listed}
         if names is _CLASS:
             classes = promise["classes"]

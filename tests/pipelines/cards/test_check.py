@@ -3,7 +3,10 @@
 import copy
 import datetime as dt
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -528,3 +531,23 @@ def test_a_number_of_users_that_nobody_said_is_not_stated(given, users, tmp_path
     assert toolbox.run("card", "--check", card).code == 0
     said = toolbox.run("card", card).out
     assert ("users, how many is not known" in said) == (users == 0)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux counts threads there")
+def test_a_card_leaves_no_thread_that_holds_the_ledger():
+    """Such a thread may still run as Python exits."""
+    program = """if True:
+        import os
+        import pyarrow as pa
+        import streamveil as sv
+        pa.set_cpu_count(8)
+        columns = {"user": ["a"], "place": ["park"], "time": ["2024-05-01T00:00:00Z"]}
+        visits = sv.count("visits", by="place", keys=["park"])
+        days = {"slot": "1d", "start": "2024-05-01", "end": "2024-05-02"}
+        before = set(os.listdir("/proc/self/task"))
+        sv.release(pa.table(columns), visits, user="user", time="time", budget="1/7d", **days)
+        print(len(set(os.listdir("/proc/self/task")) - before))"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == 0
