@@ -200,12 +200,11 @@ class Registry:
 
     @property
     def unknown(self) -> int | None:
-        """The requirement class of unregistered users, if the number of these users is not given.
+        """The requirement class of unregistered users, if you did not give their number.
 
-        Otherwise None.
-
-        The class of unregistered users also contains every registered user with the same
-        requirement.
+        The result is None if you gave the number of unregistered users, or if unregistered users
+        are rejected. Registered users with the same requirement are also in this class, so its
+        total number of users is unknown.
         """
         return self.default_class if self.unsaid else None
 

@@ -239,9 +239,11 @@ class NoiseSource:
         return _prf(self._keys.first, b"seal")
 
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
-        """Return a noise source for longer slots. A slot has the noise key of its last base slot.
+        """Return the noise source of a query whose slots consist of several base slots each.
 
-        See :meth:`NoiseKeys.of_slots`.
+        The noise key may change at a base slot. The noise of a query's slot is derived from the key
+        in force at the last base slot of this slot. `of` returns the query's slot that contains a
+        base slot.
         """
         made = copy(self)
         made._keys = self._keys.of_slots(of)
