@@ -80,11 +80,12 @@ class PrivateQueries(beam.PTransform):
         adjacency: which change of the input the guarantee hides. With `add_remove` (the default),
             all of one user's events in a window are added or removed. With `replace`, any of these
             events are replaced by other events (replace-one adjacency).
-        limit: participation limit, which is the largest number of slots in each half of a window to
-            which a user contributes. Give a number such as 2, or a `Limit` or `Auto` of
-            `streamveil.mechanisms.presence`. For a single count, you may also give a `Limit` for
-            each requirement class. In a query set, the limit applies to each query separately, and
-            counts the slots of that query.
+        limit: participation limit, which reduces the noise if users have events in few slots. With
+            a number such as 2, each window is divided into halves, and in each half a user
+            contributes only to the first 2 slots in which this user has events. For other limits,
+            give a `Limit` or `Auto` of `streamveil.mechanisms.presence`. For a single count, you
+            may also give a list with a `Limit` for each requirement class. In a query set, the
+            limit applies to each query separately, and counts the slots of that query.
         revise: number of slots after which a smoothed estimate (revision) of every slot is also
             released. If a query has longer slots than the base slot, the number counts the longer
             slots. With 0, there are no revisions. Revisions spend no extra budget. Rollups are not
