@@ -195,7 +195,7 @@ class AdaptiveRelease:
             state.gap = min(state.gap, AFTER_JUMP)
             state.kind = SUM if terms.at_once else POINT
         if factor and state.factor:
-            factor.end(factor.over(state.factor, usual.bank, slot), level, bool(seen), self.revise)
+            factor.end(factor.over(state.factor, usual.bank, slot), level, self.revise)
         state.slots += 1
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped, self.layout)
@@ -210,7 +210,7 @@ class AdaptiveRelease:
         """Measure the total: (what the rest of the slot may spend, what the total cost)."""
         known, slot, size = state.factor, slot_input.slot, 0.0
         assert known is not None
-        factor.begin(known, slot)
+        factor.begin(known, slot, state.bank.elapsed)
         if state.published_slot is not None:
             size = float(usual.bank.forecast(state.bank).mean.sum())
         cost = factor.measure(known, slot, slot_input.counts, noise, usual, size)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import AUDITED_BIAS, Terms, part
 from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
+from streamveil.mechanisms.adaptive.gap_errors import GAPS
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
@@ -53,6 +54,8 @@ FIRST, MOST_FIRST, ABOVE_ZERO = 7, 64, 3.0
 FOUND, LOST = 2.5, 1.0
 # The least and the most that a level is multiplied by; beyond that it is the level that changes.
 LEAST, MOST = 0.1, 10.0
+# Ratios that are kept: no sum is of more slots.
+MOST_RATIOS = int(GAPS[-1])
 # Where less than this part of a level is expected, a straight line from loading to ratio is a poor
 # guide: the standard error is what is missing to it.
 FAINT = 0.3
@@ -120,7 +123,7 @@ class FactorState:
     first: list[Total] = field(default_factory=list)
     """Totals from before that."""
     ratios: list[float] = field(default_factory=list)
-    """Of the slots since the last release, up to the present one."""
+    """Of the slots since the last release and of the present one, at most `MOST_RATIOS`."""
     past: list[Past] = field(default_factory=list)
     """Of the last slots, the present one included, as far as they are still to be revised."""
     used: bool = False
@@ -207,29 +210,26 @@ class Factor:
         """Nothing known."""
         return FactorState(self.model.start(), Loadings.start(self.bins))
 
-    def begin(self, state: FactorState, slot: int) -> None:
-        """Go on to a slot."""
+    def begin(self, state: FactorState, slot: int, elapsed: int) -> None:
+        """Go on to a slot, so many slots after the last release."""
         state.by_counts, state.by_release, state.released = 0.0, 0.0, None
         if state.usual:
             self.model.advance(state.total, slot)
-        state.ratios.append(1.0)
+        kept = min(elapsed, MOST_RATIOS) - 1
+        state.ratios = [*state.ratios[-kept:], 1.0] if kept else [1.0]
 
-    def end(self, bank: FactorBank, level: Forecast, released: bool, revise: int) -> None:
+    def end(self, bank: FactorBank, level: Forecast, revise: int) -> None:
         """End the slot.
 
         Args:
             bank: as it sees the slot.
             level: of the slot.
-            released: whether there was a release.
             revise: how many slots later the slot is revised; 0 for never.
         """
         state = bank.state
         state.total.round()
-        if revise:
-            here = state.released or bank.past(level)
-            state.past = [*state.past, here][-1 - revise :]
-        if released:
-            state.ratios = []
+        here = state.released or bank.past(level)
+        state.past = [*state.past, here][-1 - revise :] if revise else []
 
     def measure(
         self,

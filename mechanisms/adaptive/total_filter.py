@@ -96,7 +96,9 @@ class TotalModel:
         state.scores = scores - scores.max()
         gain = seen_with / total[:, None]
         state.mean = state.mean + gain * missed[:, None]
-        state.covariance = state.covariance - gain[:, :, None] * seen_with[:, None, :]
+        # A product in either order, so that the covariance stays symmetric to the last bit.
+        taken = seen_with[:, :, None] * seen_with[:, None, :]
+        state.covariance = state.covariance - taken / total[:, None, None]
         return float(state.weights @ (gain @ sums))
 
     def ratio(self, state: TotalFilter, slot: int) -> Ratio:

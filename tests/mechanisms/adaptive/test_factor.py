@@ -21,6 +21,7 @@ from streamveil.mechanisms.adaptive.own_slot import of_the_slot
 from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalModel
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.streams import KEY, assert_within_budget
 
 REQUIREMENTS = (Requirement(7, 1.0), Requirement(14, 1.0), Requirement(21, 1.0))
@@ -345,6 +346,53 @@ def test_bytes_in_every_slot_keep_the_future(revise):
         assert revised == [(one.slot, one.counts.tobytes()) for one in releases[slot].revisions]
         data = stream.encode(state)
     assert machine.encode(stream.decode(data).mechanism) == machine.encode(end)
+
+
+# Covariances are saved once for each pair: both of a pair are the same to the last bit.
+def test_covariances_are_symmetric():
+    model = TotalModel(7)
+    state = model.start()
+    for slot, ratio in enumerate(np.random.default_rng(4).normal(1, 0.3, 300)):
+        model.advance(state, slot)
+        model.observe(state, slot, Ratio(float(ratio), 0.01))
+        assert (state.covariance == state.covariance.transpose(0, 2, 1)).all()
+        state.round()
+
+
+# Streams whose results are added up say how long errors last, also after a release with a factor.
+def test_results_that_are_added_up():
+    counts = counts_of(weeks(6))
+    stream = ReleaseStream(Adaptive("adaptive", people(summed=True)), NoiseSource(KEY))
+    state, used = stream.start(), 0
+    for slot, table in enumerate(counts):
+        state, release = stream.release(state, slot, table)
+        used += state.mechanism.factor.used
+        assert release.lasting is not None
+        assert ((release.lasting.kept >= 0) & (release.lasting.kept <= 1)).all()
+    assert used > 20
+
+
+# However long nothing is released, no more is remembered than a sum can need.
+def test_no_more_ratios_are_kept_than_needed():
+    follower = Factor(20, DAY)
+    state = follower.start()
+    for slot in range(1000):
+        follower.begin(state, slot, slot + 1)
+    assert len(state.ratios) == 672
+    follower.begin(state, 1000, 1)
+    assert state.ratios == [1.0]
+
+
+# Whoever no longer revises keeps nothing for revisions.
+def test_nothing_is_kept_for_revisions_that_are_not_made():
+    counts = counts_of(weeks(6))
+    machine, end, _ = run(counts, revise=5)
+    assert len(end.factor.past) == 6
+    machine.revise = 0
+    state, _ = ReleaseStream(machine, NoiseSource(KEY)).mechanism.step(
+        end, SlotInput(len(counts), counts[0]), NoiseSource(KEY).slot(len(counts), b"")
+    )
+    assert state.factor.past == []
 
 
 # A state from before there was a factor is read in the middle of a sum, and goes on without one
