@@ -184,6 +184,10 @@ class DynamicAdaptive(AdaptiveRelease):
             self.windows.close(windows, np.stack([main, reserve, total - main - reserve]))
         self.windows.assume(windows, MAIN, unknown)
         state.accounts = windows
+        if self.factor is None:
+            state.factor = None
+        elif state.factor is None:  # windows of one slot had no use for it
+            state.factor = self.factor.start()
         return state
 
     def _parts(self, budgets: Units) -> Units:

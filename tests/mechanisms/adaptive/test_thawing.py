@@ -58,3 +58,21 @@ def test_a_sum_goes_on_when_requirements_begin_to_change(monkeypatch, thaws):
         REQUIREMENTS, spent.T, asked.tolist(), strict=True
     ):
         assert max(sum(column[i : i + window]) for i in range(len(column))) <= cap
+
+
+# A common factor is followed where the changing stream looks for one, whatever the windows so far:
+# a state that goes through bytes is the same as one that does not.
+@pytest.mark.parametrize(("window", "horizon"), [(1, 10), (6, 10), (1, 1)])
+def test_a_factor_is_followed_where_it_is_looked_for(window, horizon):
+    source, bins = NoiseSource(KEY), 6
+    fixed = ReleaseStream(mechanism("adaptive", people([(window, 1.0)], [500], bins)), source)
+    machine = dynamic_mechanism("adaptive", Setting(bins, horizon))
+    asked = asked_units([[window, 1.0, window, 1.0]])
+    stream = DynamicStream(machine, asked, np.array([500]), source)
+    state = fixed.start()
+    for slot in range(12):
+        state, _ = fixed.release(state, slot, np.full((1, bins), 50))
+    begun = thawed(fixed, state, stream)
+    assert (begun.mechanism.factor is None) == (horizon == 1)
+    data = machine.encode(begun.mechanism)
+    assert machine.encode(machine.decode(data)) == data
