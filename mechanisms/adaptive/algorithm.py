@@ -210,6 +210,8 @@ class AdaptiveRelease:
         """Measure the total: (what the rest of the slot may spend, what the total cost)."""
         known, slot, size = state.factor, slot_input.slot, 0.0
         assert known is not None
+        if state.bank.elapsed == 1:
+            state.bank = factor.over(known, usual.bank, slot).renewed(state.bank, state.ring)
         factor.begin(known, slot, state.bank.elapsed)
         if state.published_slot is not None:
             size = float(usual.bank.forecast(state.bank).mean.sum())

@@ -27,9 +27,10 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.budget_plan import AUDITED_BIAS, Terms, part
 from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS
-from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast, multiplied
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
+from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
 from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -50,6 +51,8 @@ TELLING = 0.3
 # The usual size is the mean of the first totals: so many at least, until it is so many standard
 # errors above 0. No more than `MOST_FIRST` are kept for that.
 FIRST, MOST_FIRST, ABOVE_ZERO = 7, 64, 3.0
+# The usual size is taken anew once the level of the total is so many times as large, or as small.
+FAR = 1.25
 # The factor is used from this evidence on, in standard errors, until it falls below the second.
 FOUND, LOST = 2.5, 1.0
 # The least and the most that a level is multiplied by; beyond that it is the level that changes.
@@ -90,6 +93,12 @@ class Past(NamedTuple):
     def read(cls, written: dict[str, Any]) -> Past:
         """What a record says of a slot."""
         return cls(*(np.frombuffer(written[name], np.float32) for name in cls._fields))
+
+    def divided(self, by: Floats) -> Past:
+        """The same of levels that are so many times as large, shape (d,)."""
+        if not len(self.scale):
+            return Past.of(np.zeros_like(by), 1 / by, np.zeros_like(by))
+        return self._replace(scale=(self.scale / by).astype(np.float32))
 
     def counts(self, level: Forecast) -> Forecast:
         """The counts of the slot, given their levels."""
@@ -363,6 +372,33 @@ class FactorBank:
     state: FactorState
     bank: Bank
     slot: int
+
+    def renewed(self, state: BankState, ring: Ring | None) -> BankState:
+        """Take the level of the total for its usual size, if these are far apart by now.
+
+        Levels of bins then become those at this size, so that forecasts stay as they are.
+
+        Args:
+            state: of the bank, after a release.
+            ring: of levels that are still to be revised, changed in place.
+
+        Returns the bank's state from then on.
+        """
+        known = self.state
+        level = self.factor.model.level(known.total)
+        sure = level.mean > ABOVE_ZERO * level.variance**0.5
+        if not (known.usual and sure) or 1 / FAR <= level.mean <= FAR:
+            return state
+        grown = min(max(level.mean, LEAST), MOST)
+        by = self._scale(grown)
+        known.loadings.move(self.bank.forecast(state).mean * (grown - 1), by)
+        known.past = [one.divided(by) for one in known.past]
+        known.total.divide_level(grown)
+        known.total.round()
+        known.usual *= grown
+        if ring:
+            ring.multiply(by)
+        return multiplied(state, by)
 
     def forecast(self, state: BankState) -> Forecast:
         """As the bank's."""

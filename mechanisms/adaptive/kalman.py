@@ -336,6 +336,18 @@ def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     )
 
 
+def multiplied(state: BankState, by: Floats) -> BankState:
+    """The state of counts that are so many times as large, shape (d,)."""
+    return replace(
+        state,
+        level=single(state.level * by),
+        level_var=single(state.level_var * by**2),
+        slope=single(state.slope * by),
+        slope_var=single(state.slope_var * by**2),
+        scale=rounded(state.scale * by),
+    )
+
+
 def rounded(scale: Floats) -> Floats:
     """The scale as states keep it."""
     return scale.astype(np.float32).astype(np.float64)

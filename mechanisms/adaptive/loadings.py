@@ -136,3 +136,12 @@ class Loadings:
         absorbed = (1 - seen.gain) * self.of_level - seen.gain * seen.away / seen.scale
         self.of_level = absorbed.astype(np.float32)
         self.known = None
+
+    def move(self, away: Floats, scale: Floats) -> None:
+        """Go on with levels that are multiplied by a factor.
+
+        Args:
+            away: what a loading of 1 more adds to each level, shape (d,).
+            scale: the factors, shape (d,).
+        """
+        self.of_level = (scale * self.of_level + away).astype(np.float32)

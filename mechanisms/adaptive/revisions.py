@@ -80,6 +80,16 @@ class Measured:
         **dict.fromkeys(("shares", "counts", "error", "opened", "scale"), "bytes"),
     )
 
+    def multiplied(self, by: Floats) -> Measured:
+        """The release of levels that are so many times as large, shape (d,)."""
+        return replace(
+            self,
+            counts=kalman.single(self.counts * by),
+            error=kalman.single(self.error * by**2),
+            opened=kalman.single(self.opened * by**2),
+            scale=kalman.single(self.scale * by),
+        )
+
     def share(self, slot: int) -> float:
         """What a slot since the release before contributes."""
         return float(self.shares[slot - self.slot - 1]) if len(self.shares) else 1.0
@@ -300,6 +310,12 @@ class Ring:
         figures = (shares, taken.counts, taken.error, taken.opened, scale)
         self.releases.append(Measured(slot, *map(kalman.single, figures)))
         self._later = None
+
+    def multiply(self, by: Floats) -> None:
+        """Go on with levels that are so many times as large, shape (d,)."""
+        self.kept = kalman.multiplied(self.kept, by)
+        self.releases = [one.multiplied(by) for one in self.releases]
+        self._updates, self._later = [], None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
         """A slot was released."""

@@ -109,6 +109,13 @@ class TotalModel:
         mean = float(weights @ each)
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
 
+    def level(self, state: TotalFilter) -> Ratio:
+        """What is known of the level."""
+        each, weights = state.mean[:, _LEVEL], state.weights
+        mean = float(weights @ each)
+        spread = state.covariance[:, _LEVEL, _LEVEL] + (each - mean) ** 2
+        return Ratio(mean, float(weights @ spread))
+
     def left(self, state: TotalFilter, blur: Floats) -> Floats:
         """Variance of the ratio after observations with errors of this variance, once settled."""
         drift, deviation, error = self.drift, self.deviation, blur[..., None]
@@ -137,6 +144,12 @@ class TotalFilter:
         """Belief in each member, shape (members,)."""
         weights = np.exp(self.scores - self.scores.max())
         return np.asarray(weights / weights.sum())
+
+    def divide_level(self, by: float) -> None:
+        """Go on with a usual size that is so many times as large; seasons are relative to it."""
+        self.mean[:, _LEVEL] /= by
+        self.covariance[:, _LEVEL, :] /= by
+        self.covariance[:, :, _LEVEL] /= by
 
     def round(self) -> None:
         """Round to the precision of records, so that a state that is read again is the same."""

@@ -1,5 +1,6 @@
 """The common factor: what is learnt of it, what it costs, and that it is used only on evidence."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -329,9 +330,9 @@ def test_who_has_a_week():
 
 
 # A stream that goes through bytes in every slot goes on as one that never did.
-@pytest.mark.parametrize("revise", [0, 3])
-def test_bytes_in_every_slot_keep_the_future(revise):
-    counts = counts_of(weeks(6))
+@pytest.mark.parametrize(("revise", "growth"), [(0, 1.0), (3, 1.0), (5, 1.05)])
+def test_bytes_in_every_slot_keep_the_future(revise, growth):
+    counts = counts_of(weeks(6) * growth ** np.arange(42))
     machine, end, releases = run(counts, revise)
     assert end.factor.used
     stream = ReleaseStream(machine, NoiseSource(KEY))
@@ -346,6 +347,64 @@ def test_bytes_in_every_slot_keep_the_future(revise):
         assert revised == [(one.slot, one.counts.tobytes()) for one in releases[slot].revisions]
         data = stream.encode(state)
     assert machine.encode(stream.decode(data).mechanism) == machine.encode(end)
+
+
+# ---- totals that grow and shrink ------------------------------------------------------------
+
+
+# The usual size follows a total that becomes 30 times as large, or as small, so that the factor is
+# still of use, and what is told keeps its coverage.
+@pytest.mark.parametrize("times", [30.0, 1 / 30])
+def test_totals_that_grow_and_shrink(monkeypatch, times):
+    growth = times ** (np.arange(210) / 210)
+    counts = counts_of(growth * weeks(30) * max(1 / times, 1) / 5)
+    _, state, releases = run(counts)
+    assert state.factor.used
+    assert 0.7 < state.factor.usual / counts[-14:].sum() * 14 < 1.5
+    estimates = np.array([one.estimates for one in releases])
+    missed = np.abs(estimates - counts.sum(axis=1))[28:]
+    assert 0.87 < (missed < 1.645 * np.array([one.stderr for one in releases])[28:]).mean() < 0.95
+    monkeypatch.setattr(Adaptive, "look_for_factor", lambda *_: None)
+    assert (missed**2).mean() < 0.9 * error("adaptive", counts)
+
+
+# A new usual size changes no forecast of a bin, nor what revisions say of earlier slots, where
+# loadings are 1.
+def test_a_new_usual_size_changes_nothing_else():
+    counts = counts_of(weeks(9))
+    machine, state, _ = run(counts, revise=5)
+    known, ring = state.factor, state.ring
+    known.total.mean[:, 0] = 1.6
+    loadings = known.loadings
+    loadings.product = loadings.information = np.full(20, 1e6, np.float32)
+    loadings.known = None
+    known.ratios, known.variance = [1.6], 0.0
+    bank = machine.factor.over(known, machine.bank, len(counts))
+    weights, scale = machine.bank.mixture(state.bank).weights, state.bank.scale
+
+    def seen(beliefs, of, ratio):
+        known.ratios = [ratio]
+        slot, level = deepcopy(of).revise(weights, beliefs.scale)
+        past = known.past[slot - of.last_slot - 1]
+        revised = past.counts(level)
+        return bank.forecast(beliefs).mean, revised.mean, known.usual * ratio
+
+    before = seen(state.bank, ring, 1.6)
+    renewed = bank.renewed(state.bank, ring)
+    assert renewed is not state.bank
+    for one, other in zip(before, seen(renewed, ring, 1.0), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+    assert bank.renewed(renewed, ring) is renewed
+    assert renewed.scale == pytest.approx(1.6 * scale, rel=1e-4)
+
+
+# The usual size stays where the level of the total is hardly above 0, so it never comes down to it.
+def test_no_new_usual_size_without_events():
+    counts = counts_of(weeks(12))
+    counts[42:] = 0
+    _, state, releases = run(counts)
+    assert state.factor.usual > 10
+    assert np.isfinite([one.stderr for one in releases[1:]]).all()
 
 
 # Covariances are saved once for each pair: both of a pair are the same to the last bit.
