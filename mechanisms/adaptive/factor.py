@@ -385,15 +385,15 @@ class FactorBank:
         Returns the bank's state from then on.
         """
         known = self.state
-        level = self.factor.model.level(known.total)
-        sure = level.mean > ABOVE_ZERO * level.variance**0.5
-        if not (known.usual and sure) or 1 / FAR <= level.mean <= FAR:
+        size = self.factor.model.size(known.total)
+        sure = size.mean > ABOVE_ZERO * size.variance**0.5
+        if not (known.usual and sure) or 1 / FAR <= size.mean <= FAR:
             return state
-        grown = min(max(level.mean, LEAST), MOST)
+        grown = min(max(size.mean, LEAST), MOST)
         by = self._scale(grown)
         known.loadings.move(self.bank.forecast(state).mean * (grown - 1), by)
         known.past = [one.divided(by) for one in known.past]
-        known.total.divide_level(grown)
+        self.factor.model.renew(known.total, grown)
         known.total.round()
         known.usual *= grown
         if ring:

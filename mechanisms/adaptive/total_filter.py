@@ -58,6 +58,8 @@ class TotalModel:
         self._selectors = np.zeros((max(phases, 1), _SEASON + phases))
         self._selectors[:, [_LEVEL, _DEVIATION]] = 1.0
         self._selectors[:phases, _SEASON:] = np.eye(phases)
+        self._mean = self._selectors.mean(axis=0)
+        self._mean[_DEVIATION] = 0.0
 
     def start(self) -> TotalFilter:
         """Before any observation."""
@@ -109,12 +111,25 @@ class TotalModel:
         mean = float(weights @ each)
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
 
-    def level(self, state: TotalFilter) -> Ratio:
-        """What is known of the level."""
-        each, weights = state.mean[:, _LEVEL], state.weights
+    def size(self, state: TotalFilter) -> Ratio:
+        """What is known of the ratio of a slot without deviation, over all phases of the season."""
+        each, weights = state.mean @ self._mean, state.weights
         mean = float(weights @ each)
-        spread = state.covariance[:, _LEVEL, _LEVEL] + (each - mean) ** 2
-        return Ratio(mean, float(weights @ spread))
+        variance = state.covariance @ self._mean @ self._mean + (each - mean) ** 2
+        return Ratio(mean, float(weights @ variance))
+
+    def renew(self, state: TotalFilter, size: float) -> None:
+        """Go on with another usual size, relative to the one before.
+
+        Phases of the season become deviations from their mean, which goes to the level. They stay
+        as they are: a season is relative to the size.
+        """
+        move = np.eye(len(self._mean))
+        move[_LEVEL] = self._mean / size
+        move[_SEASON:, _SEASON:] -= self._mean[_SEASON:]
+        state.mean = state.mean @ move.T
+        moved = move @ state.covariance @ move.T
+        state.covariance = (moved + moved.transpose(0, 2, 1)) / 2
 
     def left(self, state: TotalFilter, blur: Floats) -> Floats:
         """Variance of the ratio after observations with errors of this variance, once settled."""
@@ -144,12 +159,6 @@ class TotalFilter:
         """Belief in each member, shape (members,)."""
         weights = np.exp(self.scores - self.scores.max())
         return np.asarray(weights / weights.sum())
-
-    def divide_level(self, by: float) -> None:
-        """Go on with a usual size that is so many times as large; seasons are relative to it."""
-        self.mean[:, _LEVEL] /= by
-        self.covariance[:, _LEVEL, :] /= by
-        self.covariance[:, :, _LEVEL] /= by
 
     def round(self) -> None:
         """Round to the precision of records, so that a state that is read again is the same."""
