@@ -187,7 +187,8 @@ class AdaptiveRelease:
             self._replan(state, terms)
             if factor and state.factor:
                 planned = terms.bank.forecast(state.bank), state.gap, state.kind == POINT
-                factor.plan(state.factor, usual, *planned)
+                if factor.plan(state.factor, usual, *planned, state.since == 1):
+                    state.gap, state.kind, state.watch = 1, POINT, 1
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         # To a new level or on a new slope: the next release tells.
         if jumped and not self._hidden(state, terms):

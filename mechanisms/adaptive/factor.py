@@ -328,12 +328,13 @@ class Factor:
         return FactorBank(self, state, bank, slot)
 
     def plan(
-        self, state: FactorState, terms: Terms, level: Forecast, gap: int, point: bool
-    ) -> None:
+        self, state: FactorState, terms: Terms, level: Forecast, gap: int, point: bool, begins: bool
+    ) -> bool:
         """Decide whether the factor is used, and on which share its total is measured.
 
         The share is the one with the least expected error of a count: what it takes from the
-        releases of the bins against what it tells of the factor.
+        releases of the bins against what it tells of the factor. The gap was planned for levels
+        alone. Where totals cannot be measured well enough for it, every slot is released.
 
         Args:
             state: changed in place.
@@ -341,27 +342,40 @@ class Factor:
             level: of the present slot.
             gap: planned slots from release to release.
             point: whether these are of one slot each, and not of sums.
+            begins: whether the gap is still to begin.
+
+        Returns whether it is better to release every slot.
         """
         state.used = bool(state.usual) and state.loadings.evidence > (LOST if state.used else FOUND)
         if not state.used:
             state.share = UNPROVEN if gap > 1 else 0.0
-            return
-        size, gap = state.usual, max(gap, 1)
-        weighting = self._weighting(terms, terms.rates.main, size)
+            return False
+        weighting = self._weighting(terms, terms.rates.main, state.usual)
         if weighting is None:
-            return
-        each = weighting.noise_variance / ((1 - SHARES) * gap) ** 2
-        blur = weighting.noise_variance / np.maximum(SHARES * size, _LEAST) ** 2
+            return False
+        noise, gap = weighting.noise_variance, max(gap, 1)
+        costs = self._costs(state, noise, level, gap, point)
+        every = self._costs(state, noise, level, 1, True)
+        better = begins and gap > 1 and float(every.min()) < float(costs.min())
+        state.share = float(SHARES[(every if better else costs).argmin()])
+        return better
+
+    def _costs(
+        self, state: FactorState, noise: float, level: Forecast, gap: int, point: bool
+    ) -> Floats:
+        """Expected error of a count at each share, where all a slot saves up has such noise."""
+        each = noise / ((1 - SHARES) * gap) ** 2
+        blur = noise / np.maximum(SHARES * state.usual, _LEAST) ** 2
         if gap == 1:  # each release tells a total, too
-            blur = 1 / (1 / blur + size**2 / (self.bins * each))
+            blur = 1 / (1 / blur + state.usual**2 / (self.bins * each))
         loading, _ = state.loadings.estimates()
         left = self.model.left(state.total, blur)[:, None] * (loading * level.mean) ** 2
         unsure = level.variance / (1 - SHARES)[:, None] + left
         own = unsure + level.white
         released = own * each[:, None] / (own + each[:, None])
         part_released = 1 / gap if point else 0.0
-        cost = (part_released * released + (1 - part_released) * unsure).mean(axis=1)
-        state.share = float(SHARES[cost.argmin()])
+        found: Floats = part_released * released + (1 - part_released) * unsure
+        return np.asarray(found.mean(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

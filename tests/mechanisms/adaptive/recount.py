@@ -176,11 +176,12 @@ def on(tape: Tape):
         )
 
     def factor_used(follower, state, *known):
-        plan_factor(follower, state, *known)
+        every = plan_factor(follower, state, *known)
         random = tape.random(98)
         if random.random() < 0.7:
             state.share = float(random.choice(factor.SHARES))
             state.used = bool(state.usual and random.random() < 0.8)
+        return every
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SlotNoise, "words", named)
