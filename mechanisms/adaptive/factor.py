@@ -27,7 +27,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.budget_plan import AUDITED_BIAS, Terms, part
 from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS
-from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast, multiplied
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast, multiplied, single
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
 from streamveil.mechanisms.adaptive.revisions import Ring
@@ -83,7 +83,7 @@ class Past(NamedTuple):
     @classmethod
     def of(cls, estimate: Floats, scale: Floats, doubt: Floats) -> Past:
         """Rounded to the precision of records."""
-        return cls(*(part.astype(np.float32) for part in (estimate, scale, doubt)))
+        return cls(single(estimate), single(scale), single(doubt))
 
     def record(self) -> dict[str, Any]:
         """Avro record, under `PAST`."""
@@ -98,7 +98,7 @@ class Past(NamedTuple):
         """The same of levels that are so many times as large, shape (d,)."""
         if not len(self.scale):
             return Past.of(np.zeros_like(by), 1 / by, np.zeros_like(by))
-        return self._replace(scale=(self.scale / by).astype(np.float32))
+        return self._replace(scale=single(self.scale / by))
 
     def counts(self, level: Forecast) -> Forecast:
         """The counts of the slot, given their levels."""

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.adaptive.kalman import single
 from streamveil.mechanisms.core import state_codec
 
 Floats = npt.NDArray[np.float64]
@@ -130,11 +131,11 @@ class Loadings:
         missed = np.minimum(np.maximum(seen.missed, -reach), reach)
         product = lever * (missed + loading * lever) - seen.itself
         more, able = MEMORY * self.information, seen.able
-        self.information = (more + np.where(able, lever**2 / seen.variance, 0)).astype(np.float32)
+        self.information = single(more + np.where(able, lever**2 / seen.variance, 0))
         kept = MEMORY * self.product
-        self.product = (kept + np.where(able, product / seen.variance, 0)).astype(np.float32)
+        self.product = single(kept + np.where(able, product / seen.variance, 0))
         absorbed = (1 - seen.gain) * self.of_level - seen.gain * seen.away / seen.scale
-        self.of_level = absorbed.astype(np.float32)
+        self.of_level = single(absorbed)
         self.known = None
 
     def move(self, away: Floats, scale: Floats) -> None:
@@ -144,4 +145,4 @@ class Loadings:
             away: what a loading of 1 more adds to each level, shape (d,).
             scale: the factors, shape (d,).
         """
-        self.of_level = (scale * self.of_level + away).astype(np.float32)
+        self.of_level = single(scale * self.of_level + away)

@@ -15,7 +15,7 @@ from streamveil.mechanisms import (
     simulate,
 )
 from streamveil.mechanisms.adaptive import factor as factor_module
-from streamveil.mechanisms.adaptive.factor import SHARES, Factor
+from streamveil.mechanisms.adaptive.factor import SHARES, Factor, Past
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
@@ -440,6 +440,22 @@ def test_no_new_usual_size_without_events():
     _, state, releases = run(counts)
     assert state.factor.usual > 10
     assert np.isfinite([one.stderr for one in releases[1:]]).all()
+
+
+# One result in 10**300 may be 10**20 times too large: what is kept of it is a number all the same.
+@pytest.mark.parametrize("size", [1e17, 1e25, 1e35])
+def test_figures_beyond_all_counts_stay_finite(size):
+    known = Loadings.start(3)
+    huge, able = np.full(3, size), np.ones(3, bool)
+    with np.errstate(over="raise", invalid="raise"):
+        for _ in range(9):
+            lesson = Lesson(huge, np.ones(3), huge, np.ones(3), huge, np.full(3, 0.5), able)
+            known.learn(lesson, np.ones(3))
+            known.move(huge, np.full(3, 10.0))
+            assert np.isfinite([*known.estimates(), known.lever(huge, np.ones(3))]).all()
+            assert np.isfinite(known.evidence)
+        past = Past.of(huge, np.ones(3), huge**2).divided(np.full(3, 0.1))
+        assert np.isfinite(past).all()
 
 
 # Covariances are saved once for each pair: both of a pair are the same to the last bit.
