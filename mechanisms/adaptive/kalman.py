@@ -353,6 +353,6 @@ def rounded(scale: Floats) -> Floats:
     return scale.astype(np.float32).astype(np.float64)
 
 
-def single(part: Floats) -> Singles:
+def single(part: npt.NDArray[np.floating[Any]]) -> Singles:
     """Figures as states keep them; none is so large that there is no figure for a multiple."""
     return np.minimum(np.maximum(part, -_MOST), _MOST).astype(np.float32)
