@@ -1,5 +1,6 @@
 """The audit convicts what tells too much, and nothing else."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -178,4 +179,6 @@ def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monke
     broken = audited(asked, extent=BRIEF)
     assert broken.convicted
     # What is published is drawn to forecasts, so that guesses see less than the noise itself shows.
-    assert "tell 1.2 times what the slots were charged" in broken.replayed.violation
+    # Of a slot's total, an event that moves from bin to bin moves nothing.
+    told = re.search(r"tell ([\d.]+) times what the slots were charged", broken.replayed.violation)
+    assert 1.15 < float(told[1]) <= 1.2

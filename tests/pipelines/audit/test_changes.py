@@ -53,18 +53,20 @@ def test_windows_that_are_not_kept_are_convicted_exactly(mutant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "runs"), [("adaptive", 12), ("dpba", 4)])
-def test_too_little_noise_is_convicted(name, runs, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "runs", "honest_times", "times"), [("adaptive", 12, 0.2, 0.45), ("dpba", 4, 0.35, 0.9)]
+)
+def test_too_little_noise_is_convicted(name, runs, honest_times, times, monkeypatch):
     extent = Extent(runs=runs)
     honest = audited_changes(ASKED, mechanism=name, bins=32, extent=extent)
     assert not honest.convicted
-    assert honest.worst.times > 0.35  # published estimates are drawn to forecasts
+    assert honest.worst.times > honest_times  # published estimates are drawn to forecasts
     for module in (sampling, weighting, running_sum):
         scaled(module, monkeypatch, 30)
     found = audited_changes(ASKED, mechanism=name, bins=32, extent=extent)
     assert found.convicted
     assert "times what the slots were charged" in found.replayed.violation
-    assert found.worst.times > 0.9
+    assert found.worst.times > times
 
 
 @pytest.mark.usefixtures("few")
