@@ -35,12 +35,12 @@ from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, Tota
 from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
-DAY = 86_400_000_000
 # Slots of a season that is looked for: the days of a week, also where the length of a slot is not
 # known.
 WEEK = 7
@@ -213,7 +213,7 @@ class Factor:
 
     def __init__(self, bins: int, slot_length: int | None) -> None:
         self.bins = bins
-        self.model = TotalModel(WEEK if slot_length in (None, DAY) else 0)
+        self.model = TotalModel(WEEK if slot_length in (None, MICROSECONDS["d"]) else 0)
 
     def start(self) -> FactorState:
         """Nothing known."""
@@ -422,8 +422,7 @@ class FactorBank:
         """What a level makes the counts of the present slot."""
         if not self.state.used:
             return level
-        scale = self._scale(self.state.ratio)
-        doubt = self._doubt(level.mean, scale, self.state.ratio, self.state.variance)
+        scale, doubt = self._here(level.mean)
         variance = level.variance * scale**2 + doubt
         return Forecast(level.mean * scale, variance, level.white * scale, level.scale * scale)
 
@@ -431,9 +430,13 @@ class FactorBank:
         """How the counts of the present slot follow from a level."""
         if not self.state.used:
             return LEVELS
-        scale = self._scale(self.state.ratio)
-        doubt = self._doubt(level.mean, scale, self.state.ratio, self.state.variance)
+        scale, doubt = self._here(level.mean)
         return Past.of(np.zeros_like(scale), scale, doubt)
+
+    def _here(self, level: Floats) -> tuple[Floats, Floats]:
+        """What a level is multiplied by in the present slot, and the variance that this adds."""
+        scale = self._scale(self.state.ratio)
+        return scale, self._doubt(level, scale, self.state.ratio, self.state.variance)
 
     def _scale(self, ratio: float) -> Floats:
         """What a level is multiplied by where the total has this ratio, shape (d,)."""
@@ -487,7 +490,7 @@ class FactorBank:
             self._learn(seen, level.mean, after, counts, whole, scale, curve, blur, own)
         if not factor.used:
             return seen
-        told = self._of_level(seen, counts, noise, error, scale, now)
+        told = self._of_level(seen, counts, noise, error, now)
         if not own or seen.taken is None:
             return replace(told, expected=seen.expected * scale, foreseen=seen.foreseen * scale**2)
         loading, _ = factor.loadings.estimates()
@@ -502,12 +505,10 @@ class FactorBank:
         counts: Floats,
         noise: float | Floats,
         error: Floats,
-        scale: Floats,
         now: Forecast,
     ) -> Observed:
         """What is known of the present slot's counts, from what is known of its level."""
-        each = self._scale(self.state.ratio)
-        left = self._doubt(seen.mean, each, self.state.ratio, self.state.variance)
+        each, left = self._here(seen.mean)
         return replace(
             seen,
             mean=seen.mean * each,
