@@ -368,7 +368,7 @@ class Drill:
         kept = witness.read_bytes()
         if not moved and self.draw.random() < 0.5:
             witness.unlink()
-        words = ["bring its folder back"]
+        words = ["bring its folder back", "restore that folder"]
 
         def mend() -> None:
             self._put_back(newest, moved)
