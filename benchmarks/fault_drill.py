@@ -329,7 +329,6 @@ class Drill:
             [
                 "replaced while this run used it",
                 "No such file",
-                "has no",
                 "has no state to resume",
             ],
             in_run=replace,

@@ -218,7 +218,10 @@ class StateFolder:
         """
         found = self._manifest()
         if found is None:
-            raise ConfigurationError(f"{self.path} holds no state")
+            raise ConfigurationError(
+                f"{self.path} has no {MANIFEST}, so it is not the folder of a stream, or it was "
+                "emptied or replaced while this run used it: put the folder of the stream back"
+            )
         sealed, snapshot = found
         if not sealed.is_sealed_by(key, _PURPOSE):
             raise ConfigurationError(
