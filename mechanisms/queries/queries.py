@@ -251,9 +251,9 @@ class Query(Identified):
 
     @property
     def longer(self) -> tuple[Cut, ...]:
-        """For each rollup, the slots of the query that belong to each slot of the rollup.
+        """For each rollup, how its slots are made up of slots of the query.
 
-        The order is that of `times`.
+        The rollups are in the same order as their lengths in `times`.
         """
         found = (self.cut.longer(cut_of(one)) for one in self.times)
         return tuple(one for one in found if one is not None)  # all are: see _check_times

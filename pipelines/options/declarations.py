@@ -792,8 +792,8 @@ _RUNNING = (
     _operate(
         "log_format",
         "",
-        "format of the log on stderr. text and json both write one line per message, with its "
-        "time and level (default: messages without time and level)",
+        "format of the log on stderr, which is text or json. With either value, each message is "
+        "one line that contains its time and its level (default: messages without time and level)",
         commands=(*_RELEASING, PLAN, CARD),
         choices=LOG_FORMATS,
     ),

@@ -61,15 +61,17 @@ EVALUATE_OPTIONS = (
     _compare(
         "epsilons",
         "NUMBERS",
-        "smallest epsilon of a user. Give one or several values, and mechanisms are compared for "
+        "epsilon of the users with the smallest budget. The budgets of all other users are "
+        "scaled in the same proportion. If you give several values, mechanisms are compared for "
         "each of them (default: the smallest epsilon in the requirements table, or "
         f"{DEFAULT_EPSILON} if there is no table)",
     ),
     _compare(
         "windows",
         "NUMBERS",
-        "longest window of a user, in slots. Give one or several values, and mechanisms are "
-        "compared for each of them (default: the longest window in the requirements table, or "
+        "longest window that users have, in slots. All shorter windows are scaled in the same "
+        "proportion. If you give several values, mechanisms are compared for each of them "
+        "(default: the longest window in the requirements table, or "
         f"{DEFAULT_WINDOW} if there is no table)",
     ),
     _compare(
