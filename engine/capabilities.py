@@ -30,17 +30,16 @@ class Capability:
 
     def markdown(self, notes: list[str]) -> str:
         """The row, with numbers for reasons, which are added to `notes`."""
-        return (
-            f"| {self.title} | {' | '.join(_cell(self.cells[one], notes) for one in STATISTICS)} |"
-        )
+        return f"| {self.title} | {' | '.join(self._cell(one, notes) for one in STATISTICS)} |"
 
-
-def _cell(cell: str, notes: list[str]) -> str:
-    if cell == YES:
-        return cell
-    if cell not in notes:
-        notes.append(cell)
-    return f"no ({notes.index(cell) + 1})"
+    def _cell(self, statistic: str, notes: list[str]) -> str:
+        cell = self.cells[statistic]
+        if cell == YES:
+            return cell
+        note = f"No {self.title}, because {cell}."
+        if note not in notes:
+            notes.append(note)
+        return f"no ({notes.index(note) + 1})"
 
 
 def _all(cell: str = YES, **others: str) -> dict[str, str]:
@@ -122,5 +121,5 @@ def markdown() -> str:
     notes: list[str] = []
     rows = [one.markdown(notes) for one in TABLE]
     head = f"| | {' | '.join(STATISTICS)} |\n|---|{'---|' * len(STATISTICS)}"
-    numbered = "\n".join(f"{number}. {note}." for number, note in enumerate(notes, 1))
+    numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
     return "\n".join([head, *rows, "", numbered])
