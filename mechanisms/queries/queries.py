@@ -251,7 +251,7 @@ class Query(Identified):
 
     @property
     def longer(self) -> tuple[Cut, ...]:
-        """For each rollup, how its slots are made up of slots of the query.
+        """For each rollup, which slots of the query make up a slot of the rollup.
 
         The rollups are in the same order as their lengths in `times`.
         """

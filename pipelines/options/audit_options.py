@@ -150,8 +150,8 @@ AUDIT_OPTIONS = (
         "runs",
         "N",
         "number of runs on each of the two inputs that the audit compares. The audit makes this "
-        "number of runs for each group of users with the same requirement. Use it instead of "
-        "--seconds",
+        "number of runs for each group of users with the same requirement. Use this option "
+        "instead of --seconds",
         kind=int,
     ),
     _work(

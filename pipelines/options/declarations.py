@@ -886,9 +886,9 @@ _STATISTIC = (
     _record(
         "max_records_per_user",
         "N",
-        "largest number of records that belong to one person. The run does not check it, so make "
-        "sure that no person has more. The budget of each record is divided by this number "
-        "(default 1)",
+        "largest number of records that belong to one person. The run does not check this number, "
+        "so make sure that no person has more records. The budget of each record is divided by "
+        "this number (default 1)",
         kind=int,
         default=1,
     ),
