@@ -36,7 +36,8 @@ class Capability:
         cell = self.cells[statistic]
         if cell == YES:
             return cell
-        note = f"No {self.title}, because {cell}."
+        alike = [f"`{one}`" for one in STATISTICS if self.cells[one] == cell]
+        note = f"No {self.title} for {', '.join(alike)}, because {cell}."
         if note not in notes:
             notes.append(note)
         return f"no ({notes.index(note) + 1})"
