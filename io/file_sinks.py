@@ -37,11 +37,11 @@ _ANY_NUMBER = -1
 class WriteTable(beam.PTransform):
     """Write record batches to one file, whose name is exactly `path`. The output is the path.
 
-    The input is a PCollection of batches, or a tuple of this PCollection and a second one, which
-    contains only the expected number of rows. If you give this number, an incomplete file is never
-    written, even if a runner continues after a failed step. The ending of the path determines the
-    format. The endings are .parquet, .avro, .csv, .jsonl, .json and .ndjson. One worker writes the
-    whole file, so use this transform for results and not for events.
+    The input is a PCollection of batches, or a tuple of this PCollection and a second one, whose
+    only element is the expected number of rows. If you give this number, an incomplete file is
+    never written, even if a runner continues after a failed step. The ending of the path determines
+    the format. The endings are .parquet, .avro, .csv, .jsonl, .json and .ndjson. One worker writes
+    the whole file, so use this transform for results and not for events.
 
     Raises:
         ConfigurationError: at construction, if the format is unknown.

@@ -177,8 +177,8 @@ class Stamp(NamedTuple):
     def refuse_other(self, path: str, now: Stamp, then: str) -> None:
         """Raise ConfigurationError if the file has changed since this stamp was made.
 
-        The argument `then` is text for the end of the error message. This text says what to do when
-        the file is complete.
+        The argument `then` is the end of the error message. It says what to do once the file has
+        been written completely.
         """
         if now != self:
             raise ConfigurationError(

@@ -218,7 +218,7 @@ class Registry:
 
     @property
     def default(self) -> tuple[Requirement, int | None] | None:
-        """The requirement of unregistered users, and the number of these users that you gave."""
+        """The requirement of unregistered users, and how many of them you said there are."""
         k = self.default_class
         if k is None:
             return None

@@ -241,9 +241,9 @@ class NoiseSource:
     def of_slots(self, of: Callable[[int], int]) -> NoiseSource:
         """Return the noise source of a query whose slots consist of several base slots each.
 
-        The noise key may change at a base slot. The noise of a query's slot is derived from the key
-        in force at the last base slot of this slot. `of` returns the query's slot that contains a
-        base slot.
+        The noise key may change at a base slot. If it changes within one slot of the query, the
+        noise of this slot is derived from the later key. `of` takes a base slot, and returns the
+        slot of the query that contains it.
         """
         made = copy(self)
         made._keys = self._keys.of_slots(of)

@@ -60,8 +60,8 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
 
     Raises:
         ConfigurationError: when you make the transform, if options are not valid, for example if
-            there is a requirement for unregistered users; when the pipeline runs, if
-            :class:`PrivateQueries` would raise this error.
+            there is a requirement for unregistered users. When the pipeline runs, this error is
+            raised for the same reasons as by :class:`PrivateQueries`.
         ValueError: when you apply the transform to a PCollection that has windows or triggers.
     """
 
