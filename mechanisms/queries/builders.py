@@ -146,50 +146,7 @@ def distinct(
     three times. To count each user once per day, use `every="1d"` instead of hourly slots with a
     daily rollup.
 
-    Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
+    The arguments and the result are those of :func:`count`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example `levels` together with
@@ -225,54 +182,13 @@ def sum(
 ) -> QueryDefinition:
     """Add up the numbers in a column, by key and slot, in the column's unit.
 
+    The other arguments, and the result, are those of :func:`count`.
+
     Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
         of: the column that contains the numbers.
         bounds: public bounds (lower, upper) in the column's unit. Values are clamped to these
             bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
             the budget.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example bounds that are not finite or
@@ -308,58 +224,7 @@ def mean(
 ) -> QueryDefinition:
     """Estimate the mean of the numbers in a column, by key and slot, in the column's unit.
 
-    Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
-        of: the column that contains the numbers.
-        bounds: public bounds (lower, upper) in the column's unit. Values are clamped to these
-            bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
-            the budget.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
-
-    Raises:
-        ConfigurationError: if an argument is not valid, for example bounds that are not finite or
-            not in ascending order.
+    The arguments are those of :func:`sum`.
 
     Example:
         >>> sv.mean("delay", of="delay", bounds=(0, 30), every="1d", unit="minutes").statistic
@@ -391,58 +256,7 @@ def variance(
 ) -> QueryDefinition:
     """Estimate the variance of the numbers in a column, by key and slot, in the unit squared.
 
-    Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
-        of: the column that contains the numbers.
-        bounds: public bounds (lower, upper) in the column's unit. Values are clamped to these
-            bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
-            the budget.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
-
-    Raises:
-        ConfigurationError: if an argument is not valid, for example bounds that are not finite or
-            not in ascending order.
+    The arguments are those of :func:`sum`.
 
     Example:
         >>> sv.variance("spread", of="delay", bounds=(0, 30), every="1d").statistic
@@ -474,58 +288,7 @@ def stddev(
 ) -> QueryDefinition:
     """Estimate the standard deviation of the numbers in a column, by key and slot.
 
-    Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
-        of: the column that contains the numbers.
-        bounds: public bounds (lower, upper) in the column's unit. Values are clamped to these
-            bounds. With `auto`, the bounds are chosen by a private estimate, which spends part of
-            the budget.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
-
-    Raises:
-        ConfigurationError: if an argument is not valid, for example bounds that are not finite or
-            not in ascending order.
+    The arguments are those of :func:`sum`.
 
     Example:
         >>> sv.stddev("spread", of="delay", bounds="auto", every="1d").statistic.chosen
@@ -561,9 +324,9 @@ def quantiles(
 
     Give either `edges` or `bounds`.
 
+    The other arguments, and the result, are those of :func:`count`.
+
     Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
         of: the column that contains the numbers.
         edges: public edges of the intervals in which the numbers are counted, in ascending order.
             The quantiles are interpolated from the counts of the intervals. If you give a mapping
@@ -575,47 +338,6 @@ def quantiles(
             budget.
         quantiles: the quantiles to estimate, as probabilities between 0 and 1, such as `[0.5,
             0.95]`. The default is the median.
-        by: name of the column to group by. To group by map cells, give the names of two columns,
-            the first with longitudes and the second with latitudes.
-        keys: the publicly known values of the column `by`. There is a result for each of these
-            values. Give a list of text or whole numbers, ranges of numbers such as `{"edges": [0,
-            10, 20]}`, map cells such as `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in
-            degrees, or the name of a file. `discover` finds the keys that enough users share, which
-            needs `delta`. If you leave out `by` and `keys`, each slot has a single result.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
-            "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example edges that are not in ascending
@@ -638,9 +360,6 @@ def median(name: str, *, of: str, **query: Any) -> QueryDefinition:
         of: the column that contains the numbers.
         **query: the other arguments of `sv.quantiles`. You must give exactly one of `edges` and
             `bounds`.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid.
@@ -673,47 +392,15 @@ def top(
 ) -> QueryDefinition:
     """Rank the k keys with the most events in each slot, and report how certain each rank is.
 
+    The other arguments, and the result, are those of :func:`count`.
+
     Args:
-        name: name of the query and of its result file. Use letters, digits, `-` and `_`, and begin
-            with a letter or a digit.
         k: the number of keys to report, from 1 to the number of `keys`.
         by: name of the column to group by. To group by map cells, give the names of two columns,
             the first with longitudes and the second with latitudes.
         keys: the publicly known values of the column `by` that are ranked. Give a list of text or
             whole numbers, ranges of numbers such as `{"edges": [0, 10, 20]}`, map cells such as
             `{"grid": [WEST, SOUTH, EAST, NORTH, COLUMNS, ROWS]}` in degrees, or the name of a file.
-        other: name of an extra key for all events whose value of `by` is not in `keys`. If you give
-            no name, these events are rejected.
-        null: name of an extra key for events whose value of `by` is null (missing, or empty text).
-            If you give no name, these events are rejected.
-        where: a filter, such as `sv.where.kind == "car"` or `{"kind": "car"}`. The query uses only
-            events that match the filter.
-        every: length of the query's slots (fixed time windows), such as `1h`, `1d`, `1w` (from
-            Monday), `1mo`, `1y`, or a timedelta. The length must be a multiple of the base slot,
-            which is the `slot` that you pass to `sv.release`. The default is the length of the base
-            slot.
-        rollups: lengths of rollups, from the shortest to the longest. A rollup is an additional
-            result for a longer slot. For example, `["1d", "1w"]` adds results for each day and each
-            week.
-        max_contributions: the largest number of events that are kept per user and slot. The default
-            is 1. Further events are dropped.
-        keep: how to choose the events that are kept if a user has more than `max_contributions`
-            events in a slot. The default `uniform` keeps a random sample, and `distinct` prefers
-            events with different keys.
-        mechanism: name of the mechanism that adds the noise. The default is `adaptive`. You may add
-            options, written NAME:OPTION=VALUE. For example, with `adaptive:cycle=auto` the
-            mechanism searches for a repeating pattern, such as a week.
-        weight: how much the errors of this query matter, compared with the errors of the other
-            queries. The default is 1. streamveil divides the budget between the queries so that the
-            sum of the squared errors, each multiplied by the weight of its query, is small.
-        share: fraction of each user's privacy budget that this query may spend, greater than 0 and
-            at most 1. If you leave out this argument, streamveil chooses the fraction together with
-            the fractions of the other queries.
-        title: heading of the query on HTML pages. The default is the query's name.
-        unit: unit of the results, such as `minutes`. HTML pages show this unit.
-
-    Returns:
-        The definition of the query. Pass this definition to `sv.release` or `sv.PrivateQueries`.
 
     Raises:
         ConfigurationError: if an argument is not valid, for example if k is larger than the number
