@@ -17,13 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.spans import MAX_BYTES, spans
+from streamveil.mechanisms.core.arrays import Flags
 
 MIN_BLOCKS = 40
 """Records by the largest number in one block: with fewer, one record after the other is as fast."""
 _PADDING = 16  # bytes after the last block that a word may reach into
 
 _At = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _NUMBERS = ("int", "long", "enum")
@@ -60,7 +60,7 @@ class _Found(NamedTuple):
 
     starts: _At
     ends: _At
-    valid: _Flags | None
+    valid: Flags | None
 
 
 def flat_fields(schema: Mapping[str, Any]) -> tuple[_Field, ...] | None:

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.json_objects import json_fault
+from streamveil.mechanisms.core.arrays import Flags
 
 BLANKS = b" \t\r\n"
 
 _Rows = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 _QUOTE, _BACKSLASH, _COMMA, _CLOSE = b'"\\,]'
 
 
-def _table(characters: bytes) -> _Flags:
+def _table(characters: bytes) -> Flags:
     flags = np.zeros(256, bool)
     flags[list(characters)] = True
     return flags
@@ -121,7 +121,7 @@ def _anew(sums: npt.NDArray[Any], first: _Rows) -> npt.NDArray[Any]:
     return sums - np.repeat(before, np.diff(first, append=len(sums))).astype(sums.dtype)
 
 
-def _escaped(data: npt.NDArray[np.uint8]) -> _Flags:
+def _escaped(data: npt.NDArray[np.uint8]) -> Flags:
     """Which bytes stand after an odd number of backslashes in a row; one flag more than bytes."""
     slashes = np.flatnonzero(data == _BACKSLASH)
     begins = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)

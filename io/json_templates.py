@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.io.spans import MAX_BYTES, spans
+from streamveil.mechanisms.core.arrays import Flags
 
 _At = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 _STRING = re.compile(rb'("[^"\\\x00-\x1f]*")')
 _MARK = re.compile(rb'["\\\x00-\x1f]')
@@ -82,7 +82,7 @@ def template_of(record: bytes) -> Template | None:
 
 def read_template(
     records: pa.Array, template: Template, columns: Sequence[str]
-) -> tuple[_Flags, list[pa.Array]]:
+) -> tuple[Flags, list[pa.Array]]:
     """Which records are of a template, and the named keys of those as text; one it lacks is null.
 
     Args:
@@ -106,7 +106,7 @@ def read_template(
 
 def _read_slice(
     records: pa.Array, template: Template, columns: Sequence[str]
-) -> tuple[_Flags, list[pa.Array]]:
+) -> tuple[Flags, list[pa.Array]]:
     _, offsets, buffer = records.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(records) + 1, 8 * records.offset)
     good = np.zeros(len(records), bool)
@@ -174,7 +174,7 @@ def _rows_of(data: npt.NDArray[np.uint8], bounds: _At, number: int) -> tuple[_At
     return rows, marks[first[rows][:, None] + np.arange(number)]
 
 
-def _are_at(data: npt.NDArray[np.uint8], at: _At, piece: bytes) -> _Flags:
+def _are_at(data: npt.NDArray[np.uint8], at: _At, piece: bytes) -> Flags:
     """Whether a piece, not an empty one, is at each of some places."""
     width = next(width for width in _WIDTHS if width <= len(piece))
     words = np.ndarray(len(data) - width + 1, f"<u{width}", data, strides=(1,))

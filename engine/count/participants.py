@@ -30,9 +30,10 @@ from streamveil.engine.messages import (
     several_from_bytes,
     several_to_bytes,
 )
+from streamveil.mechanisms.core.arrays import Flags
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Flags, Rules, keys_of, steps
+from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
 from streamveil.mechanisms.presence.counters import UNTOLD
 

@@ -35,6 +35,7 @@ from streamveil.mechanisms.core.arguments import (
     refuse,
     user_column,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.boolean_text import spellings
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -63,8 +64,6 @@ A_NUMBER = ", a number: "
 
 _OUTSIDE, _NULL, _NAN = -1, -2, -3
 REASON_OF_CODE = {_OUTSIDE: OUTSIDE_DOMAIN, _NULL: NULL_VALUE, _NAN: NOT_A_NUMBER}
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from streamveil.engine.encode.event_mapper import (
 )
 from streamveil.engine.encode.numbers import NOT_FINITE, NULL_NUMBER, as_numbers
 from streamveil.engine.encode.text import NULL_USER, TextIndex, as_text, find_users, user_texts
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.event_tallies import (
     ELSEWHERE,
     OF_QUERY,
@@ -51,9 +52,6 @@ from streamveil.mechanisms.queries.queries import Query, QuerySet
 _ROWS = 1 << 18  # mapped at once
 
 _OF_NUMBERS = (NULL_NUMBER, NOT_FINITE)
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

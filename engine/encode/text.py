@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.randomness.noise import RandomWords
 
 NULL_USER = "null user"
 
-Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 # By the number of bytes left of a text, from none after the end mark (at -1, so last) to 8.

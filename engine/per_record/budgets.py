@@ -23,6 +23,7 @@ from streamveil.engine.per_record.record_columns import (
     positions_of,
 )
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.identity import Form, Identified, name_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.budget_functions import (
@@ -31,7 +32,7 @@ from streamveil.mechanisms.per_record.budget_functions import (
     check_budgets,
     check_on_values,
 )
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats
+from streamveil.mechanisms.per_record.protocol import Bounds
 
 
 class Budget(Protocol):

@@ -17,10 +17,11 @@ from streamveil.engine.per_record.record_columns import (
     numbers_of,
     positions_of,
 )
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.per_record.budget_functions import divided
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part, Statistic
+from streamveil.mechanisms.per_record.protocol import Part, Statistic
 
 # Up to here a table of all codes is faster than sorting those that there are.
 _TABLE = 1 << 20

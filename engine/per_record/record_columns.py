@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from streamveil.engine.encode.dead_letters import column_of
 from streamveil.engine.encode.numbers import as_numbers
 from streamveil.engine.encode.times import to_micros
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.per_record.protocol import Floats, Integers
 
 NOWHERE = -1
 NO_TIME = np.iinfo(np.int64).min  # far before the year 1

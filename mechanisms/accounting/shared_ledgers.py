@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import FRESH
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass

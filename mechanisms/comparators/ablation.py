@@ -31,12 +31,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.schedule import Schedule
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.weighting import Choices, Risk, Weighting, candidates
 from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sliding
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
@@ -50,9 +50,6 @@ from streamveil.mechanisms.randomness.noise import SlotNoise, laplace_variance
 from streamveil.mechanisms.wevent.last_publication import Publication
 from streamveil.mechanisms.wevent.pwsm import PWSM, PublicationState
 from streamveil.mechanisms.wevent.sampling import Sampling
-
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 # Mean distance of a normal variable from its mean, in standard deviations.
 _MEAN_DISTANCE = np.sqrt(2 / np.pi)
@@ -71,28 +68,28 @@ class Way(ABC):
     """Variance of the noise on an estimated count."""
 
     @abstractmethod
-    def histogram(self, counts: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def histogram(self, counts: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """Whole numbers of counts (K, d) before noise, shape (d,)."""
 
     @abstractmethod
-    def add_noise(self, values: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def add_noise(self, values: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """Add noise to whole numbers that the histogram moves by at most as much."""
 
     @abstractmethod
-    def other_variance(self, estimate: Counts) -> Floats:
+    def other_variance(self, estimate: Integers) -> Floats:
         """Expected squared error of estimates (d,), but for the noise."""
 
-    def error(self, estimate: Counts) -> float:
+    def error(self, estimate: Integers) -> float:
         """Expected squared error of a count, where the last estimates are (d,)."""
         return self.noise_variance + float(self.other_variance(estimate).mean())
 
-    def publish(self, counts: Counts, noise: SlotNoise) -> tuple[Counts, Floats]:
+    def publish(self, counts: Integers, noise: SlotNoise) -> tuple[Integers, Floats]:
         """Estimated counts and their expected standard error, shape (d,), of counts (K, d)."""
         noisy = self.add_noise(self.histogram(counts, noise, "release"), noise, "release")
         estimate = np.rint(noisy * self.factor).astype(np.int64)
         return estimate, np.sqrt(self.noise_variance + self.other_variance(estimate))
 
-    def deviation(self, counts: Counts, last: Publication, noise: SlotNoise) -> float:
+    def deviation(self, counts: Integers, last: Publication, noise: SlotNoise) -> float:
         """Noisy mean deviation per bin of the counts (K, d) from the last publication."""
         known = np.rint(last.counts / self.factor).astype(np.int64)
         moved = np.abs(self.histogram(counts, noise, "look") - known).sum(keepdims=True)
@@ -115,23 +112,23 @@ class Sampled(Way):
         self.noise_variance = self.factor**2 * laplace_variance(sampling.threshold)
 
     @classmethod
-    def choose(cls, offers: Units, estimate: Counts, population: Population) -> Way:
+    def choose(cls, offers: Units, estimate: Integers, population: Population) -> Way:
         """The best for offers of shape (K,), where the last estimates are (d,)."""
         return cls(Sampling.choose(offers, population), offers)
 
-    def histogram(self, counts: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def histogram(self, counts: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """A sample of the counts."""
         return self.sampling.sample(counts, noise.words(f"{purpose} sample"))
 
-    def add_noise(self, values: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def add_noise(self, values: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """Noise at the threshold."""
         return values + self.sampling.noise(values.size, noise.words(f"{purpose} noise"))
 
-    def error(self, estimate: Counts) -> float:
+    def error(self, estimate: Integers) -> float:
         """What OBS expects."""
         return self.sampling.error
 
-    def other_variance(self, estimate: Counts) -> Floats:
+    def other_variance(self, estimate: Integers) -> Floats:
         """Variance and squared bias of sampling if classes are equally busy."""
         squares = self.sampling.standard_error(estimate) ** 2
         return np.maximum(squares - self.noise_variance, 0.0)
@@ -150,7 +147,7 @@ class Rescaled(Sampled):
         super().__init__(sampling, offers)
 
     @classmethod
-    def choose(cls, offers: Units, estimate: Counts, population: Population) -> Way:
+    def choose(cls, offers: Units, estimate: Integers, population: Population) -> Way:
         """At the threshold of the least expected error."""
         each = offers // population.sensitivity
         ways: list[Way] = [
@@ -160,11 +157,11 @@ class Rescaled(Sampled):
         none = Sampled.choose(np.zeros_like(offers), estimate, population)
         return min(ways, key=lambda way: way.error(estimate), default=none)
 
-    def error(self, estimate: Counts) -> float:
+    def error(self, estimate: Integers) -> float:
         """Noise and sampling, without the bias that there no longer is."""
         return Way.error(self, estimate)
 
-    def other_variance(self, estimate: Counts) -> Floats:
+    def other_variance(self, estimate: Integers) -> Floats:
         """Variance of sampling if value and class are independent."""
         return (self.factor - 1) * _scale(estimate, self.sampling.population)
 
@@ -180,7 +177,7 @@ class Weighted(Way):
         self.noise_variance = weighting.noise_variance
 
     @classmethod
-    def choose(cls, offers: Units, estimate: Counts, population: Population) -> Way:
+    def choose(cls, offers: Units, estimate: Integers, population: Population) -> Way:
         """At the threshold of the least expected error."""
         choices = Choices.of(offers // population.sensitivity, population)
         if not choices.thresholds.size:
@@ -188,16 +185,16 @@ class Weighted(Way):
         threshold = choices.best(float(_scale(estimate, population).mean()), Risk(0.0, 0.0))
         return cls(Weighting.at(threshold, offers, population))
 
-    def histogram(self, counts: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def histogram(self, counts: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """Weighted counts."""
-        table: Counts = self.weighting.weights @ counts
+        table: Integers = self.weighting.weights @ counts
         return table
 
-    def add_noise(self, values: Counts, noise: SlotNoise, purpose: str) -> Counts:
+    def add_noise(self, values: Integers, noise: SlotNoise, purpose: str) -> Integers:
         """Noise at the unit of the weights."""
         return self.weighting.add_noise(values, noise, purpose)
 
-    def other_variance(self, estimate: Counts) -> Floats:
+    def other_variance(self, estimate: Integers) -> Floats:
         """Error of the weights if value and class are independent."""
         return self.weighting.dispersion * _scale(estimate, self.weighting.population)
 
@@ -271,7 +268,7 @@ class Ablation(PWSM[Any]):
         return state, state.last.release(status, spent)
 
 
-def _scale(estimate: Counts, population: Crowd) -> Floats:
+def _scale(estimate: Integers, population: Crowd) -> Floats:
     """Variance s of counts if everybody takes part by chance, at least that of half an event."""
     most = float(population.sizes.sum()) * population.sensitivity
     return Bank(most, population.bins, assumed=population.assumed).scale(

@@ -26,8 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
@@ -38,9 +38,6 @@ from streamveil.mechanisms.randomness.noise import (
     thin,
     uniform,
 )
-
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 _MAX_WORDS = 1 << 22  # drawn at once
 _MOST_TICKETS = 10**9  # of which each is drawn, in every slot
@@ -56,7 +53,7 @@ class RandomizedResponse:
     distribution of values.
     """
 
-    tickets: Counts
+    tickets: Integers
     """Reports of each class in a slot, shape (K,); 0 for a class without budget."""
     truth: Floats
     """Probability `a` that a report is the truth, shape (K,)."""
@@ -98,7 +95,7 @@ class RandomizedResponse:
             )
         return cls(tickets, truth, weights, largest, total)
 
-    def publish(self, counts: Counts, noise: SlotNoise) -> tuple[Counts, Floats]:
+    def publish(self, counts: Integers, noise: SlotNoise) -> tuple[Integers, Floats]:
         """Estimated counts and their expected standard error, shape (d,), of counts (K, d).
 
         Rounded to whole numbers. The error contains the randomness of the reports and rounding,
@@ -119,12 +116,12 @@ class RandomizedResponse:
         errors = np.sqrt(self.total**2 * (np.array(variances) @ weights**2) + 1 / 12)
         return released, errors
 
-    def symbols(self, counts: Counts) -> Counts:
+    def symbols(self, counts: Integers) -> Integers:
         """Tickets with each symbol, shape (K, d + 1), of counts (K, d); the last one is absence."""
         filled = np.minimum(np.cumsum(counts, axis=1), self.tickets[:, None])
         return np.diff(filled, axis=1, prepend=0, append=self.tickets[:, None])
 
-    def perturb(self, symbols: Counts, noise: SlotNoise) -> Counts:
+    def perturb(self, symbols: Integers, noise: SlotNoise) -> Integers:
         """Reports of each symbol by class, shape (K, m), of tickets with each symbol."""
         thresholds = [probability_threshold(a) for a in self.truth.tolist()]
         reports = thin(symbols, thresholds, noise.words("truthful reports"))

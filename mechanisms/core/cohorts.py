@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from streamveil.mechanisms.core.arrays import Integers
 
 NEWCOMER = -1
 """In place of a cohort: users who were in none."""

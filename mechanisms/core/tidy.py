@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import COUNT, Release, Revision
-
-Floats = npt.NDArray[np.float64]
 
 # Half the width of an interval that holds 90 % of a normal distribution, in standard errors.
 NINETY_PERCENT = 1.645

@@ -59,7 +59,7 @@ _HALVINGS = 60
 
 @dataclass(frozen=True)
 class TruncatedNoise:
-    """Integers y <= bound with probability proportional to exp(-|y| * unit / 2**40)."""
+    """Counts y <= bound with probability proportional to exp(-|y| * unit / 2**40)."""
 
     unit: int
     """Budget units that a step of 1 costs, from 1 to 2**52."""
@@ -153,7 +153,7 @@ def smallest_noise(unit: int, rules: list[tuple[int, int, int]], guess: float) -
 
 
 def _exp_bounds(units: int) -> tuple[int, int]:
-    """Integers that are at most and at least exp(-units / 2**40) * 2**256.
+    """Counts that are at most and at least exp(-units / 2**40) * 2**256.
 
     Decimal exponentials are rounded correctly, and 256 bits need fewer digits by far.
     """

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import MOST_IN_HORIZON
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.identity import encoded
@@ -39,8 +39,6 @@ from streamveil.mechanisms.protocol import (
     SlotRevision,
 )
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
-
-Integers = npt.NDArray[np.int64]
 
 MERGE_EVERY = 8
 """Slots from one search for ledgers that have become equal to the next."""

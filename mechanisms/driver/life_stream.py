@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.driver.present_stream import E, Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
-from streamveil.mechanisms.presence.kept_share import Floats, Rates
+from streamveil.mechanisms.presence.kept_share import Rates
 from streamveil.mechanisms.presence.life_share import LifeQuery, LivesLeftOut, due, unknown
 from streamveil.mechanisms.presence.limits import Limit
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.exact import Exact
@@ -27,7 +27,6 @@ from streamveil.mechanisms.presence.kept_share import (
     MANY_USERS,
     MOST_BINS,
     Beyond,
-    Floats,
     KeptShare,
     Rates,
     ShareQuery,
@@ -37,7 +36,6 @@ from streamveil.mechanisms.presence.limits import Limit, aside, effective_window
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease, SlotRevision
 from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
-Integers = npt.NDArray[np.int64]
 E = TypeVar("E", SlotRelease, SlotRevision)
 N = TypeVar("N", Integers, Floats)
 _DOUBLES = {"type": "array", "items": "double"}

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.infinite.held_distribution import Held
-
-Counts = npt.NDArray[np.int64]
 
 # Distances are whole eighths of a count.
 GRID = 8
@@ -26,7 +25,7 @@ class Reference:
     """What counts are compared with: all of it public."""
 
     held: Held
-    grid: Counts
+    grid: Integers
     """The held shares in units of 2**-24, shape (d,)."""
     chance: float
     """Distance that is expected of one slot's counts by chance alone."""
@@ -50,7 +49,7 @@ class Reference:
 
 
 def largest_distance(
-    recent: Sequence[Counts], spans: Sequence[int], reference: Reference, chance: float
+    recent: Sequence[Integers], spans: Sequence[int], reference: Reference, chance: float
 ) -> int:
     """Largest distance over spans of slots, each less what chance explains, in 1 / `GRID` counts.
 
@@ -76,7 +75,7 @@ def largest_distance(
     return max(found)
 
 
-def on_grid(shares: npt.NDArray[np.float64]) -> Counts:
+def on_grid(shares: npt.NDArray[np.float64]) -> Integers:
     """Shares as whole numbers of 2**-24 that sum to at most 2**24, shape (d,)."""
     whole = 1 << SHARE_BITS
     grid = np.floor(shares * whole).astype(np.int64)
@@ -90,7 +89,7 @@ def on_grid(shares: npt.NDArray[np.float64]) -> Counts:
     return grid
 
 
-def distance(sums: Counts, slots: int, grid: Counts) -> int:
+def distance(sums: Integers, slots: int, grid: Integers) -> int:
     """L1 distance of mean counts from a distribution with their total, in 1 / `GRID` counts.
 
     Args:

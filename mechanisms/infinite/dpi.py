@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Units, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.infinite import query_pool, spending_orders
@@ -46,8 +47,6 @@ from streamveil.mechanisms.infinite.synopses import synopses
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.exponential import draw
 from streamveil.mechanisms.randomness.noise import FINE_BITS, SlotNoise
-
-Integers = npt.NDArray[np.int64]
 
 MODES = ("instantaneous", "cumulative")
 # Sums of losses stop here, which no sensitivity grows by.

@@ -36,15 +36,10 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Units, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.infinite.distance import (
-    GRID,
-    MAX_EVENTS,
-    Counts,
-    Reference,
-    largest_distance,
-)
+from streamveil.mechanisms.infinite.distance import GRID, MAX_EVENTS, Reference, largest_distance
 from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,
     Held,
@@ -93,7 +88,7 @@ class GatedState:
 
     reference: Reference
     """What is released until the gate opens."""
-    recent: tuple[Counts, ...] = field(default=(), repr=False)
+    recent: tuple[Integers, ...] = field(default=(), repr=False)
     """Counts of up to 8 slots since the last release, each of shape (d,)."""
     total: int = 0
     epoch: int = 1
@@ -289,7 +284,7 @@ class Gated:
         return state, state.reference.held.release(slot_input.slot, state.slots, spent, facts)
 
     def _measured_total(
-        self, state: GatedState, counts: Counts, noise: SlotNoise
+        self, state: GatedState, counts: Integers, noise: SlotNoise
     ) -> tuple[GatedState, int]:
         rate = self.total_price // self.population.sensitivity
         if rate == 0:
@@ -363,7 +358,7 @@ class Gated:
         )
 
 
-def _with(state: GatedState, counts: Counts) -> GatedState:
+def _with(state: GatedState, counts: Integers) -> GatedState:
     """The state with one more recent slot."""
     recent = (*state.recent, counts)[-RECENT:]
     return replace(state, recent=recent, slots=state.slots + 1, since=state.since + 1)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
@@ -19,8 +20,6 @@ from streamveil.mechanisms.core.records import (
     Lifetime,
 )
 from streamveil.mechanisms.protocol import Population, SlotRelease
-
-Floats = npt.NDArray[np.float64]
 
 # The fields of what is held in a mechanism's record.
 FIELDS: dict[str, Any] = {

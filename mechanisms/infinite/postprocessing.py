@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 
 def top_k(shares: npt.ArrayLike, k: int) -> npt.NDArray[np.int64]:

@@ -12,9 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.infinite.postprocessing import top_k
-
-Counts = npt.NDArray[np.int64]
 
 SCALE = 1 << 10
 # Bins of the top-k query.
@@ -23,7 +22,7 @@ _TOP = 10
 _MOST_RANGES = 64
 
 
-def queries(bins: int) -> Counts:
+def queries(bins: int) -> Integers:
     """Coefficients of the ranges and of the mean, shape (Q, d); public."""
     rows = [np.arange(bins) * SCALE // max(bins - 1, 1)]
     parts = 1 << min(bins - 1, _MOST_RANGES).bit_length()
@@ -38,7 +37,7 @@ def queries(bins: int) -> Counts:
     return np.array(rows, dtype=np.int64)
 
 
-def with_top(pool: Counts, shares: npt.NDArray[np.float64]) -> Counts:
+def with_top(pool: Integers, shares: npt.NDArray[np.float64]) -> Integers:
     """The pool and the query for the top bins of a released distribution, shape (Q + 1, d)."""
     row = np.zeros((1, pool.shape[1]), dtype=np.int64)
     row[0, top_k(shares, min(_TOP, shares.size))] = SCALE

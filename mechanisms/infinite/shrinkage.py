@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.infinite.held_distribution import simplex
 
-Floats = npt.NDArray[np.float64]
 # (noisy counts, variance of their noise, old shares, total) -> new shares
 Shrinkage = Callable[[Floats, float, Floats, int], Floats]
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0
 from streamveil.mechanisms.randomness.noise import (
@@ -34,7 +35,6 @@ from streamveil.mechanisms.randomness.noise import (
     uniform,
 )
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.integer]
 
 # What some devices report. GRR: symbols, int64, shape (m,). OUE: bits, packed as by

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.domains import select_domain
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Noisy, PerRecordRelease
+from streamveil.mechanisms.per_record.protocol import Noisy, PerRecordRelease
 from streamveil.mechanisms.randomness.noise import FINE_BITS
 
 

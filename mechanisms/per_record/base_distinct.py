@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Part
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 
 

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Part
 from streamveil.mechanisms.randomness.exponential import draw
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 

@@ -25,12 +25,13 @@ from fractions import Fraction
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.domains import partition
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
 from streamveil.mechanisms.per_record.node_noise import LIMB_BITS, VALUE_BITS, Grid
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Part
 from streamveil.mechanisms.randomness.noise import FINE_RATES, RandomWords, SlotNoise
 
 # Values below 2**8 steps of the grid share the first bucket: a clip there is value_max / 2**40.

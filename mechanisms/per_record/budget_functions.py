@@ -16,9 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers
+from streamveil.mechanisms.per_record.protocol import Bounds
 
 _GRID = 4096  # values on which a function is tried
 

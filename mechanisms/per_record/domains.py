@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.protocol import Floats, Integers
+from streamveil.mechanisms.core.arrays import Floats, Integers
 
 
 def partition(epsilon_min: float, epsilon_max: float) -> Floats:

@@ -28,17 +28,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record import domains
 from streamveil.mechanisms.per_record.hat_partition import gap_select
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_units
-from streamveil.mechanisms.per_record.protocol import (
-    Bounds,
-    Floats,
-    Integers,
-    Part,
-    PerRecordRelease,
-)
+from streamveil.mechanisms.per_record.protocol import Bounds, Part, PerRecordRelease
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise, fine_laplace
 
 GAP, FIRST = "gap", "first"

@@ -25,12 +25,13 @@ from functools import cached_property
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.hat_partition import gap_select, hat_weights
 from streamveil.mechanisms.per_record.node_noise import Grid, Nodes
 from streamveil.mechanisms.per_record.node_totals import Contribution, NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Noisy
+from streamveil.mechanisms.per_record.protocol import Noisy
 from streamveil.mechanisms.randomness.noise import FINE_BITS, FINE_RATES
 
 # Values that differ by less than this part of the largest one share the last node.

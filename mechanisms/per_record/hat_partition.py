@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.protocol import Floats, Integers
+from streamveil.mechanisms.core.arrays import Floats, Integers
 
 
 def hat_weights(budgets: Floats, nodes: Floats) -> tuple[Integers, Floats, Floats]:

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.per_record.protocol import Floats, Integers
 from streamveil.mechanisms.randomness.noise import FINE_BITS, FINE_RATES, RandomWords, fine_laplace
 
 # Bits of a rate: a step is at most 2**-15 of the noise's scale, unless that is below 2**16 steps.

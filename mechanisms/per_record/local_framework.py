@@ -21,13 +21,14 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.local.oracles import Oracle, perturb, supports
 from streamveil.mechanisms.local.protocol import GRR
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.framework import largest_values
 from streamveil.mechanisms.per_record.hat import HatCount
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers
+from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.randomness.noise import RandomWords
 

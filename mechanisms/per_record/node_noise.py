@@ -24,8 +24,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Noisy, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Noisy, Part
 from streamveil.mechanisms.randomness.noise import FINE_BITS, FINE_RATES, RandomWords, fine_laplace
 
 LIMB_BITS = 24

@@ -10,17 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Identified
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.node_noise import Grid, Nodes
-from streamveil.mechanisms.per_record.protocol import (
-    Bounds,
-    Floats,
-    Integers,
-    Noisy,
-    Part,
-    PerRecordRelease,
-)
+from streamveil.mechanisms.per_record.protocol import Bounds, Noisy, Part, PerRecordRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 

@@ -42,10 +42,11 @@ from typing import Protocol
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
-from streamveil.mechanisms.per_record.protocol import Floats, Part
+from streamveil.mechanisms.per_record.protocol import Part
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 
 

@@ -21,6 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.domains import (
@@ -31,7 +32,7 @@ from streamveil.mechanisms.per_record.domains import (
 )
 from streamveil.mechanisms.per_record.node_noise import Grid, Nodes
 from streamveil.mechanisms.per_record.node_totals import Contribution, NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Noisy
+from streamveil.mechanisms.per_record.protocol import Noisy
 
 _FIELDS = ("name", "bounds", "beta")
 

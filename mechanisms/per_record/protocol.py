@@ -23,12 +23,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 Part = npt.NDArray[np.int64]
 
 

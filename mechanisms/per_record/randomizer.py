@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Integers
 from streamveil.mechanisms.randomness.noise import RandomWords, fine_laplace
 
 # Numbers of reports made at once: 32 MB.

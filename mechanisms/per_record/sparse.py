@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
+from streamveil.mechanisms.core.arrays import Floats, Integers
+from streamveil.mechanisms.per_record.protocol import Part
 
 CODE, DOMAIN, COUNT = range(3)
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.presence.limits import Limit
 from streamveil.mechanisms.randomness.noise import Words, keyed_words
 
-Flags = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 Keys = npt.NDArray[Any]
 """Users as what sorts: int64 for members, 16 bytes (`S16`) for strangers."""
 

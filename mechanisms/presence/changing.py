@@ -68,7 +68,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.calendars import Flags, Integers, Keys, block_ends, steps
+from streamveil.mechanisms.core.arrays import Flags, Integers
+from streamveil.mechanisms.presence.calendars import Keys, block_ends, steps
 
 NEVER = np.iinfo(np.int64).max
 ALWAYS = np.iinfo(np.int64).min

@@ -30,8 +30,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import whole
@@ -42,7 +42,7 @@ from streamveil.mechanisms.core.records import (
     Lifetime,
     Requirement,
 )
-from streamveil.mechanisms.presence.calendars import Integers, Keys, block_ends, steps
+from streamveil.mechanisms.presence.calendars import Keys, block_ends, steps
 from streamveil.mechanisms.presence.limits import (
     BLOCKS,
     EVERY_SLOT,
@@ -57,8 +57,6 @@ from streamveil.mechanisms.presence.limits import (
     limits_of,
 )
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
-
-Floats = npt.NDArray[np.float64]
 
 CAUTION = 1.0
 """Standard errors by which shares are taken to be worse than they look."""

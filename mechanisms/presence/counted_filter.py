@@ -14,16 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
-from streamveil.mechanisms.presence.calendars import (
-    Flags,
-    Integers,
-    Keys,
-    Rules,
-    inserted,
-    keys_of,
-    placed,
-    steps,
-)
+from streamveil.mechanisms.core.arrays import Flags, Integers
+from streamveil.mechanisms.presence.calendars import Keys, Rules, inserted, keys_of, placed, steps
 from streamveil.mechanisms.presence.limits import UNLIMITED
 
 _FAULT = "nothing is told of these slots. It is a fault of streamveil: please report it"

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.presence.calendars import (
-    Flags,
-    Integers,
     Keys,
     Rules,
     block_ends,

@@ -43,14 +43,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.presence.limits import BLOCKS, block_length
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 LAYERS = 3
 """That of the slots which count, and two above it; then comes the rest."""

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import BY_BIN, KEPT, Floats, KeptShare
+from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.presence.kept_share import BY_BIN, KEPT, KeptShare
 
 SPREAD = 0.7
 """By how much the odds of bins differ, before anything is known."""

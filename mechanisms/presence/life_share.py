@@ -45,7 +45,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond, Floats, Integers, Rates, drawn
+from streamveil.mechanisms.core.arrays import Floats, Integers
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond, Rates, drawn
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
 NEAR, BEYOND, OTHERS = 0, 1, 2

@@ -75,9 +75,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.number_text import number_of
@@ -92,8 +92,6 @@ from streamveil.mechanisms.core.records import (
     leave_shares,
 )
 from streamveil.mechanisms.core.wording import opt
-
-Integers = npt.NDArray[np.int64]
 
 BLOCKS = 2
 """Blocks of a window, where nothing else is asked for. More or fewer gain little."""

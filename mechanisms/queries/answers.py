@@ -35,12 +35,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 from streamveil.mechanisms.queries.usual import Shifts, Usual
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 UNKNOWN = "nothing is known yet"
 EMPTY = "no events to speak of"

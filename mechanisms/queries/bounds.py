@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Requirements, Units
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -59,8 +60,6 @@ from streamveil.mechanisms.queries.statistics import (
 from streamveil.mechanisms.queries.usual import Ratios, Usual
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Bounded = Sum | Mean | Variance | StandardDeviation
 
 KINDS: Mapping[str, type[Bounded]] = {

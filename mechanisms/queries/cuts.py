@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.local_days import (
     CalendarMonths,
@@ -44,8 +44,6 @@ from streamveil.mechanisms.core.records import (
     format_time,
     months_text,
 )
-
-Integers = npt.NDArray[np.int64]
 
 _DAY = MICROSECONDS["d"]
 _CYCLE = 4800

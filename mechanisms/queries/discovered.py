@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.domains import Categories, parts_of, with_bins
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -28,8 +28,6 @@ from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.queries.queries import Query, QuerySet
-
-Integers = npt.NDArray[np.int64]
 
 
 def discovered_keys(query: Query) -> DiscoveredKeys | None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, Units
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
@@ -37,9 +38,6 @@ from streamveil.mechanisms.queries.shares import EVEN
 from streamveil.mechanisms.queries.simulated import answers_of, times_of
 from streamveil.mechanisms.queries.slot_answers import answer_of
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
-
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 DRIFT = 0.05
 """Of a count from one slot to the next, where nothing is known."""
@@ -345,7 +343,7 @@ def _simulated(
 
 
 def squared_errors(
-    query: Query, counted: Counts, releases: Sequence[SlotRelease]
+    query: Query, counted: Integers, releases: Sequence[SlotRelease]
 ) -> tuple[float, Floats]:
     """How far releases of a query are from the truth.
 
@@ -369,7 +367,7 @@ def squared_errors(
 
 
 def rollup_errors(
-    query_set: QuerySet, counted: Counts, releases: Sequence[SlotRelease]
+    query_set: QuerySet, counted: Integers, releases: Sequence[SlotRelease]
 ) -> list[Floats]:
     """How far the rollups of a query are from the truth.
 
@@ -392,7 +390,7 @@ def rollup_errors(
     return errors
 
 
-def _of_answers(query: Query, answers: Iterable[Answer], counted: Iterable[Counts]) -> Floats:
+def _of_answers(query: Query, answers: Iterable[Answer], counted: Iterable[Integers]) -> Floats:
     """Mean squared error of each output, in its own unit: NaN where there is nothing to compare.
 
     Args:
@@ -441,7 +439,7 @@ def assumed_counts(
     window: int,
     slots: int,
     random: np.random.Generator,
-) -> Iterator[Counts]:
+) -> Iterator[Integers]:
     """Draw a stream of a query: bounded histograms of one slot after the other.
 
     Args:

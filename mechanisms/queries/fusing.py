@@ -42,13 +42,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import PUBLISHED, TEST
 from streamveil.mechanisms.protocol import Observed, SlotRelease
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.mechanisms.queries.trees import ROOT, Tree, parents_of
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def agreed(

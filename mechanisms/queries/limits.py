@@ -81,6 +81,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter, PresenceTerms
 from streamveil.mechanisms.accounting.window_filter import refusal
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, Units
 from streamveil.mechanisms.core.records import (
     REPLACE,
@@ -103,8 +104,6 @@ from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_filter import Charge
 from streamveil.mechanisms.queries.statistics import Sum
 from streamveil.mechanisms.randomness.noise import NoiseSource
-
-Integers = npt.NDArray[np.int64]
 
 SCALED_BY = "scaled_by"
 """The factor of a release's cells, among its diagnostics."""

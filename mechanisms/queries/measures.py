@@ -22,10 +22,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import (
@@ -75,7 +76,6 @@ from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
 
 _LOG = logging.getLogger(__name__)
 
-Integers = npt.NDArray[np.int64]
 Counts = Integers
 AnyStream = ReleaseStream | LimitedQuery
 

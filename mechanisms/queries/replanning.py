@@ -48,13 +48,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.protocol import Mechanism, Resizable, SlotRelease
 from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.queries.shares import FALLS as FEARED
 from streamveil.mechanisms.queries.shares import Expected, surest
-
-Floats = npt.NDArray[np.float64]
 
 FALLS, RISES = 1.5, 1.0
 """Powers of the share with which an error is taken to grow, and to fall."""

@@ -29,13 +29,12 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import ADD_REMOVE, Lifetime, Requirement
 from streamveil.mechanisms.queries.bounds import set_aside
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.windows import sensitivity_of
-
-Floats = npt.NDArray[np.float64]
 
 POWER = 0.7
 FALLS, RISES = 2.0, 0.6

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -31,8 +32,6 @@ from streamveil.mechanisms.queries.times import sums_after, sums_at_start
 from streamveil.mechanisms.queries.usual import Seen
 from streamveil.mechanisms.randomness.noise import NoiseSource
 
-Counts = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class QuerySimulation:
@@ -49,7 +48,7 @@ class QuerySimulation:
     rest: Mapping[str, tuple[SlotRevision, ...]]
     """Of each query by name what is revised after the last release."""
 
-    def counts(self, query: str) -> Counts:
+    def counts(self, query: str) -> Integers:
         """Released histograms of a query, shape (slots, cells)."""
         return np.array([release.counts for release in self.releases[query]])
 
@@ -186,7 +185,7 @@ def times_of(
 
 def _checked(
     query_set: QuerySet, counts: Mapping[str, npt.ArrayLike], classes: int, first_slot: int
-) -> list[Counts]:
+) -> list[Integers]:
     names = [query.name for query in query_set]
     if set(counts) != set(names):
         raise ConfigurationError(
@@ -217,7 +216,7 @@ def _checked(
     return tables
 
 
-def _end(query_set: QuerySet, tables: Sequence[Counts], first_slot: int) -> int:
+def _end(query_set: QuerySet, tables: Sequence[Integers], first_slot: int) -> int:
     """The base slot after those that the longest stream covers."""
     covered = zip(query_set, tables, strict=True)
     return max(query.cut.first(query.cut.of(first_slot) + len(table)) for query, table in covered)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import NO_NOISE, TEST, Slots
 from streamveil.mechanisms.core.tidy import REVISED
 from streamveil.mechanisms.protocol import Observed, SlotRelease, SlotRevision
@@ -22,8 +23,6 @@ OF_WHAT_COUNTS = "of the events that count, without those beyond max_slots"
 """Note of ratios under a participation limit."""
 COUNTED = ("count", "users")
 """Figures that are never below 0."""
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

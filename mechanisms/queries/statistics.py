@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.domains import Edges
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import finite_number, whole
@@ -36,9 +37,6 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.queries import answers
 from streamveil.mechanisms.queries.answers import Answer, Bounds
 from streamveil.mechanisms.queries.usual import Ratios, Told, Usual, first
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 SCALE = 1024
 """Quanta across the range of a sum or a mean."""

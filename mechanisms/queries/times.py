@@ -41,16 +41,14 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, STATUSES
 from streamveil.mechanisms.protocol import Lasting, SlotRelease
 from streamveil.mechanisms.queries.cuts import Cut, Months
 from streamveil.mechanisms.queries.fusing import parts_of
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.trees import ROOT, parents_of
-
-Floats = npt.NDArray[np.float64]
 
 _HEAD = struct.Struct("<5qd")
 

@@ -46,12 +46,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.protocol import Observed
 
-Floats = npt.NDArray[np.float64]
 Shifts = tuple[Floats | float, Floats | float]
 
 # What a slot counts one slot later: over a long time, and lately.

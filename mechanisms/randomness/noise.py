@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
 
 Words = npt.NDArray[np.uint64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 KEY_BYTES = 32
 

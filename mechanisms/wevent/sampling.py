@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units, to_epsilon, to_units
 from streamveil.mechanisms.protocol import Crowd
 from streamveil.mechanisms.randomness.noise import (
@@ -32,8 +33,6 @@ from streamveil.mechanisms.randomness.noise import (
     thin,
 )
 from streamveil.mechanisms.wevent.obs import keep_probability, optimal_budget_selection
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
 from streamveil.mechanisms.queries.queries import QuerySet
@@ -63,8 +63,6 @@ from streamveil.pipelines.audit.worlds import (
     world_of,
 )
 from streamveil.pipelines.options.audit_options import DEFAULT_BINS_OF_QUERIES
-
-Integers = npt.NDArray[np.int64]
 
 # Loss of a canary of a window, and of one of a slot, that tells most per guess; and where canaries
 # in all bins that are gone again would make a mechanism publish soon.

@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, stats
 
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # Larger multiples of a claim are not told apart.
 MOST = 64.0

@@ -13,11 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.presence.kept_share import Beyond
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 C = TypeVar("C", bound="Canaries")
 
 

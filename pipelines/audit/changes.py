@@ -20,8 +20,8 @@ from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.records import (
     REQUIREMENT_COLUMNS,
@@ -48,8 +48,6 @@ from streamveil.pipelines.audit.streams import ChangingStream
 from streamveil.pipelines.audit.worlds import BINS, FAR, WINDOWS, Story, World, leaping, saves_up
 from streamveil.pipelines.options.audit_options import DRAWN
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
 
 # Stories of a run, one after the other; and slots of all of them about, where they are long.

@@ -19,18 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.core.records import REPLACE, Lifetime, Requirement
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules, phases
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.presence.life_share import EVERY
 from streamveil.pipelines.audit.canaries import Canaries, Mark
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 # Blocks in which a user comes behind a window.
 _AFTER = 2

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Requirement
 from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.audit.worlds import crowd, sizes_of
 from streamveil.pipelines.options.audit_options import DEFAULT_BINS
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

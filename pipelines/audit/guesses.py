@@ -8,15 +8,12 @@ from itertools import product
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.pipelines.audit.bounds import times_at_least, times_of, visible_from
 from streamveil.pipelines.audit.findings import Check
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Seen = TypeVar("Seen")
 Odds = TypeVar("Odds")
 

@@ -11,11 +11,8 @@ is that guesses by it are right more often than they may be, and those are other
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 
 # Of a figure, about as frequent each, beside the one of what is not told.
 CELLS = 16

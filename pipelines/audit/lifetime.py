@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
 from streamveil.mechanisms.driver.stream import RunningStream
@@ -44,9 +45,6 @@ from streamveil.pipelines.audit.shown import learnt_of_all
 from streamveil.pipelines.audit.streams import MOST_COUNTS, OneStream
 from streamveil.pipelines.audit.worlds import World
 from streamveil.pipelines.options.guarantees import INFINITE
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 GATES, BINS, LIVES = "looks", "bins", "lives"
 """One canary alone where a gate opens; one in every bin up to a measurement; the same in long

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import Lifetime, Requirement
 from streamveil.mechanisms.driver.life_stream import LifeStream
@@ -63,7 +64,6 @@ from streamveil.pipelines.audit.streams import OneStream
 from streamveil.pipelines.audit.worlds import SLOTS, World
 from streamveil.pipelines.options.guarantees import USER
 
-Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
 
 STORIES, BESIDES = "stories", "besides"

@@ -30,12 +30,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.randomness.noise import FINE_BITS, RandomWords, WatchedWords, looking_on
 from streamveil.pipelines.audit.clock import TimeOver, check_clock, part_of_time, stopping_at
-
-Integers = npt.NDArray[np.int64]
 
 LAPLACE, CHOICE, REPORTS, ARMED, PASSED = "noise", "choice", "reports", "threshold", "comparison"
 

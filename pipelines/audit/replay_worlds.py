@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 from streamveil.pipelines.audit.findings import asked_of
 from streamveil.pipelines.audit.worlds import FAR, Scene, Spans, World, leaping
 
-Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
 
 # Slots of a run, at least; and at most, however long windows are.

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import PUBLISHED
@@ -18,9 +19,6 @@ from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.registry import mechanism
 from streamveil.pipelines.audit.clock import check_clock
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 Public: TypeAlias = Mapping[str, Any]
 """All that is public of a slot: `prices` before it and `releases`, by the number of each stream of

@@ -19,15 +19,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.guesses import Guesses, apart, joined
 from streamveil.pipelines.audit.learned_odds import LearnedOdds
 from streamveil.pipelines.audit.runs import Transcript
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Slots before and after those of a canary whose counts are looked at, too.

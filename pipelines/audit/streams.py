@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
@@ -37,9 +37,6 @@ from streamveil.pipelines.audit.runs import (
 )
 from streamveil.pipelines.audit.whole_runs import answers_stage, of_bins, release_stage
 from streamveil.pipelines.audit.worlds import LENGTH, LONGEST, Place, Scene, World, crowd
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 # Counts of a stream in a run of worst cases, of all slots, classes and cells: 128 MiB.
 MOST_COUNTS = 1 << 24

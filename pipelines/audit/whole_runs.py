@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import Lifetime, Requirement, Slots
@@ -37,7 +37,6 @@ from streamveil.pipelines.in_memory.run_options import USUAL_RUN, RunOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Integers = npt.NDArray[np.int64]
 
 # Slots of a run, bins, and users of each class beside the one who is there or not. Streams that are
 # replayed slot by slot are longer: here is looked at what is made of their releases.

@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 
-Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
 Spans = Sequence[tuple[int, int]]
 

@@ -9,15 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.registry import is_comparator
-from streamveil.pipelines.evaluation.comparison_table import (
-    Case,
-    Column,
-    Floats,
-    Measure,
-    Row,
-    number,
-)
+from streamveil.pipelines.evaluation.comparison_table import Case, Column, Measure, Row, number
 from streamveil.pipelines.pages.axes import Axis, Box, Plot, linear_axis, log_axis
 from streamveil.pipelines.pages.palette import SERIES
 from streamveil.pipelines.pages.sheet import Label, Path, Sheet, shorten, text_width

@@ -18,13 +18,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.evaluation.comparison_table import Case, Family, Run
-
-Values = npt.NDArray[np.float64]
 
 # Student's t at 97.5 % for 1 to 30 degrees of freedom; beyond, the last one is on the safe side.
 _STUDENT = (
@@ -87,7 +85,7 @@ class Choice:
         return self.best or next(iter(self.refused), None)
 
 
-def choose(errors: Mapping[str, Values], coverages: Coverages | None = None) -> Choice:
+def choose(errors: Mapping[str, Floats], coverages: Coverages | None = None) -> Choice:
     """Choose by the error of each mechanism and seed.
 
     Args:
@@ -103,7 +101,7 @@ def choose(errors: Mapping[str, Values], coverages: Coverages | None = None) -> 
 
 
 def choose_overall(
-    cases: Sequence[Mapping[str, Values]], coverages: Sequence[Coverages] = ()
+    cases: Sequence[Mapping[str, Floats]], coverages: Sequence[Coverages] = ()
 ) -> Choice:
     """Choose by the mean over cases of the logarithm of the error, that is, by their ratios.
 
@@ -112,7 +110,7 @@ def choose_overall(
         coverages: of each case; the worst decides.
     """
     logs = [_logarithms(case) for case in cases]
-    together: dict[str, Values] = {n: np.mean([one[n] for one in logs], axis=0) for n in logs[0]}
+    together: dict[str, Floats] = {n: np.mean([one[n] for one in logs], axis=0) for n in logs[0]}
     means = {name: float(values.mean()) for name, values in together.items()}
     joined: dict[str, list[Coverage]] = {}
     for case in coverages:
@@ -125,7 +123,7 @@ def choose_overall(
     return replace(found, ratios=ratios)
 
 
-def _choose(means: Mapping[str, float], logs: Mapping[str, Values], coverages: Coverages) -> Choice:
+def _choose(means: Mapping[str, float], logs: Mapping[str, Floats], coverages: Coverages) -> Choice:
     """Choose the least of the means, with what is tied by the logarithms; ratios are left out."""
     order = sorted(means, key=lambda name: means[name])
     known = [name for name in order if not is_comparator(name)]
@@ -156,11 +154,11 @@ def _below(least: float, coverages: Coverages, names: Sequence[str]) -> dict[str
     return {name: some[0] for name, some in found.items() if some}
 
 
-def _logarithms(errors: Mapping[str, Values]) -> dict[str, Values]:
+def _logarithms(errors: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: np.log(np.maximum(values, _LEAST_ERROR)) for name, values in errors.items()}
 
 
-def errors_by_case(family: Family, runs: Sequence[Run]) -> dict[Case, dict[str, Values]]:
+def errors_by_case(family: Family, runs: Sequence[Run]) -> dict[Case, dict[str, Floats]]:
     """The first measure of each mechanism and seed, by case in order of the runs."""
     found: dict[Case, dict[str, list[tuple[int, float]]]] = {}
     for run in runs:
@@ -274,7 +272,7 @@ def caveats(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _is_less(one: Values, other: Values) -> bool:
+def _is_less(one: Floats, other: Floats) -> bool:
     """Whether the mean of `one` is below that of `other` by more than noise; shapes (seeds,)."""
     differences = other - one
     seeds = len(differences)

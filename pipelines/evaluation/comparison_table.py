@@ -15,15 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.reports.result import Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = npt.NDArray[np.float64]
 Case = tuple[Any, ...]
 """What is compared with each other: values of the columns before the mechanism."""
 

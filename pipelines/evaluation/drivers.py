@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.stream import RunningStream
@@ -25,13 +25,11 @@ from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_m
 from streamveil.mechanisms.simulation import run_slot
 from streamveil.pipelines.evaluation.sources import SlotCounts
 
-Counts = npt.NDArray[np.int64]
-
 
 class Meter(Protocol):
     """What adds up the figures of one run slot by slot."""
 
-    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+    def add(self, true: Integers, counted: Integers, release: SlotRelease) -> None:
         """Add the next slot.
 
         Args:
@@ -94,7 +92,7 @@ class Local:
         """Largest share of a budget that any user spent in any window so far."""
         return self._use.largest
 
-    def release(self, slot: int, counts: Counts) -> SlotRelease:
+    def release(self, slot: int, counts: Integers) -> SlotRelease:
         """Release the next slot as a pipeline does, but for `spent`: it is left out."""
         random = self._source.slot(slot, b"")
         self._state, release, asks = run_slot(
@@ -108,7 +106,7 @@ class Local:
         """Revise the slots that are still to be revised after the last one."""
         return tuple(map(revised_counts, rest_of(self._mechanism, self._state)))
 
-    def _drawn(self, counts: Counts) -> Counts:
+    def _drawn(self, counts: Integers) -> Integers:
         """A value for every user, shape (n,), of counts by class and bin."""
         filled = np.minimum(np.cumsum(counts, axis=1), self._sizes[:, None])
         symbols = np.diff(filled, axis=1, prepend=0, append=self._sizes[:, None])

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamveil.io.places import name_of
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.core.wording import help_of, opt
-from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, can_revise, check_revise, parse
 from streamveil.pipelines.console.progress import progress, steps
 from streamveil.pipelines.evaluation import per_record

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
@@ -31,9 +31,6 @@ from streamveil.pipelines.evaluation.comparison_table import (
 )
 from streamveil.pipelines.evaluation.drivers import Lane, drive
 from streamveil.pipelines.evaluation.sources import Histograms, SlotCounts
-
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 NO_DATA = "constant"
 """What needs no data to err as it does."""
@@ -157,7 +154,7 @@ class ShareMeter:
         self.course: list[float] = []
         """Mean squared error of each slot, in millionths; NaN without events."""
 
-    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+    def add(self, true: Integers, counted: Integers, release: SlotRelease) -> None:
         """Add the next slot: see :class:`drivers.Meter`."""
         self._spent += int(release.spent.sum())
         self._ages += int(release.diagnostics["age"])
@@ -176,7 +173,7 @@ class ShareMeter:
         }
 
 
-def squared_error(true: Counts, release: SlotRelease) -> float:
+def squared_error(true: Integers, release: SlotRelease) -> float:
     """Mean over bins of the squared error of a share, in millionths.
 
     Args:
@@ -186,7 +183,7 @@ def squared_error(true: Counts, release: SlotRelease) -> float:
     return MILLION * float(((shares_of(release) - true / true.sum()) ** 2).mean())
 
 
-def divergence(true: Counts, release: SlotRelease) -> float:
+def divergence(true: Integers, release: SlotRelease) -> float:
     """Kullback-Leibler divergence of the true distribution from the released one, in nats.
 
     It would have no bound where the release has a share of 0, so every bin of the release has half

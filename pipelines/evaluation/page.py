@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.evaluation.charts import Dots, Look, draw_course, draw_trend, looks
-from streamveil.pipelines.evaluation.comparison_table import ComparisonTable, Floats, Measure, Row
+from streamveil.pipelines.evaluation.comparison_table import ComparisonTable, Measure, Row
 from streamveil.pipelines.pages.document import document, stylesheet
 from streamveil.pipelines.pages.sheet import Sheet, chart
 from streamveil.pipelines.pages.templates import template

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
-from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.pipelines.evaluation.comparison_table import (

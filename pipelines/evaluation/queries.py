@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.engine.stream.unprotected_queries import ExactQuery
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.queries.answers import Answer
 from streamveil.mechanisms.queries.queries import Query, QuerySet
@@ -35,9 +36,6 @@ from streamveil.pipelines.evaluation.comparison_table import (
     Task,
     noise_key,
 )
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 PLANNED, EVEN = "planned", "even"
 ALL, TOGETHER = "all queries", "together"

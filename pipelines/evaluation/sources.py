@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
 from streamveil.mechanisms.protocol import Population, population_of
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
     from streamveil.engine.stream.histogram_plan import HistogramPlan
 
-Counts = npt.NDArray[np.int64]
-
 
 class SlotCounts(NamedTuple):
     """What a slot is counted as, and what it really was."""
 
-    counts: Counts
+    counts: Integers
     """Within the users' bound, which mechanisms see: int64, shape (K, d), K classes."""
-    events: Counts
+    events: Integers
     """Every event in a bin, whoever it is of: int64, shape (d,)."""
 
 
@@ -131,7 +129,7 @@ class Counted:
     """The same of every event, whoever it is of and however many the user has: shape (T, d)."""
     requirements: tuple[Requirement, ...]
     """Requirement of each class as counted, K of them."""
-    sizes: Counts
+    sizes: Integers
     """Users of each class, shape (K,)."""
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1."""
@@ -193,7 +191,7 @@ class Counted:
         for table, every in zip(counts, events, strict=True):
             yield SlotCounts(table.astype(np.int64), every.astype(np.int64))
 
-    def classes_in(self, epsilon: float, window: int) -> tuple[list[Requirement], Counts]:
+    def classes_in(self, epsilon: float, window: int) -> tuple[list[Requirement], Integers]:
         """Distinct scaled requirements, sorted, and where each class is among them."""
         asked = scaled(self.requirements, epsilon, window)
         classes = sorted(set(asked))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
@@ -53,8 +54,6 @@ from streamveil.pipelines.evaluation.drivers import (
     local_users,
 )
 from streamveil.pipelines.evaluation.sources import Source
-
-Counts = npt.NDArray[np.int64]
 
 BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
 REFUSED, LOW = "not advised: low coverage", ", low coverage"
@@ -217,15 +216,15 @@ class WindowMeter:
         """Of a population of so many users, classes with these requirements."""
         self._requirements = requirements
         self._users = users
-        self._spent: list[Counts] = []
+        self._spent: list[Integers] = []
         self._squares = self._bounding = self._noise = 0.0
         self._distance = self._divergence = 0.0
         self._true = self._published = self._cells = 0
         self._released, self._present, self._revised = Coverage(), Coverage(), Coverage()
         self._again = 0.0
-        self._awaited: deque[Counts] = deque()
+        self._awaited: deque[Integers] = deque()
 
-    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+    def add(self, true: Integers, counted: Integers, release: SlotRelease) -> None:
         """Add the next slot: see :class:`drivers.Meter`."""
         error = (release.counts - true).astype(np.float64)
         self._squares += _square(release.counts - true)
@@ -286,7 +285,7 @@ class Coverage:
     def __init__(self) -> None:
         self.cells = self._known = self._covered = 0
 
-    def add(self, true: Counts, counts: Counts, stderr: npt.NDArray[np.float64]) -> None:
+    def add(self, true: Integers, counts: Integers, stderr: npt.NDArray[np.float64]) -> None:
         """Add the counts of a slot, as they were told of, each of shape (d,)."""
         low, high = interval(counts, stderr)
         known = np.isfinite(low)
@@ -301,12 +300,12 @@ class Coverage:
         return self._covered / self._known if self._known else math.nan
 
 
-def _square(difference: Counts) -> float:
+def _square(difference: Integers) -> float:
     wide = difference.astype(np.float64)
     return float(wide @ wide)
 
 
-def divergence(true: Counts, released: Counts) -> float:
+def divergence(true: Integers, released: Integers) -> float:
     """Jensen-Shannon divergence between two histograms as distributions, in nats: 0 to ln 2.
 
     Released counts below 0 are taken as 0. A histogram without any count is no distribution: two
@@ -323,7 +322,7 @@ def divergence(true: Counts, released: Counts) -> float:
     return max(sum(each) / 2, 0.0)
 
 
-def largest_window_use(spent: Counts, requirements: Sequence[Requirement]) -> float:
+def largest_window_use(spent: Integers, requirements: Sequence[Requirement]) -> float:
     """Largest share of a class's budget spent in any window, added up anew from what slots cost.
 
     Args:

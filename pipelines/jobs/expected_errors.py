@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.engine.plan_kinds import PlanKind
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.presence.limits import expected_sizes
 from streamveil.mechanisms.queries.bounds import is_known
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
     from streamveil.mechanisms.core.records import Slots
 
-Floats = npt.NDArray[np.float64]
 
 # Enough slots for a first publication of most mechanisms.
 _SLOTS = 20

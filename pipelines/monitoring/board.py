@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import MICROSECONDS, Slots, format_time
 from streamveil.pipelines.monitoring.budget import LEDGER, Budget
 from streamveil.pipelines.monitoring.condition import Condition, condition_of, seen_at
 from streamveil.pipelines.monitoring.status import Status
 from streamveil.pipelines.monitoring.warnings import Warnings
-from streamveil.pipelines.reports.history import Floats, History, Series, ShownSlot
+from streamveil.pipelines.reports.history import History, Series, ShownSlot
 from streamveil.pipelines.reports.labels import slot_name
 from streamveil.pipelines.reports.summary import Summary
 

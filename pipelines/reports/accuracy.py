@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import MICROSECONDS, Slots
 from streamveil.pipelines.reports.labels import slot_name
-
-Floats = npt.NDArray[np.float64]
 
 _SPANS = {"day": MICROSECONDS["d"], "week": 7 * MICROSECONDS["d"]}
 BUSIEST = 10

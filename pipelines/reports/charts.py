@@ -37,9 +37,10 @@ from streamveil.pipelines.reports.accuracy import BUSIEST, in_spans
 from streamveil.pipelines.reports.labels import slot_name
 
 if TYPE_CHECKING:
+    from streamveil.mechanisms.core.arrays import Floats
     from streamveil.mechanisms.core.records import Slots
     from streamveil.mechanisms.queries.queries import Query
-    from streamveil.pipelines.reports.accuracy import Accuracy, Floats
+    from streamveil.pipelines.reports.accuracy import Accuracy
     from streamveil.pipelines.reports.report import QueryFigures, Report
 
 READABLE_SLOTS, SHOWN_SLOTS = 500, 168

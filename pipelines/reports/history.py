@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.io import read_table
 from streamveil.io.revisions import tidy_table
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     MachineFault,
@@ -25,7 +25,6 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.pipelines.console.errors import in_one_line
 
-Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
 
 SLOTS_SHOWN = 60

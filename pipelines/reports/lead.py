@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import Lifetime, Requirement, Slots
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.pipelines.pages.sheet import chart, shorten
 from streamveil.pipelines.pages.templates import decimal, percent
-from streamveil.pipelines.reports.accuracy import Accuracy, Floats
+from streamveil.pipelines.reports.accuracy import Accuracy
 from streamveil.pipelines.reports.charts import draw_figures, draw_sums, shown_slots, shows_revised
 from streamveil.pipelines.reports.labels import Wording, slot_name, so_many
 from streamveil.pipelines.reports.report import QueryFigures, Report

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     MICROSECONDS,
@@ -32,7 +33,7 @@ from streamveil.pipelines.pages.document import document, stylesheet
 from streamveil.pipelines.pages.palette import OTHERS, SERIES
 from streamveil.pipelines.pages.sheet import chart, shorten
 from streamveil.pipelines.pages.templates import decimal, percent, template
-from streamveil.pipelines.reports.accuracy import BUSIEST, TURN, Accuracy, Floats
+from streamveil.pipelines.reports.accuracy import BUSIEST, TURN, Accuracy
 from streamveil.pipelines.reports.charts import (
     READABLE_SLOTS,
     draw_budget,

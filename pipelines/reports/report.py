@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -28,7 +29,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.queries.bounds import set_aside
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.windows import sensitivity_of
-from streamveil.pipelines.reports.accuracy import Accuracy, Floats
+from streamveil.pipelines.reports.accuracy import Accuracy
 from streamveil.pipelines.reports.labels import Wording, plain_wording
 
 if TYPE_CHECKING:

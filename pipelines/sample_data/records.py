@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record.budget_functions import Inverse
-from streamveil.mechanisms.per_record.protocol import Floats
 
 RECORDS = 200_000
 VALUE_MAX = 1e12

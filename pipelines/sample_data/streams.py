@@ -33,10 +33,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
 
 DAY = 288
@@ -81,13 +80,13 @@ def levels(slots: int, random: Random) -> Floats:
 
 def _two_bins(
     path: Callable[[int, Random], Floats],
-    sizes: Counts,
+    sizes: Integers,
     slots: int,
     random: Random,
     *,
     fixed: bool = False,
     correlation: float = 0.0,
-) -> Iterator[Counts]:
+) -> Iterator[Integers]:
     tilt = 1 + correlation * np.linspace(-1, 1, len(sizes))
     for p in path(slots, random):
         chances = np.clip(p * tilt, 0, 1)
@@ -98,14 +97,14 @@ def _two_bins(
 
 
 def _city(
-    sizes: Counts,
+    sizes: Integers,
     slots: int,
     random: Random,
     *,
     bins: int = 100,
     reporting: float = 1.0,
     correlation: float = 0.0,
-) -> Iterator[Counts]:
+) -> Iterator[Integers]:
     base = 1 / np.arange(1, bins + 1)
     phases = random.uniform(0, 2 * np.pi, bins)
     taste = correlation * np.linspace(-1, 1, len(sizes))
@@ -131,7 +130,7 @@ def _city(
 
 def visitors(
     users: int, slots: int, random: Random, *, bins: int = 19
-) -> Iterator[tuple[Counts, Counts]]:
+) -> Iterator[tuple[Integers, Integers]]:
     """Who is there in each slot of `sparse`, and in which bin: numbers of users, ascending, (n,).
 
     Args:
@@ -158,7 +157,7 @@ def visitors(
             yield here, np.minimum(liked, bins - 1)
 
 
-def _visits(sizes: Counts, slots: int, random: Random) -> Iterator[Counts]:
+def _visits(sizes: Integers, slots: int, random: Random) -> Iterator[Integers]:
     class_of = np.repeat(np.arange(len(sizes)), sizes)
     bins = 19
     for here, liked in visitors(int(sizes.sum()), slots, random, bins=bins):
@@ -169,7 +168,7 @@ def _visits(sizes: Counts, slots: int, random: Random) -> Iterator[Counts]:
 
 _WALKS = {"sin": wave, "tlns": walk, "log": growth, "step": levels}
 
-STREAMS: Mapping[str, Callable[[Counts, int, Random], Iterator[Counts]]] = {
+STREAMS: Mapping[str, Callable[[Integers, int, Random], Iterator[Integers]]] = {
     **{name: partial(_two_bins, path) for name, path in _WALKS.items()},
     **{f"{name}-fixed": partial(_two_bins, path, fixed=True) for name, path in _WALKS.items()},
     "city": _city,
@@ -188,7 +187,7 @@ REAL = {"flights": "1d", "flights-hourly": "1h"}
 """Names of real streams, and lengths of their slots."""
 
 
-def make_stream(name: str, sizes: Counts, slots: int, seed: int) -> Iterator[Counts]:
+def make_stream(name: str, sizes: Integers, slots: int, seed: int) -> Iterator[Integers]:
     """Draw a stream, slot by slot.
 
     Args:
@@ -219,7 +218,7 @@ _SPREAD = 0.62
 class InfiniteStream:
     """A stream that has a name."""
 
-    draw: Callable[[Random, int, int], Iterator[Counts]]
+    draw: Callable[[Random, int, int], Iterator[Integers]]
     """Makes counts without end, int64, shape (d,), of random numbers, events a slot and bins."""
     events: int
     """Events of a slot unless others are asked for."""
@@ -228,7 +227,7 @@ class InfiniteStream:
 
 def infinite_stream(
     name: str, slots: int, random: Random, events: int | None = None, bins: int = BINS
-) -> Iterator[Counts]:
+) -> Iterator[Integers]:
     """Counts of one slot after the other, int64, shape (d,).
 
     Args:
@@ -244,15 +243,15 @@ def infinite_stream(
         yield next(drawn)
 
 
-def _even(random: Random, events: int, bins: int) -> Iterator[Counts]:
+def _even(random: Random, events: int, bins: int) -> Iterator[Integers]:
     mean = events / bins
     while True:
         drawn = random.normal(mean, _SPREAD * mean**0.5, bins)
         yield np.maximum(np.rint(drawn), 0).astype(np.int64)
 
 
-def _drifting(exponent: float, step: float) -> Callable[[Random, int, int], Iterator[Counts]]:
-    def draw(random: Random, events: int, bins: int) -> Iterator[Counts]:
+def _drifting(exponent: float, step: float) -> Callable[[Random, int, int], Iterator[Integers]]:
+    def draw(random: Random, events: int, bins: int) -> Iterator[Integers]:
         logs = _zipf(exponent, bins)
         while True:
             logs = logs + random.normal(0, step, bins)
@@ -261,7 +260,7 @@ def _drifting(exponent: float, step: float) -> Callable[[Random, int, int], Iter
     return draw
 
 
-def _jumping(random: Random, events: int, bins: int) -> Iterator[Counts]:
+def _jumping(random: Random, events: int, bins: int) -> Iterator[Integers]:
     logs = _zipf(1.1, bins)
     while True:
         random.shuffle(logs)
@@ -274,7 +273,7 @@ def _zipf(exponent: float, bins: int) -> npt.NDArray[np.float64]:
     return -exponent * np.log(np.arange(1, bins + 1))
 
 
-def _drawn(random: Random, events: int, logs: npt.NDArray[np.float64]) -> Counts:
+def _drawn(random: Random, events: int, logs: npt.NDArray[np.float64]) -> Integers:
     shares = np.exp(logs)
     return random.multinomial(events, shares / shares.sum())
 

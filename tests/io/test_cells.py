@@ -124,7 +124,7 @@ def test_other_types_are_refused_in_a_line(tmp_path, array, words):
 
 
 def avro(path, kinds, rows):
-    """Integers and bytes as they are stored, under a header that says more of them."""
+    """Counts and bytes as they are stored, under a header that says more of them."""
     plain = {"timestamp": "long", "time": "long", "date": "int", "decimal": "bytes"}
     fields = []
     for name, kind in kinds.items():

@@ -17,12 +17,13 @@ from streamveil.engine.per_record.budgets import Budget, types_of
 from streamveil.engine.per_record.plan import COUNT, SUM, bounds_of, mechanism_of, take_records
 from streamveil.engine.per_record.record_columns import numbers_of
 from streamveil.engine.stream.noise_keys import NoiseKey, SameKey
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
+from streamveil.mechanisms.per_record.protocol import PerRecordRelease
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import statistic

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.protocol import Ask, Users
 
 Indices = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
-Counts = npt.NDArray[np.int64]
 
 ENTRY: state_codec.Schema = state_codec.record_schema(
     "Entry",
@@ -40,15 +39,15 @@ class Entry:
     """Class of every user at the time, shape (n,); shared by rounds until classes change."""
     prices: Units
     """What a report cost in each class, shape (K,)."""
-    everybody: Mask
+    everybody: Flags
     """Classes of which all users reported, shape (K,)."""
-    counts: Counts
+    counts: Integers
     """Users listed of each class, shape (K,)."""
     users: Indices
     """Users of the other classes who reported, class by class, ascending in each."""
 
     @classmethod
-    def of(cls, ask: Ask, users: Users, reporting: Indices, counts: Counts) -> Entry:
+    def of(cls, ask: Ask, users: Users, reporting: Indices, counts: Integers) -> Entry:
         """A round in which all who were asked report.
 
         Args:
@@ -67,7 +66,7 @@ class Entry:
             users=reporting[~np.repeat(everybody, counts)],
         )
 
-    def spending(self, classes: Mask | None = None) -> tuple[Indices, Units]:
+    def spending(self, classes: Flags | None = None) -> tuple[Indices, Units]:
         """Users of some classes (all by default) who reported, and what each spent."""
         chosen = np.ones(len(self.prices), bool) if classes is None else classes
         listed = np.repeat(chosen, self.counts)
@@ -80,7 +79,7 @@ class Entry:
             np.concatenate([amounts, self.prices[self.class_of[whole]]]),
         )
 
-    def without(self, classes: Mask) -> Entry:
+    def without(self, classes: Flags) -> Entry:
         """The same, with some classes forgotten."""
         return replace(
             self,
@@ -118,7 +117,7 @@ class History:
         for slot in slots:
             yield from self._rounds[slot]
 
-    def forget(self, first: int, last: int, classes: Mask | None = None) -> None:
+    def forget(self, first: int, last: int, classes: Flags | None = None) -> None:
         """Drop what some classes (all by default) did in slots from `first` to `last`."""
         for slot in {entry.slot for entry in self.between(first, last)}:
             kept = [] if classes is None else [e.without(classes) for e in self._rounds[slot]]

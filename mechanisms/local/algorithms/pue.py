@@ -34,16 +34,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.local.algorithms.user_draws import generator
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.local.protocol import OUE, Tally
 from streamveil.mechanisms.local.server.expected_error import report_variances
 from streamveil.mechanisms.randomness.noise import RandomWords
-
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 
 def reperturbation(high: Oracle, low: Oracle) -> tuple[float, float]:
@@ -59,8 +56,8 @@ def bit_flip(high: Oracle, low: Oracle) -> float:
 
 
 def reperturb(
-    supports: Counts, reports: int, high: Oracle, low: Oracle, random: np.random.Generator
-) -> Counts:
+    supports: Integers, reports: int, high: Oracle, low: Oracle, random: np.random.Generator
+) -> Integers:
     """Counts of reports at budget `high` as they would be at the lower budget `low`.
 
     Args:
@@ -124,7 +121,7 @@ def _keep(high: Oracle, low: Oracle) -> float:
 
 def _by_budget(
     tally: Tally, oracles: Sequence[Oracle | None]
-) -> tuple[list[Oracle], Counts, Counts]:
+) -> tuple[list[Oracle], Integers, Integers]:
     """Pool the classes by budget: groups ascending, their supports (m, d) and reports (m,)."""
     heard: dict[Oracle, list[int]] = {}
     for k, oracle in enumerate(oracles):
@@ -136,7 +133,7 @@ def _by_budget(
     return groups, supports, reports
 
 
-def _variance(variances: Floats, reports: Counts, larger: Counts, weights: Floats) -> float:
+def _variance(variances: Floats, reports: Integers, larger: Integers, weights: Floats) -> float:
     """Total variance of the weighted estimates.
 
     Perturbed again for group L, a report of group H is the same estimate plus noise of variance

@@ -35,12 +35,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.algorithms.user_draws import Indexes, generator
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.randomness.noise import RandomWords
 
-Integers = npt.NDArray[np.int64]
 Table = TypeVar("Table", "Moved", "Former")
 
 # In place of a class: the user takes no part.

@@ -45,6 +45,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive import filter_bank, kalman
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.local.accounting.one_event import telling_one_event
@@ -67,8 +68,6 @@ from streamveil.mechanisms.local.server.projection import on_simplex
 from streamveil.mechanisms.local.server.seasons import Seasons
 from streamveil.mechanisms.local.server.told_share import ToldShare
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
-
-Floats = npt.NDArray[np.float64]
 
 # Every slot tells a little, so the filter judges its members by more of them than where releases
 # are few and precise.

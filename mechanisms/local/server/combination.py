@@ -21,10 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.local.protocol import Tally
-
-Floats = npt.NDArray[np.float64]
 
 
 def combine(

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.local.protocol import GRR, OUE
-
-Floats = npt.NDArray[np.float64]
 
 # Beyond this budget a report has no variance that a float could tell from 0.
 _MAX_EPSILON = 300.0

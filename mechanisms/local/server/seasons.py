@@ -17,11 +17,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 LONGEST = 672
 """Slots of a cycle, at most."""

@@ -23,9 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 _EVENTS = np.geomspace(0.01, 30, 96)
 _BEFORE = -0.5 * (np.log(_EVENTS / 0.25) / 0.8) ** 2

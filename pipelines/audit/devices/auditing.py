@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.local.protocol import Users
@@ -40,8 +40,6 @@ from streamveil.pipelines.audit.findings import REPORT, WINDOW, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 from streamveil.pipelines.options.audit_options import DEFAULT_BINS_OF_DEVICES
-
-Integers = npt.NDArray[np.int64]
 
 # A run is of so many slots, or of so many of the longest windows, and of about so many values.
 LENGTH, WINDOWS, CELLS = 48, 4, 600_000

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.pipelines.audit.guesses import Guesses
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Random = np.random.Generator
 
 

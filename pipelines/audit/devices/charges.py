@@ -7,9 +7,8 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.local.protocol import Ask, Users
-
-Integers = npt.NDArray[np.int64]
 
 
 class DeviceCharges:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.oracles import Reports, supports
@@ -22,8 +23,6 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.audit.devices.charges import DeviceCharges
 from streamveil.pipelines.audit.worlds import LEAPING
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

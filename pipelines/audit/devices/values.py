@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.local.protocol import Users
-
-Integers = npt.NDArray[np.int64]
 
 
 class Values:

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats
+from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.pipelines.audit.about import RECORDS

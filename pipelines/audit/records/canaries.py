@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
 from streamveil.mechanisms.per_record.domains import partition
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats
+from streamveil.mechanisms.per_record.protocol import Bounds
 
 MOST = 5
 # Where between two edges: of a domain's smallest budget, a little above it, and in its middle.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.budget_functions import (
@@ -17,7 +18,6 @@ from streamveil.mechanisms.per_record.budget_functions import (
     divided,
     divided_bounds,
 )
-from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.pipelines.audit.records.auditing import Records
 from streamveil.pipelines.audit.records.canaries import Canary, of_budgets, of_records, of_values
 from streamveil.pipelines.options.audit_options import RECORDS, RUNNING, mechanism_of

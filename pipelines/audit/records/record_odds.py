@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from streamveil.mechanisms.per_record.protocol import Floats
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.pipelines.audit.learned_odds import LearnedOdds
-
-Integers = npt.NDArray[np.int64]
 
 # Releases with a choice, in each world, from which on its figures are looked at.
 LEAST = 100

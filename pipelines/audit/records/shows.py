@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record.framework import Framework
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Noisy, Part, PerRecordRelease
+from streamveil.mechanisms.per_record.protocol import Noisy, Part, PerRecordRelease
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.per_record.domains import domain_index
 from streamveil.mechanisms.per_record.framework import Framework
 from streamveil.mechanisms.per_record.node_noise import LIMB_BITS
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
-from streamveil.mechanisms.per_record.protocol import Floats, Noisy, Part, Statistic
+from streamveil.mechanisms.per_record.protocol import Noisy, Part, Statistic
 from streamveil.mechanisms.randomness.noise import FINE_BITS, NoiseSource
 from streamveil.pipelines.audit.records.canaries import Canary
 
