@@ -45,7 +45,6 @@ from streamveil.pipelines.audit.runs import (
     MakeDriver,
     Public,
     Transcript,
-    fullest,
     published_in,
     releases_of,
     spent_of,
@@ -62,6 +61,7 @@ from streamveil.pipelines.audit.worlds import (
     sizes_of,
     world_of,
 )
+from streamveil.pipelines.evaluation.window_use import fullest
 from streamveil.pipelines.options.audit_options import DEFAULT_BINS_OF_QUERIES
 
 # Loss of a canary of a window, and of one of a slot, that tells most per guess; and where canaries

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.arrays import Floats, Integers
-from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
@@ -119,28 +119,6 @@ def releases_of(told: Sequence[Public], q: int = 0) -> list[SlotRelease]:
 def spent_of(told: Sequence[Public], q: int = 0) -> Units:
     """Units that each slot of a stream was charged, shape (T, K)."""
     return np.stack([one.spent for one in releases_of(told, q)])
-
-
-def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) -> float:
-    """Largest charge of a window in parts of its budget, of whole units.
-
-    Args:
-        requirements: of each class, K of them.
-        charges: of each stream, how long its slots are, in slots of the requirements, and what each
-            slot cost users of each class, shape (T, K).
-    """
-    end, most = max(slots * len(units) for slots, units in charges), 0.0
-    for k, (window, budget) in enumerate(
-        zip(requirements.windows.tolist(), requirements.budgets.tolist(), strict=True)
-    ):
-        # What slots s to e cost is in the windows that end with s to e + window - 1.
-        changes = np.zeros(end + window + 1, np.int64)
-        for slots, units in charges:
-            first = np.arange(len(units)) * slots
-            np.add.at(changes, first, units[:, k])
-            np.subtract.at(changes, first + slots + window - 1, units[:, k])
-        most = max(most, int(changes.cumsum().max()) / budget)
-    return most
 
 
 def fullest_asked(asked: Units, spent: Units) -> float:

@@ -48,8 +48,8 @@ from streamveil.pipelines.options.parsers import (
     life_limit_of,
     limit_of,
 )
-from streamveil.pipelines.pages.document import check_pages
 from streamveil.pipelines.plans.inputs import Inputs, registry_of
+from streamveil.pipelines.plans.overlaps import check_reports
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.queries.queries import QuerySet
@@ -66,7 +66,7 @@ refused."""
 
 def main(given: argparse.Namespace, execution: Execution) -> int:
     """Run the command; returns the exit code."""
-    _check_outputs(given)
+    check_reports(given, {"page": (".html",), "json": (".json",)}, "audit")
     findings = audited_as(given, execution.began)
     for line in _lines(findings):
         print(line)
@@ -251,13 +251,13 @@ def _counted_queries(
     given: argparse.Namespace, folder: Path
 ) -> tuple[QuerySet, dict[str, npt.NDArray[np.int64]], int]:
     """The queries, what the user's events are for each of them, and the first base slot."""
-    from streamveil.pipelines.evaluation.data import Letters, told_of
+    from streamveil.pipelines.evaluation.data import counted_with_notes
     from streamveil.pipelines.evaluation.query_data import AskedData
 
-    data, letters = AskedData.of(given), Letters(keep=bool(given.rejected))
+    data = AskedData.of(given)
     with progress(f"{_TITLE}, counting"):
-        counted = data.count(folder, letters)
-    for note in told_of(letters, given):
+        counted, notes = counted_with_notes(data.count, folder, given)
+    for note in notes:
         print(note)
     with np.load(counted.path) as file:
         counts = {one.name: file[f"counts{q}"] for q, one in enumerate(counted.query_set)}
@@ -285,7 +285,7 @@ def _counted(
     given: argparse.Namespace, registry: Registry | None, folder: Path, by_user: bool = False
 ) -> Counted:
     """The user's events, counted; also by user if that is asked."""
-    from streamveil.pipelines.evaluation.data import Data, Letters, told_of
+    from streamveil.pipelines.evaluation.data import Data, counted_with_notes
 
     inputs = Inputs.of(given)
     name = Path(given.input).name
@@ -294,9 +294,8 @@ def _counted(
         by_user=by_user,
         command="audit",
     )
-    letters = Letters(keep=bool(given.rejected))
-    counted = data.count(folder, letters)
-    for note in told_of(letters, given):
+    counted, notes = counted_with_notes(data.count, folder, given)
+    for note in notes:
         print(note)
     return counted
 
@@ -342,21 +341,3 @@ def _row(one: Check) -> str:
         f"| {one.epsilon:.3g} | {one.times:.2f} | {one.surely:.2f} "
         f"| {one.right:,} of {one.guesses:,} | {seen} |"
     )
-
-
-def _check_outputs(given: argparse.Namespace) -> None:
-    """Refuse, before anything runs, what could not be written."""
-    for name, ending in (("page", ".html"), ("json", ".json")):
-        path = getattr(given, name)
-        if path and not path.endswith(ending):
-            raise ConfigurationError(f"{opt[name]}={path}: end the name in {ending}")
-        if path:
-            from streamveil.io import check_place
-
-            check_place(path)
-    if given.input:
-        from streamveil.pipelines.plans.overlaps import refuse_in_input
-
-        refuse_in_input([given.input], [given.page, given.json, given.rejected])
-    if given.page:
-        check_pages("audit")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ import pyarrow as pa
 
 from streamveil.engine.count.unprotected import Beyond, exact
 from streamveil.engine.encode.event_mapper import Columns
+from streamveil.engine.encode.numbers import as_numbers
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.io import REJECTED_SCHEMA, CsvDialect, read_events, read_requirements, write_table
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -46,6 +48,8 @@ from streamveil.pipelines.sample_data.flights import (
     write_demo_input,
 )
 from streamveil.pipelines.sample_data.streams import REAL, population
+
+C = TypeVar("C")
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9
@@ -94,15 +98,28 @@ class Letters:
         )
 
 
-def told_of(letters: Letters, given: Any) -> list[str]:
-    """What is to be told of events that could not be counted, which are kept if that is asked."""
-    notes = []
+def counted_with_notes(
+    count: Callable[[Path, Letters], C], folder: Path, given: Any
+) -> tuple[C, list[str]]:
+    """Count events; and what is to be told of those that could not be, which --rejected keeps."""
+    letters, notes = Letters(keep=bool(given.rejected)), []
+    counted = count(folder, letters)
     if letters.reasons:
         where = "" if given.rejected else f" (give {opt.rejected}=FILE to keep them)"
         notes.append(f"rejected: {letters.listed}{where}")
     if given.rejected:
         write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
-    return notes
+    return counted, notes
+
+
+def numbers_of(batch: pa.RecordBatch, name: str) -> Floats:
+    """The numbers of a column, NaN where there are none. Raises ConfigurationError for others."""
+    numbers = as_numbers(batch.column(name))
+    if numbers is None:
+        raise ConfigurationError(
+            f"{opt.value_column}={name} holds {batch.column(name).type}: name a column of numbers"
+        )
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users, rest_of
+from streamveil.mechanisms.local.protocol import LocalMechanism, Users, rest_of
 from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
 from streamveil.mechanisms.simulation import run_slot
 from streamveil.pipelines.evaluation.sources import SlotCounts
+from streamveil.pipelines.evaluation.window_use import DeviceCharges
 
 
 class Meter(Protocol):
@@ -85,12 +86,12 @@ class Local:
         self._devices = Devices(users, derived_key(key, "devices"))
         self._source = NoiseSource(key, "server")
         self._values = np.random.default_rng(list(derived_key(key, "values")))
-        self._use = WindowUse(users)
+        self._charges = DeviceCharges(users)
 
     @property
     def window_use(self) -> float:
         """Largest share of a budget that any user spent in any window so far."""
-        return self._use.largest
+        return self._charges.fullest
 
     def release(self, slot: int, counts: Integers) -> SlotRelease:
         """Release the next slot as a pipeline does, but for `spent`: it is left out."""
@@ -98,7 +99,9 @@ class Local:
         self._state, release, asks = run_slot(
             self._mechanism, self._state, slot, self._drawn(counts), self._devices, random
         )
-        self._use.add(slot, asks)
+        self._charges.begin()
+        for ask in asks:
+            self._charges.add(ask)
         users, classes = int(self._sizes.sum()), len(self._sizes)
         return as_counts(release, users, np.zeros(classes, np.int64))
 
@@ -135,30 +138,3 @@ def local_users(public: Population) -> Users:
         )
     class_of = np.repeat(np.arange(len(public.sizes), dtype=np.int32), public.sizes)
     return Users(public.requirements, class_of, public.bins + 1)
-
-
-class WindowUse:
-    """What users spent in their windows, added up anew from whom was asked for what."""
-
-    def __init__(self, users: Users) -> None:
-        self.largest = 0.0
-        self._class_of = users.class_of
-        self._windows = users.classes.windows
-        self._caps = users.classes.budgets
-        self._spent = np.zeros(users.class_of.size, np.int64)
-        self._asks: dict[int, tuple[Ask, ...]] = {}
-
-    def add(self, slot: int, asks: tuple[Ask, ...]) -> None:
-        """Add what a slot asked; slots come one after the other."""
-        for window in np.unique(self._windows).tolist():
-            for ask in self._asks.get(slot - window, ()):
-                classes = self._class_of[ask.users]
-                over = self._windows[classes] == window
-                self._spent[ask.users[over]] -= ask.epsilons[classes[over]]
-        self._asks.pop(slot - int(self._windows.max()), None)
-        self._asks[slot] = asks
-        for ask in asks:
-            classes = self._class_of[ask.users]
-            self._spent[ask.users] += ask.epsilons[classes]
-            share = self._spent[ask.users] / self._caps[classes]
-            self.largest = max(self.largest, float(share.max(initial=0.0)))

@@ -52,7 +52,6 @@ from streamveil.pipelines.options.flags import numbers
 from streamveil.pipelines.options.guarantees import INFINITE, USER, epsilons_of, promise_of
 from streamveil.pipelines.options.option import EVALUATE, PER_RECORD, QUERIES, refuse
 from streamveil.pipelines.options.parsers import check_required, dialect_of
-from streamveil.pipelines.pages.document import check_pages
 from streamveil.pipelines.sample_data.records import (
     EPSILON_MAX,
     PER_RECORD_DATA,
@@ -205,7 +204,9 @@ def _compare_streams(
             else:
                 sources.append((draw(name), settings(None)))
         if data is not None:
-            counted, notes = _count(data, Path(folder), given)
+            from streamveil.pipelines.evaluation.data import counted_with_notes
+
+            counted, notes = counted_with_notes(data.count, Path(folder), given)
             sources.append((counted, settings(counted if data.registry else None)))
         todo = tasks(family, sources, mechanisms, seeds)
         found = _run(family, todo, len(todo) * len(mechanisms), processes, command)
@@ -224,22 +225,21 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
     seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
     _check_outputs(given)
-    from streamveil.pipelines.evaluation.data import Letters, told_of
+    from streamveil.pipelines.evaluation.data import counted_with_notes
     from streamveil.pipelines.evaluation.queries import EVEN, PLANNED, Asked
     from streamveil.pipelines.evaluation.query_data import AskedData
 
     data, family = AskedData.of(given, given.name or ""), Asked()
-    letters = Letters(keep=bool(given.rejected))
     query_set = data.transform.query_set
     kinds = (PLANNED, EVEN) if len(query_set.queries) > 1 else (PLANNED,)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         with progress(f"{_TITLE}, counting"):
-            source = data.count(Path(folder), letters)
+            source, notes = counted_with_notes(data.count, Path(folder), given)
         todo = tasks(family, [(source, [()])], kinds, seeds)
         # One for each figure, and one for all queries together.
         rows = 1 + sum(len(query.statistic.outputs) for query in query_set)
         found = _run(family, todo, len(todo) * len(kinds) * rows, processes, command)
-    return dataclasses.replace(found, notes=told_of(letters, given))
+    return dataclasses.replace(found, notes=notes)
 
 
 def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
@@ -306,22 +306,14 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
                 f"{opt[option]} is missing: {opt.per_record}={INPUT} needs it; "
                 f"{help_of('evaluate')}"
             )
-    from streamveil.engine.encode.numbers import as_numbers
     from streamveil.io import check_events, read_events
+    from streamveil.pipelines.evaluation.data import numbers_of
 
     column = given.value_column
     dialect = dialect_of(given)
     check_events(given.input, [column], dialect=dialect)
-    values = []
-    for batch, _ in read_events(given.input, [column], dialect=dialect):
-        numbers = as_numbers(batch.column(0))
-        if numbers is None:
-            raise ConfigurationError(
-                f"{opt.value_column}={column} holds {batch.column(0).type}: name a column of "
-                f"numbers"
-            )
-        values.append(numbers)
-    whole = np.concatenate([np.zeros(0), *values])
+    batches = read_events(given.input, [column], dialect=dialect)
+    whole = np.concatenate([np.zeros(0), *(numbers_of(batch, column) for batch, _ in batches)])
     return (lambda _: whole), 1.0, f"{column} of {name_of(given.input)}"
 
 
@@ -375,15 +367,6 @@ def _data(given: argparse.Namespace) -> Data | None:
     return Data(name, given.input, given.format, inputs, registry_of(given), dialect_of(given))
 
 
-def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
-    """Count events; gives what is to be told of those that could not be, too."""
-    from streamveil.pipelines.evaluation.data import Letters, told_of
-
-    letters = Letters(keep=bool(given.rejected))
-    counted = data.count(folder, letters)
-    return counted, told_of(letters, given)
-
-
 def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Setting]:
     """All pairs (E, w) asked for; what is not given comes from the table, if there is one."""
     epsilons: list[float] = []
@@ -400,15 +383,9 @@ def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Sett
 
 def _check_outputs(given: argparse.Namespace) -> None:
     """Refuse, before anything runs, what could not be written."""
-    wanted = {"output": (".csv", ".md"), "page": (".html",)}
-    for name, endings in wanted.items():
-        path = getattr(given, name)
-        if path and not path.endswith(endings):
-            raise ConfigurationError(f"{opt[name]}={path}: end the name in {' or '.join(endings)}")
-        if path:
-            from streamveil.io import check_place
+    from streamveil.pipelines.plans.overlaps import check_reports
 
-            check_place(path)
+    check_reports(given, {"output": (".csv", ".md"), "page": (".html",)}, "demo")
     if given.rejected:
         from streamveil.io import check_output
 
@@ -417,12 +394,6 @@ def _check_outputs(given: argparse.Namespace) -> None:
             raise ConfigurationError(
                 f"two outputs are named {given.output}: give them different names"
             )
-    if given.input:
-        from streamveil.pipelines.plans.overlaps import refuse_in_input
-
-        refuse_in_input([given.input], [given.output, given.page, given.rejected])
-    if given.page:
-        check_pages()
 
 
 def _names(option: str, text: str) -> list[str]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core.arrays import Integers
-from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
     ConfigurationError,
@@ -54,6 +54,7 @@ from streamveil.pipelines.evaluation.drivers import (
     local_users,
 )
 from streamveil.pipelines.evaluation.sources import Source
+from streamveil.pipelines.evaluation.window_use import fullest
 
 BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
 REFUSED, LOW = "not advised: low coverage", ", low coverage"
@@ -214,7 +215,7 @@ class WindowMeter:
 
     def __init__(self, requirements: Sequence[Requirement], users: int) -> None:
         """Of a population of so many users, classes with these requirements."""
-        self._requirements = requirements
+        self._requirements = Requirements.of(requirements)
         self._users = users
         self._spent: list[Integers] = []
         self._squares = self._bounding = self._noise = 0.0
@@ -265,7 +266,7 @@ class WindowMeter:
             "relative_error": self._distance / self._true if self._true else math.nan,
             "ajsd": self._divergence / slots,
             "published": self._published / slots,
-            "window_use": largest_window_use(np.stack(self._spent), self._requirements),
+            "window_use": fullest(self._requirements, [(1, np.stack(self._spent))]),
             "coverage": self._released.share,
             "coverage_above_0": self._present.share,
         }
@@ -320,22 +321,3 @@ def divergence(true: Integers, released: Integers) -> float:
     # A share of 0 adds nothing; its middle is above 0 wherever the other's share is.
     each = [float((a[a > 0] * np.log(a[a > 0] / middle[a > 0])).sum()) for a in (p, q)]
     return max(sum(each) / 2, 0.0)
-
-
-def largest_window_use(spent: Integers, requirements: Sequence[Requirement]) -> float:
-    """Largest share of a class's budget spent in any window, added up anew from what slots cost.
-
-    Args:
-        spent: units of budget that each slot cost each class, int64, shape (T, K).
-        requirements: requirement of each class, K of them.
-    """
-    # Sums over a window are exact even where the running sum wraps around 64 bits.
-    before = np.zeros((1, spent.shape[1]), dtype=np.int64)
-    running = np.concatenate([before, np.cumsum(spent, axis=0, dtype=np.int64)])
-    largest = 0.0
-    for k, requirement in enumerate(requirements):
-        ends = np.arange(1, len(running))
-        starts = np.maximum(ends - requirement.window, 0)
-        within = running[ends, k] - running[starts, k]
-        largest = max(largest, int(within.max()) / to_units(requirement.epsilon))
-    return largest

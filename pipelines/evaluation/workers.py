@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
-from streamveil.pipelines.evaluation.threads import one_thread_each
+# How many threads the libraries below NumPy start.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -51,7 +53,7 @@ def _finished(
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
     with (
-        one_thread_each(),
+        _one_thread_each(),
         # An interrupt ends a child at once: what it was at is lost anyhow.
         ProcessPoolExecutor(
             processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
@@ -68,3 +70,19 @@ def _finished(
                 if child not in others:
                     child.kill()
             raise
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let children inherit an environment in which every core has one process, not one each.
+
+    Without it the libraries below NumPy start a thread for every core again.
+    """
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update({name: value or "1" for name, value in before.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]

@@ -1,18 +1,20 @@
-"""Outputs that the input takes in: the next run would read its own results as events."""
+"""Outputs that cannot be written, or that the input takes in, which would be read as events."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from streamveil.io import is_in_folder
+from streamveil.io import check_place, is_in_folder
 from streamveil.io.filesystems import translated
 from streamveil.io.formats import EXTENSIONS
 from streamveil.io.places import is_bigquery
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.pages.document import check_pages
 
 _WILDCARD = re.compile(r"[*?\[]")
 _WATCHED, _FOLDER = "watch:", "folder:"
@@ -41,6 +43,28 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
                     f"{output} would be written where the input {pattern} takes it in, so the next "
                     "run would read it as events: write to another folder, or narrow the input"
                 )
+
+
+def check_reports(given: Any, endings: Mapping[str, tuple[str, ...]], extra: str) -> None:
+    """Refuse, before anything runs, what a command that only reports could not write.
+
+    Args:
+        given: its options, of which `rejected` and one called `page` are outputs as well.
+        endings: how the names of its files may end, by option.
+        extra: what installs all that its page needs.
+
+    Raises:
+        ConfigurationError: names the first of them.
+    """
+    for name, known in endings.items():
+        path = getattr(given, name)
+        if path and not path.endswith(known):
+            raise ConfigurationError(f"{opt[name]}={path}: end the name in {' or '.join(known)}")
+        if path:
+            check_place(path)
+    refuse_in_input([given.input], [*(getattr(given, name) for name in endings), given.rejected])
+    if given.page:
+        check_pages(extra)
 
 
 def _refuse_table(pattern: str, output: str) -> None:

@@ -21,8 +21,8 @@ from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import local_mechanism
-from streamveil.pipelines.audit.devices.charges import DeviceCharges
 from streamveil.pipelines.audit.worlds import LEAPING
+from streamveil.pipelines.evaluation.window_use import DeviceCharges
 
 
 @dataclass(frozen=True, eq=False)

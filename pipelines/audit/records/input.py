@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core.arrays import Floats
-from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.per_record.budget_functions import (
     BudgetFunction,
     Divided,
@@ -86,8 +84,8 @@ def _read(
     given: argparse.Namespace, function: BudgetFunction | None, lookup: Lookup | None
 ) -> tuple[Floats, Floats]:
     """Values and budgets of the records of files, shape (n,) each."""
-    from streamveil.engine.encode.numbers import as_numbers
     from streamveil.io import check_events, read_events
+    from streamveil.pipelines.evaluation.data import numbers_of
     from streamveil.transforms.per_record import CategoryBudget, ValueBudget
 
     column = given.budget_column or given.value_column
@@ -100,11 +98,5 @@ def _read(
     values, budgets = [np.zeros(0)], [np.zeros(0)]
     for batch, _ in read_events(given.input, columns, dialect=dialect):
         budgets.append(budget.budgets(batch))
-        found = np.zeros(batch.num_rows) if number is None else as_numbers(batch.column(number))
-        if found is None:
-            raise ConfigurationError(
-                f"{opt.value_column}={number} holds {batch.column(number).type}: name a column of "
-                "numbers"
-            )
-        values.append(found)
+        values.append(np.zeros(batch.num_rows) if number is None else numbers_of(batch, number))
     return np.concatenate(values), np.concatenate(budgets)

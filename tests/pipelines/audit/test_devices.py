@@ -14,10 +14,10 @@ from streamveil.mechanisms.registry import LOCAL_MECHANISMS
 from streamveil.pipelines.audit.devices import auditing as devices
 from streamveil.pipelines.audit.devices.auditing import audited_devices
 from streamveil.pipelines.audit.devices.canaries import Spans
-from streamveil.pipelines.audit.devices.charges import DeviceCharges
 from streamveil.pipelines.audit.devices.odds import odds
 from streamveil.pipelines.audit.findings import REPORT, WINDOW
 from streamveil.pipelines.audit.rounds import Extent
+from streamveil.pipelines.evaluation.window_use import DeviceCharges
 from tests.audits.mutants import MUTANTS
 from tests.audits.scenes import BRIEF, no_filters
 from tests.mechanisms.local.populations import population

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from streamveil.engine.stream.local_server import Server
-from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
-from streamveil.mechanisms.local.protocol import Ask, Tally, Users
+from streamveil.mechanisms.local.protocol import Tally
 from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.comparison_table import noise_key
-from streamveil.pipelines.evaluation.drivers import Local, WindowUse, is_local, local_users
+from streamveil.pipelines.evaluation.drivers import Local, is_local, local_users
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import WEvent
 
@@ -89,24 +88,3 @@ def test_what_is_local():
 def test_unknown_names_list_both_kinds():
     with pytest.raises(ConfigurationError, match=r"'rotatoin' is unknown: .*rotation.*adaptive"):
         runs(names=("rotatoin",))
-
-
-def test_window_use_is_that_of_a_naive_sum():
-    random = np.random.default_rng(2)
-    requirements = (Requirement(2, 1.0), Requirement(5, 3.0))
-    users = Users(requirements, np.arange(8, dtype=np.int32) % 2, 2)
-    use, spent = WindowUse(users), np.zeros((30, 8))
-    for slot, row in enumerate(spent):
-        asks = []
-        for one_round in (1, 2):
-            asked = np.flatnonzero(random.random(8) < 0.3).astype(np.int32)
-            prices = np.array([to_units(random.choice([0.25, 0.5])) for _ in requirements])
-            asks.append(Ask(slot, one_round, asked, prices, ("grr", "grr")))
-            row[asked] += prices[users.class_of[asked]]
-        use.add(slot, tuple(asks))
-    largest = 0.0
-    for user in range(8):
-        requirement = requirements[user % 2]
-        sums = np.convolve(spent[:, user], np.ones(requirement.window))
-        largest = max(largest, sums.max() / to_units(requirement.epsilon))
-    assert use.largest == largest > 0.5

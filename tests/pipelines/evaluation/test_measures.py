@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.budgets import Requirements, to_units
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Requirement
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.evaluation.w_event import (
     WEvent,
     WindowMeter,
     divergence,
-    largest_window_use,
 )
+from streamveil.pipelines.evaluation.window_use import fullest
 
 CLASSES = (Requirement(2, 1.0), Requirement(3, 2.0))
 
@@ -106,15 +106,16 @@ def test_window_use_is_the_largest_of_all_windows():
         for k, r in enumerate(CLASSES)
         for t in range(40)
     )
-    assert largest_window_use(spent, CLASSES) == expected
+    assert fullest(Requirements(CLASSES), [(1, spent)]) == expected
 
 
 def test_window_use_where_the_running_sum_overflows():
     most = Requirement(1, 4096.0)
     spent = np.full((3000, 1), to_units(4096.0))
-    assert largest_window_use(spent, [most]) == 1.0
-    assert largest_window_use(spent, [Requirement(2, 4096.0)]) == 2.0
+    assert fullest(Requirements([most]), [(1, spent)]) == 1.0
+    assert fullest(Requirements([Requirement(2, 4096.0)]), [(1, spent)]) == 2.0
 
 
 def test_window_longer_than_the_stream():
-    assert largest_window_use(np.full((3, 1), to_units(0.25)), [Requirement(100, 1.0)]) == 0.75
+    spent = np.full((3, 1), to_units(0.25))
+    assert fullest(Requirements([Requirement(100, 1.0)]), [(1, spent)]) == 0.75

@@ -1,18 +1,42 @@
-"""Charges of every device in every window, added up anew from whom was asked for what."""
+"""How much of a budget any window used, added up anew from what was charged."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.arrays import Integers
+from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.local.protocol import Ask, Users
 
 
+def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) -> float:
+    """Largest charge of a window in parts of its budget, of whole units.
+
+    Args:
+        requirements: of each class, K of them.
+        charges: of each stream, how long its slots are, in slots of the requirements, and what each
+            slot cost users of each class, shape (T, K).
+    """
+    end, most = max(slots * len(units) for slots, units in charges), 0.0
+    for k, (window, budget) in enumerate(
+        zip(requirements.windows.tolist(), requirements.budgets.tolist(), strict=True)
+    ):
+        # What slots s to e cost is in the windows that end with s to e + window - 1.
+        changes = np.zeros(end + window + 1, np.int64)
+        for slots, units in charges:
+            first = np.arange(len(units)) * slots
+            np.add.at(changes, first, units[:, k])
+            np.subtract.at(changes, first + slots + window - 1, units[:, k])
+        most = max(most, int(changes.cumsum().max()) / budget)
+    return most
+
+
 class DeviceCharges:
-    """Of slots in order, in whole units."""
+    """Charges of every device, from whom was asked for what: of slots in order, in whole units."""
 
     def __init__(self, users: Users) -> None:
         """Nobody was asked yet."""
