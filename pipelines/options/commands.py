@@ -45,17 +45,16 @@ from streamveil.pipelines.options.parsers import (
     budget_for_ever,
     check_apart,
     check_bins,
-    check_budget,
     check_files,
     check_folder,
     check_formats,
     check_going_on,
     check_page,
     check_required,
+    check_requirements,
     check_revisions,
     check_revisions_apart,
     check_summary,
-    default_requirement_of,
     dialect_of,
     key_places,
     life_limit_of,
@@ -63,7 +62,6 @@ from streamveil.pipelines.options.parsers import (
     needs_table,
     of_option,
     range_of,
-    requirement_columns_of,
 )
 from streamveil.pipelines.options.record_statistics import check_statistic, needed_of
 
@@ -95,12 +93,7 @@ def _check_release(given: Any) -> None:
     elif missing_of(given, needed):  # alone they have messages of their own
         needed += ["epsilon"] if given.guarantee == INFINITE else ["epsilon", "max_slots"]
         check_required("release", given, needed)
-    promise = promise_of(given)
-    infinite = promise == INFINITE
-    if promise != WINDOWS:
-        budget_for_ever(given)
-    if promise == USER:
-        life_limit_of(given.max_slots)
+    infinite = _check_promise(given) == INFINITE
     if infinite:
         parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
     elif not (given.mechanism and only_dynamic(given.mechanism)):
@@ -114,30 +107,25 @@ def _check_queries(given: Any) -> None:
     refuse(given, COMMANDS[RELEASE].defaults, reasons(QUERIES), saying(QUERIES))
     needed = ["input", "output", "user_column", "time_column"]
     check_promise_to_queries(given)
-    promise = promise_of(given)
-    if promise == WINDOWS:
+    if promise_of(given) == WINDOWS:
         needed += needs_table(given)
     check_required("release", given, needed)
+    _check_promise(given)
+    _check_users(given)
+    _check_times(given)
+    check_folder(given.output)
+    check_revisions(given, None)
+    _check_run(given, (*_READ, "queries"), ("ledger", "rejected", "revisions"))
+
+
+def _check_promise(given: Any) -> str:
+    """Refuse a lifetime budget that cannot be; gives what is promised."""
+    promise = promise_of(given)
     if promise != WINDOWS:
         budget_for_ever(given)
     if promise == USER:
         life_limit_of(given.max_slots)
-    whole("shards", given.shards)
-    share("max_rejected", given.max_rejected)
-    check_budget(given)
-    default_requirement_of(given.default_requirement)
-    requirement_columns_of(given.requirement_columns)
-    _check_times(given)
-    check_folder(given.output)
-    check_summary(given.summary)
-    check_going_on(given)
-    check_revisions(given, None)
-    named = ("ledger", "rejected", "revisions")
-    check_files(given, (*_READ, "queries"), () if given.state else (*named, "page"))
-    check_formats(given, named)
-    check_revisions_apart(given.output, given.revisions)
-    check_apart(given)
-    check_page(given.page)
+    return promise
 
 
 def _check_collect(given: Any) -> None:
@@ -149,11 +137,11 @@ def _check_collect(given: Any) -> None:
     _check_run(given)
 
 
-def _check_run(given: Any) -> None:
+def _check_run(given: Any, read: Sequence[str] = _READ, written: Sequence[str] = _WRITTEN) -> None:
     check_going_on(given)
     check_summary(given.summary)
-    check_files(given, _READ, new=() if given.state else (*_WRITTEN, "page"))
-    check_formats(given, _WRITTEN)
+    check_files(given, read, new=() if given.state else (*written, "page"))
+    check_formats(given, written)
     check_revisions_apart(given.output, given.revisions)
     check_apart(given)
     check_page(given.page)
@@ -161,13 +149,15 @@ def _check_run(given: Any) -> None:
 
 def _check_histograms(given: Any) -> None:
     whole("max_contributions", given.max_contributions)
-    whole("shards", given.shards)
-    share("max_rejected", given.max_rejected)
-    check_budget(given)
-    default_requirement_of(given.default_requirement)
-    requirement_columns_of(given.requirement_columns)
+    _check_users(given)
     check_bins(given)
     _check_times(given)
+
+
+def _check_users(given: Any) -> None:
+    whole("shards", given.shards)
+    share("max_rejected", given.max_rejected)
+    check_requirements(given)
 
 
 def _check_times(given: Any) -> None:
@@ -237,9 +227,7 @@ def _check_plan(given: Any) -> None:
             f"no requirements are given: use {opt.requirements}=FILE, {opt.budget}=EPSILON/PERIOD "
             f"or {opt.default_requirement}=WINDOW,EPSILON"
         )
-    check_budget(given)
-    default_requirement_of(given.default_requirement)
-    requirement_columns_of(given.requirement_columns)
+    check_requirements(given)
 
 
 _FROM_FILES = r"""

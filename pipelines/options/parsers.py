@@ -458,6 +458,13 @@ def default_requirement_of(text: str | None) -> tuple[Requirement, int | None] |
         raise ConfigurationError(f"{opt.default_requirement}={text}: {error}") from None
 
 
+def check_requirements(given: Any) -> None:
+    """Refuse what is wrong of users' requirements, wherever they are. Raises ConfigurationError."""
+    check_budget(given)
+    default_requirement_of(given.default_requirement)
+    requirement_columns_of(given.requirement_columns)
+
+
 def check_budget(given: Any) -> None:
     """Refuse a budget of everyone that is none, or beside other requirements.
 
