@@ -282,7 +282,7 @@ def of_help() -> Iterator[Passage]:
 
     A text that begins with an inserted value is put at the start of the file of the options.
     """
-    from streamveil.pipelines.options.commands import COMMANDS
+    from streamveil.pipelines.options.command_table import COMMANDS
 
     sources = {
         _relative(path): path.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from public_names import PACKAGES, TYPES, docstring_of, offered, package_docstring
 
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.help import reference
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.pipelines import main as command_line
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.declarations import (
     FILE,
     NUMBER,

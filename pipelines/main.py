@@ -94,7 +94,7 @@ def _main(arguments: Sequence[str]) -> tuple[int, bool]:
         return 2, False
     try:
         from streamveil.pipelines.console.logs import logging_as
-        from streamveil.pipelines.options.commands import COMMANDS
+        from streamveil.pipelines.options.command_table import COMMANDS
 
         request = COMMANDS[name].request(rest)
         if request.wants_help:

@@ -40,7 +40,7 @@ from streamveil.mechanisms.core.local_days import zone_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import spelled
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.declarations import reasons, saying
 from streamveil.pipelines.options.option import COLLECT, PER_RECORD, QUERIES, RELEASE, YAML, refuse
 from streamveil.pipelines.options.parsers import check_revisions

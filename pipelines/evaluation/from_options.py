@@ -32,7 +32,7 @@ from streamveil.pipelines.evaluation.presence import Candidates, limit_advice
 from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
 from streamveil.pipelines.options.budget_functions import budget_of
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.declarations import REQUIRED, TABLE_OPTIONS, saying, shown_by
 from streamveil.pipelines.options.evaluate_options import (
     DEFAULT_EPSILON,

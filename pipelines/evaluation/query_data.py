@@ -25,7 +25,7 @@ from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.evaluation.data import Letters
 from streamveil.pipelines.evaluation.queries import AskedEvents
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.parsers import dialect_of
 from streamveil.pipelines.plans.user_plans import query_plan_of, query_set_of
 

@@ -46,7 +46,7 @@ from streamveil.pipelines.cards.claims import ANSWERS
 from streamveil.pipelines.in_memory.keyword_arguments import options_of, words_of
 from streamveil.pipelines.in_memory.results import Counts, Estimates, Results, Statistics
 from streamveil.pipelines.in_memory.run_options import USUAL_RUN, RunOptions, options_of_run
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.declarations import KEY_PLACES, reasons, saying
 from streamveil.pipelines.options.option import COLLECT, QUERIES, RELEASE
 from streamveil.pipelines.options.option import refuse as refuse_options

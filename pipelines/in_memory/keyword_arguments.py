@@ -11,7 +11,7 @@ from typing import Any
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import flag, spelled
 from streamveil.pipelines.in_memory.run_options import USUAL_RUN
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.parsers import take_query
 
 # What has a shorter name here.

@@ -17,7 +17,7 @@ import pytest
 
 from streamveil.io import read_table, write_table
 from streamveil.pipelines.main import main
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.execution import Execution
 from tests.clusters.stores import fake_account
 from tests.pipelines.secret_manager_server import SecretManagerServer

@@ -567,7 +567,7 @@ def test_one_event_far_before_a_given_end(job):
 def test_range_of_too_many_slots(job):
     """A mistyped year is refused before anything runs: this would take days."""
     from streamveil.mechanisms.core.records import ConfigurationError
-    from streamveil.pipelines.options.commands import COMMANDS
+    from streamveil.pipelines.options.command_table import COMMANDS
 
     flags = job.arguments(slot="60s", start="2024-01-01", end="9024-01-01")[1:]
     with pytest.raises(ConfigurationError, match=r"--start|--end"):

@@ -9,7 +9,7 @@ import pytest
 
 import streamveil
 from streamveil.pipelines.main import main
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.help import reference
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.completion import SHELLS, script
 
 BASH = shutil.which("bash")

@@ -8,7 +8,7 @@ import pytest
 
 from streamveil.io import read_ledger, read_releases
 from streamveil.mechanisms.core.records import Lifetime
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

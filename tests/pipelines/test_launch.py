@@ -30,7 +30,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, MachineFault
 from streamveil.pipelines.options import declarations
 from streamveil.pipelines.options.beam_flags import check_flags
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.evaluate_options import FORMATS
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.plans.beam_transforms import STATISTICS

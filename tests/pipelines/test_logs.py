@@ -14,7 +14,7 @@ import pytest
 from streamveil.pipelines.console import logs
 from streamveil.pipelines.console.logs import logging_as, tell, tell_aside
 from streamveil.pipelines.main import main
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\w+) ([\w.]+): (.*)")
 

@@ -7,7 +7,7 @@ import tokenize
 from pathlib import Path
 
 from streamveil.mechanisms.core.wording import opt, spelled
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.pages.palette import variables
 from streamveil.pipelines.pages.sheet import Sheet
 

@@ -15,7 +15,7 @@ from apache_beam.pipeline import PipelineVisitor
 
 from streamveil.pipelines.commands import per_record, release
 from streamveil.pipelines.jobs import graphs
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.pipelines.options.execution import Execution
 
 EVENTS = (

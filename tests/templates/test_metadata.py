@@ -11,7 +11,7 @@ from google.protobuf import json_format
 
 from streamveil.pipelines.flex import TEMPLATES, write_metadata
 from streamveil.pipelines.main import main
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "templates" / "Dockerfile").read_text()

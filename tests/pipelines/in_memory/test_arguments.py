@@ -16,7 +16,7 @@ import pytest
 import streamveil as sv
 from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.in_memory.keyword_arguments import COLUMNS
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from tests.calls import arguments
 
 KEY = bytes(range(32))

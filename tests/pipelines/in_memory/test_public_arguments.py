@@ -12,7 +12,7 @@ import streamveil as sv
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.queries.reading import query_set_of
 from streamveil.pipelines.in_memory.keyword_arguments import options_of
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 
 EVENTS = pd.DataFrame({"user": ["u0"], "place": ["cafe"], "time": ["2024-05-01"], "n": [1.0]})
 ASKED = {

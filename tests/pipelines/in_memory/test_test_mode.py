@@ -17,7 +17,7 @@ from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms import INFINITE_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.core.records import NO_NOISE, NOT_PRIVATE, TEST
 from streamveil.mechanisms.registry import REGISTRY
-from streamveil.pipelines.options.commands import COMMANDS
+from streamveil.pipelines.options.command_table import COMMANDS
 from streamveil.transforms import PrivateQueries
 from streamveil.transforms.release_plan import PrivateAnswers, PrivateHistograms
 
