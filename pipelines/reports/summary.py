@@ -168,13 +168,22 @@ class QuerySummary(_Tally):
                 "of the keys a bin"
             )
         # Of one user several events make no more users: a larger bound would only add noise.
-        if not self.query.statistic.once and self.beyond_bound > _SOME_BEYOND * bounded:
-            return (
-                f"{self.beyond_bound / bounded:.0%} of its events were beyond max_contributions "
-                f"({self.query.max_contributions}), and its figures are without them: give it a "
-                "larger one, which makes noise grow in proportion, or shorter slots"
-            )
+        if not self.query.statistic.once and (much := _bounded(self, "max_contributions")):
+            return much
         return _limited(self.counted, self.beyond_limit, self.kept_share_needed)
+
+
+def _bounded(one: _Tally, bound: str) -> str | None:
+    """What to do where contribution bounding drops much, by what its option is called."""
+    accepted = one.counted + one.beyond_bound + one.beyond_limit
+    if one.beyond_bound <= _SOME_BEYOND * accepted:
+        return None
+    return (
+        f"{one.beyond_bound / accepted:.0%} of the accepted events were dropped by the bound of "
+        f"{bound}, so counts and sums are lower by about this fraction, and intervals are for the "
+        f"events that were kept: give a larger {bound}, which makes noise grow in proportion, or "
+        "use shorter slots"
+    )
 
 
 def _limited(counted: int, beyond: int, needed: float) -> str | None:
@@ -349,7 +358,8 @@ class Summary(_Tally):
         left_out = self._left_out() or _limited(
             self.counted, self.beyond_limit, self.kept_shares_needed.get(None, 0.0)
         )
-        return [one for one in (self._bounded(), left_out) if one]
+        bounded = _bounded(self, opt.max_contributions)
+        return [one for one in (bounded, left_out) if one]
 
     def _left_out(self) -> str | None:
         slots = self._number(metrics.SLOTS_MOSTLY_LEFT_OUT)
@@ -360,17 +370,6 @@ class Summary(_Tally):
             "kept_share and events_beyond: people stay who have used up the slots of their lives. "
             f"Give a larger {opt.max_slots}, or choose {opt.guarantee}=infinite, whose mechanism "
             f"gated counts everybody for ever"
-        )
-
-    def _bounded(self) -> str | None:
-        bounded = self.counted + self.beyond_bound
-        if self.beyond_bound <= _SOME_BEYOND * bounded:
-            return None
-        return (
-            f"{self.beyond_bound / bounded:.0%} of the accepted events were dropped by the bound "
-            f"of {opt.max_contributions}, so counts are lower by this fraction and their intervals "
-            f"are for the events that were kept: give a larger {opt.max_contributions}, which "
-            "makes noise grow in proportion, or use shorter slots"
         )
 
     def loss(self, most: float) -> str | None:

@@ -115,13 +115,15 @@ def test_an_event_is_counted_once():
 def test_most_events_beyond_the_bound_are_warned_of():
     counters = {"slots_published_of_all": 1, "events_counted_of_all": 30}
     told = summary(**counters, events_bounded_away_of_all=70)
-    assert "70% of its events were beyond max_contributions" in told.text()
+    assert (
+        "70% of the accepted events were dropped by the bound of max_contributions" in told.text()
+    )
     assert told.figures()["queries"]["all"]["beyond_bound"] == 70
 
 
 def test_some_events_beyond_the_bound_are_warned_of():
     told = summary(slots_published_of_all=1, events_counted_of_all=93, events_bounded_away_of_all=7)
-    assert "7% of its events were beyond max_contributions (1), and its figures" in told.text()
+    assert "7% of the accepted events were dropped by the bound of max_contributions" in told.text()
     told = summary(slots_published_of_all=1, events_counted_of_all=97, events_bounded_away_of_all=3)
     assert [one.partition(":")[0] for one in told.warnings()] == []
 
