@@ -13,11 +13,11 @@ if TYPE_CHECKING:
         check_sinks,
     )
     from streamveil.io.coders import RecordBatchCoder
+    from streamveil.io.datasets import DATASETS
     from streamveil.io.domain import read_domain
     from streamveil.io.ends import ends_of
     from streamveil.io.event_sources import Events, ReadEvents, ReadTable
     from streamveil.io.events import (
-        DATASETS,
         REJECTED_SCHEMA,
         UNREADABLE,
         check_events,

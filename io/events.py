@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from streamveil.io.bigquery_tables import (
     split_table,
     table_columns,
 )
+from streamveil.io.datasets import DATASETS
 from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
 from streamveil.io.files import (
     Columns,
@@ -32,7 +33,6 @@ from streamveil.io.files import (
     require_columns,
 )
 from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, format_of
-from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, parquet_schema, read_parquet, split_parquet
@@ -40,7 +40,6 @@ from streamveil.io.partitions import partitions_of, with_partitions
 from streamveil.io.places import is_bigquery
 from streamveil.io.sql import Query, query_in
 from streamveil.io.tables import as_they_come
-from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import (
     LOST_METADATA,
@@ -68,11 +67,6 @@ _OF_ENCODING = re.compile(rf"(?:.* is )?{NOT_UTF8}\b")
 _AGAIN = "run again"
 _NAMED = ", or compute it: EXPRESSION AS NAME"
 
-DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
-    "tdrive": read_tdrive,
-    "foursquare": read_foursquare,
-}
-"""Readers of published data sets whose file names do not show their format, by name."""
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 

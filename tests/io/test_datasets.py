@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.io import DATASETS, REJECTED_SCHEMA, lines, read_events, write_table
-from streamveil.io.foursquare import FOURSQUARE_COLUMNS
-from streamveil.io.tdrive import TDRIVE_COLUMNS
+from streamveil.io.datasets import FOURSQUARE_COLUMNS, TDRIVE_COLUMNS
 from streamveil.mechanisms.core.records import ConfigurationError
 
 TAXI = b"""\

@@ -1,8 +1,8 @@
-"""Text lines of separated fields without a header or quotes, as data sets are published."""
+"""Published data sets: text lines of separated fields, without a header or quotes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,15 @@ import pyarrow.compute as pc
 
 from streamveil.io.files import Columns, event_batch, require_columns
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
+
+TDRIVE_COLUMNS = ("taxi", "time", "longitude", "latitude")
+FOURSQUARE_COLUMNS = (
+    *("user", "venue", "category_id", "category"),
+    *("latitude", "longitude", "offset_minutes", "time"),
+)
+_TIME = r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) (\d\d) (\d\d:\d\d:\d\d) ([+-]\d\d):?(\d\d) (\d{4})$"
+# Spelt out: Python's own names of months follow the locale.
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
@@ -67,3 +76,48 @@ def _texts(lines: Lines, latin1: bool) -> tuple[pa.Array, npt.NDArray[np.int64]]
     kept = pc.not_equal(every, "")
     numbers = np.flatnonzero(kept.to_numpy(zero_copy_only=False)) + lines.first
     return every.filter(kept), numbers
+
+
+def _read_tdrive(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
+    """Read some of `TDRIVE_COLUMNS` as strings: taxis of Beijing, February 2008.
+
+    One text file for each taxi, some of them empty; a line is
+
+        taxi id,YYYY-MM-DD HH:MM:SS,longitude,latitude
+
+    with clock times of Beijing (`Asia/Shanghai`) and degrees.
+
+    Source: Yuan et al., "T-Drive: driving directions based on taxi trajectories" (2010).
+    """
+    return read_fields(path, TDRIVE_COLUMNS, columns, reject, separator=",")
+
+
+def _read_foursquare(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
+    """Read some of `FOURSQUARE_COLUMNS` as strings: check-ins of New York and Tokyo, 2012 and 2013.
+
+    Files dataset_TSMC2014_NYC.txt and _TKY.txt, whose fields are separated by tabs: the venue
+    category name is Latin-1, the offset of local time is in minutes, and the time in UTC is such as
+    `Tue Apr 03 18:00:09 +0000 2012`. It becomes ISO 8601 with its offset; one that is not as
+    described stays as it is.
+
+    Source: Yang et al., "Modeling user activity preference by leveraging user spatial temporal
+    characteristics in LBSNs" (2015).
+    """
+    batches = read_fields(path, FOURSQUARE_COLUMNS, columns, reject, separator="\t", latin1=True)
+    for batch in batches:
+        at = batch.schema.get_field_index("time")
+        yield batch if at < 0 else batch.set_column(at, "time", _iso(batch.column(at)))
+
+
+def _iso(times: pa.Array) -> pa.Array:
+    texts = pc.replace_substring_regex(times, _TIME, r"\6-\1-\2T\3\4:\5")
+    for number, month in enumerate(_MONTHS.split(), 1):
+        texts = pc.replace_substring_regex(texts, rf"^(\d{{4}})-{month}-", rf"\1-{number:02d}-")
+    return texts
+
+
+DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
+    "tdrive": _read_tdrive,
+    "foursquare": _read_foursquare,
+}
+"""Readers of published data sets whose file names do not show their format, by name."""
