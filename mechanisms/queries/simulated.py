@@ -29,7 +29,6 @@ from streamveil.mechanisms.queries.query_stream import (
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.mechanisms.queries.slot_answers import answer_of, figures_of
 from streamveil.mechanisms.queries.times import sums_after, sums_at_start
-from streamveil.mechanisms.queries.usual import Seen
 from streamveil.mechanisms.randomness.noise import NoiseSource
 
 
@@ -138,27 +137,6 @@ def answers_of(
         if some is None or slot in some:
             known = release.unshrunk, release.common
             yield answer_of(query, release.values, release.stderr, usual, *known)
-
-
-def revised_answers_of(
-    query: Query, releases: Sequence[SlotRelease], rest: Sequence[SlotRevision]
-) -> Iterator[Answer]:
-    """The figures of slots in a row as they are revised.
-
-    Args:
-        query: what was asked.
-        releases: of each slot from the first on.
-        rest: what is revised after the last one.
-    """
-    usual, seen = usual_at_start(query), dict[int, Seen]()
-    first = min((one.slot for last in releases for one in last.revisions), default=0)
-    for slot, release in enumerate(releases, first):
-        usual = usual and usual.after(observed_parts(query, release))
-        seen |= {slot: usual.seen} if usual else {}
-        last = slot == first + len(releases) - 1
-        for one in (*release.revisions, *(rest if last else ())):
-            known = usual and usual.of_earlier(seen[one.slot], slot - one.slot)
-            yield answer_of(query, one.values, one.stderr, known, one.unshrunk, one.common)
 
 
 def times_of(

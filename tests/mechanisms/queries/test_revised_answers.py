@@ -6,16 +6,13 @@ import pytest
 from streamveil.mechanisms import Categories, NoiseSource, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.protocol import Observed
+from streamveil.mechanisms.queries.fusing import observed_parts
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryStream, usual_at_start
 from streamveil.mechanisms.queries.replanning import Replanning
 from streamveil.mechanisms.queries.shares import plan_shares
-from streamveil.mechanisms.queries.simulated import (
-    answers_of,
-    revised_answers_of,
-    simulate_query_set,
-)
-from streamveil.mechanisms.queries.slot_answers import SlotAnswer
+from streamveil.mechanisms.queries.simulated import answers_of, simulate_query_set
+from streamveil.mechanisms.queries.slot_answers import SlotAnswer, answer_of
 from streamveil.mechanisms.queries.statistics import (
     DistinctUsers,
     Mean,
@@ -46,6 +43,19 @@ STATISTICS = {
     "quantiles": {"statistic": Quantiles("x", EDGES, (0.5, 0.95))},
     "top": {"statistic": TopK(2)},
 }
+
+
+def revised_answers_of(query, releases, rest):
+    """The figures of slots in a row as they are revised, `rest` after the last one."""
+    usual, seen = usual_at_start(query), {}
+    first = min((one.slot for last in releases for one in last.revisions), default=0)
+    for slot, release in enumerate(releases, first):
+        usual = usual and usual.after(observed_parts(query, release))
+        seen |= {slot: usual.seen} if usual else {}
+        last = slot == first + len(releases) - 1
+        for one in (*release.revisions, *(rest if last else ())):
+            known = usual and usual.of_earlier(seen[one.slot], slot - one.slot)
+            yield answer_of(query, one.values, one.stderr, known, one.unshrunk, one.common)
 
 
 def query(name, slots=1, **more) -> Query:
