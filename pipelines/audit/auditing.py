@@ -3,7 +3,7 @@
 In memory::
 
     findings = audited([Requirement(40, 1.0)], mechanism="pba", extent=Extent(runs=20))
-    findings.convicted, [(one.part, one.claim, one.times, one.visible) for one in findings.checks]
+    findings.violated, [(one.part, one.claim, one.times, one.visible) for one in findings.checks]
     findings = audited_queries(query_set, [Requirement(24, 1.0)], extent=Extent(runs=20))
 
 Three things are looked at. Charges: those of a window must add up to its budget at most, which is

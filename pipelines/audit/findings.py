@@ -46,7 +46,7 @@ class Check:
     """As `times`, at the confidence of a verdict (`Findings.verdict_confidence`)."""
 
     @property
-    def convicted(self) -> bool:
+    def violated(self) -> bool:
         """Whether more is lost than was claimed, at the confidence of a verdict."""
         return self.surely > 1.0
 
@@ -92,10 +92,10 @@ class Findings:
     """After which it had to stop; None for an audit that made so many rounds."""
 
     @property
-    def convicted(self) -> bool:
+    def violated(self) -> bool:
         """Whether anything loses more than it claims."""
         broken = self.replayed is not None and bool(self.replayed.violation)
-        return broken or self.overspent > 1.0 or any(one.convicted for one in self.checks)
+        return broken or self.overspent > 1.0 or any(one.violated for one in self.checks)
 
     @property
     def covered(self) -> bool:
@@ -103,7 +103,7 @@ class Findings:
 
         Replays take the noise on trust, so without guesses a part of every claim is not tested.
         """
-        return self.convicted or any(one.guesses for one in self.checks)
+        return self.violated or any(one.guesses for one in self.checks)
 
     @property
     def worst(self) -> Check:
@@ -143,21 +143,21 @@ class Findings:
         """The verdict in one line."""
         if self.overspent > 1.0:
             return (
-                f"CONVICTED: {self.mechanism} charged {_above(self.overspent)} the budget of a "
+                f"VIOLATION: {self.mechanism} charged {_above(self.overspent)} the budget of a "
                 f"{self.span}"
             )
         needed = max(self.too_short.values(), default=0)
-        if any(one.convicted for one in self.checks):
+        if any(one.violated for one in self.checks):
             worst = max(self.checks, key=lambda one: one.surely)
             sure = f"at {self.verdict_confidence:.6g} confidence"
             of = _CLAIMED[worst.claim]
             return (
-                f"CONVICTED: {self.mechanism} tells at least {worst.surely:.3g} times {of} of a "
+                f"VIOLATION: {self.mechanism} tells at least {worst.surely:.3g} times {of} of a "
                 f"{worst.subject or f'user with {asked_of(worst.requirement)}'}, {sure}"
                 f"{_of_query(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
             )
         if self.replayed is not None and self.replayed.violation:
-            return f"CONVICTED: {self.mechanism}, by {self.replayed.sentence}"
+            return f"VIOLATION: {self.mechanism}, by {self.replayed.sentence}"
         if not self.covered:
             replayed = self.replayed is not None and self.replayed.slots
             by_replay = ", though replay found no violation" if replayed else ""
@@ -179,8 +179,8 @@ def _above(times: float) -> str:
 def asked_of(requirement: Requirement) -> str:
     """A requirement as people read it."""
     if isinstance(requirement, Lifetime):
-        return f"E = {requirement.epsilon:g} forever"
-    return f"w = {requirement.window}, E = {requirement.epsilon:g}"
+        return f"epsilon = {requirement.epsilon:g} forever"
+    return f"w = {requirement.window}, epsilon = {requirement.epsilon:g}"
 
 
 def named(check: Check) -> str:

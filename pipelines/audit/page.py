@@ -45,8 +45,8 @@ def json_of(findings: Findings, command: str) -> str:
 
 
 def _verdict(findings: Findings) -> str:
-    if findings.convicted:
-        return "convicted"
+    if findings.violated:
+        return "violation detected"
     return "no violation found" if findings.covered else "nothing tested"
 
 
@@ -68,7 +68,7 @@ def _record(one: Check) -> dict[str, Any]:
         "guesses": one.guesses,
         "right": one.right,
         "visible_violation": _finite(one.visible),
-        "convicted": one.convicted,
+        "violated": one.violated,
     }
 
 

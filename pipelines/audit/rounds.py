@@ -18,7 +18,7 @@ from streamveil.pipelines.options.audit_options import DEFAULT_CONFIDENCE, DEFAU
 
 LEAST_RUNS = 4
 VERDICT_CONFIDENCE = 0.999
-"""Of a verdict, at least: one audit in a thousand convicts a configuration that is honest."""
+"""Of a verdict, at least: one audit in a thousand errs about a configuration that is honest."""
 # Part of the seconds for replays; and until when the fewest of them may go on.
 REPLAYING, REPLAYING_AT_MOST = 0.3, 0.7
 # Part of the seconds that is left for bounds until it is known how long these take; and what they

@@ -59,7 +59,7 @@ _LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
 LONG = 10_000
 """Slots of a window from which on a minute may be too short for guesses."""
-FAILED, CONVICTED = 1, 4
+FAILED, VIOLATED = 1, 4
 """The exit codes of an audit that found nothing out, and of a violation; 2 is of one that was
 refused."""
 
@@ -81,8 +81,8 @@ def main(given: argparse.Namespace, execution: Execution) -> int:
     for path in (given.page, given.json, given.rejected):
         if path:
             print(f"wrote {path}")
-    if findings.convicted:
-        return CONVICTED
+    if findings.violated:
+        return VIOLATED
     return 0 if findings.covered else FAILED
 
 

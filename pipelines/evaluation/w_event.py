@@ -67,8 +67,10 @@ class WEvent(Family):
     """How many slots later a slot is revised; 0 for never."""
     columns = (
         Column("stream", str, "stream"),
-        Column("epsilon", float, "E", "E {:g}", axis="E, the budget of the strictest, epsilon"),
-        Column("window", int, "w", "w {:,}", axis="w, the longest window, slots"),
+        Column(
+            "epsilon", float, "epsilon", "epsilon {:g}", axis="smallest budget of a user, epsilon"
+        ),
+        Column("window", int, "w", "w {:,}", axis="longest window of a user w, slots"),
         Column("mechanism", str, "mechanism"),
         *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
         Column("advice", str, "advice"),
@@ -115,7 +117,7 @@ class WEvent(Family):
             check_shares(public.requirements, public.sensitivity)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"stream {source.name} with E={epsilon:g} and w={window}: {error}"
+                f"stream {source.name} with epsilon {epsilon:g} and w={window}: {error}"
             ) from None
         for name in mechanisms:
             parse(name, {**LOCAL_MECHANISMS, **MECHANISMS})  # a wrong name lists all of them

@@ -67,7 +67,7 @@ def test_what_leaves_beside_honest_observations_is_convicted(
     )
     assert found.replayed is None
     assert found.overspent <= 1
-    assert found.convicted == convicted
+    assert found.violated == convicted
 
 
 # Those that show in many slots; a fault of few is left to replays.
@@ -87,7 +87,7 @@ def test_mutants_that_leave_are_convicted_by_guesses_alone(name):
     mutant = MUTANTS[name]
     assert mutant.breaks in LEAVING
     with mutant.patched():
-        assert COMMANDS[mutant.scene].findings(0).convicted
+        assert COMMANDS[mutant.scene].findings(0).violated
 
 
 def test_runs_are_long_enough_for_rare_paths():

@@ -211,7 +211,7 @@ def test_flights_with_the_demos_requirements(command):
     assert 0 < row["relative_error"] < 0.6
     out = command.done(*flags, "--epsilons=5,1", "--windows=7").out
     # What to choose, and what the users' bound costs.
-    assert out.count("flights, E 5, w 7") == out.count("flights, E 1, w 7") == 2
+    assert out.count("flights, epsilon 5, w 7") == out.count("flights, epsilon 1, w 7") == 2
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_events_without_requirements_beside_a_stream(command):
     ).out
     assert "| events " in out
     assert "| sin " in out
-    assert out.count("E 2, w 6: pba") == 2
+    assert out.count("epsilon 2, w 6: pba") == 2
 
 
 def test_requirements_are_scaled(command):

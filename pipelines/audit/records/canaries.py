@@ -53,7 +53,7 @@ def of_budgets(budgets: Floats, bounds: Bounds) -> list[Canary]:
     """Records of the largest value whose budget is one of some, whatever it is a function of."""
     known = np.unique(np.minimum(budgets, bounds.epsilon_max))
     return [
-        Canary(f"record with E = {known[i]:.4g}", bounds.value_max, float(known[i]))
+        Canary(f"record with epsilon = {known[i]:.4g}", bounds.value_max, float(known[i]))
         for i in _spread(known.size, MOST)
     ]
 
@@ -64,7 +64,7 @@ def of_records(values: Floats, budgets: Floats, bounds: Bounds) -> list[Canary]:
     both = np.stack([np.minimum(budgets[usable], bounds.epsilon_max), values[usable]])
     known = np.unique(both, axis=1)
     return [
-        Canary(f"record of {value:.6g}, E = {budget:.4g}", value, budget)
+        Canary(f"record of {value:.6g}, epsilon = {budget:.4g}", value, budget)
         for budget, value in known[:, _spread(known.shape[1], MOST)].T.tolist()
     ]
 

@@ -41,7 +41,7 @@ def less_noise(monkeypatch):
 
 def test_an_honest_mechanism_is_not_convicted_and_nearly_all_of_its_charges_is_proven():
     found = audited([Requirement(5, 2.0)], mechanism="pba", **QUICK)
-    assert not found.convicted
+    assert not found.violated
     assert found.overspent <= 1.0
     bins = next(one for one in found.checks if one.part == "bins")
     assert 0.5 < bins.times < 1.0
@@ -59,9 +59,9 @@ def test_an_honest_mechanism_is_not_convicted_and_nearly_all_of_its_charges_is_p
 def test_half_the_noise_is_convicted(less_noise):
     less_noise(2.0)
     found = audited([Requirement(5, 2.0)], mechanism="pba", **QUICK)
-    assert found.convicted
+    assert found.violated
     assert found.worst.times > 1.2
-    assert found.sentence.startswith("CONVICTED: pba tells at least")
+    assert found.sentence.startswith("VIOLATION: pba tells at least")
 
 
 @pytest.mark.usefixtures("short")
@@ -86,7 +86,7 @@ def test_charges_beyond_a_budget_are_convicted_exactly(monkeypatch):
 
     found = audited([Requirement(3, 3.0)], mechanism="pba", make_driver=Twice, **QUICK)
     assert found.overspent > 1.5
-    assert found.convicted
+    assert found.violated
     assert "times the budget of a window" in found.sentence
 
 
@@ -101,7 +101,7 @@ def test_users_of_several_events_are_audited(adjacency):
         adjacency=adjacency,
         **QUICK,
     )
-    assert not found.convicted
+    assert not found.violated
     assert found.worst.times > 0.25
 
 
@@ -111,7 +111,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
     asked = [Requirement(3, 2.0), Requirement(5, 4.0)]
     found = audited(asked, mechanism="pba", sizes=[100, 100], counts=counts, extent=BRIEF)
     assert found.own
-    assert not found.convicted
+    assert not found.violated
     assert {one.requirement for one in found.checks} == set(asked)
 
 
@@ -129,7 +129,7 @@ def test_of_many_classes_those_that_differ_most_are_audited():
 def test_mechanisms_whose_requirements_could_change_are_audited_while_they_do_not(name):
     asked = [Requirement(2, 4.0), Requirement(3, 4.0)]
     found = audited(asked, mechanism=name, **QUICK)
-    assert not found.convicted
+    assert not found.violated
     assert found.overspent <= 1.0
     assert found.worst.times > 0.1
 
@@ -145,7 +145,7 @@ def test_windows_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(slots)
         assert blind.sentence.endswith("give it more time")
         return
     (note,) = found.notes
-    assert "no guesses about windows of w = 24, E = 4: these need 24 slots" in note
+    assert "no guesses about windows of w = 24, epsilon = 4: these need 24 slots" in note
     assert "leave --input out" in note
     assert blind.sentence.endswith("give it more time, and an input of 24 slots or more")
 
@@ -162,7 +162,7 @@ def test_honest_mechanisms_are_acquitted_with_every_seed():
     convicted = [
         audited(
             [Requirement(2, 3.0)], mechanism="pba", bins=24, extent=Extent(runs=4, seed=seed)
-        ).convicted
+        ).violated
         for seed in range(2)
     ]
     assert not any(convicted)
@@ -173,11 +173,11 @@ def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monke
     monkeypatch.setattr(worlds, "LENGTH", 120)
     asked = [Requirement(5, 3.0)]
     honest = audited(asked, extent=BRIEF)
-    assert not honest.convicted
+    assert not honest.violated
     assert honest.worst.times > 0.7
     less_noise(1.2)
     broken = audited(asked, extent=BRIEF)
-    assert broken.convicted
+    assert broken.violated
     # What is published is drawn to forecasts, so that guesses see less than the noise itself shows.
     # Of a slot's total, an event that moves from bin to bin moves nothing.
     told = re.search(r"tell ([\d.]+) times what the slots were charged", broken.replayed.violation)

@@ -31,7 +31,7 @@ def few(monkeypatch):
 @pytest.mark.parametrize("name", ["adaptive", "dpba", "dpbd"])
 def test_honest_mechanisms_are_not_convicted(name):
     found = audited_changes(ASKED, changes=[STRICT], mechanism=name, bins=8, extent=BRIEF)
-    assert not found.convicted
+    assert not found.violated
     assert 0.9 < found.overspent <= 1.0
     assert {(one.part, one.claim) for one in found.checks} == {
         ("bins", CHARGE),
@@ -59,12 +59,12 @@ def test_windows_that_are_not_kept_are_convicted_exactly(mutant):
 def test_too_little_noise_is_convicted(name, runs, honest_times, times, monkeypatch):
     extent = Extent(runs=runs)
     honest = audited_changes(ASKED, mechanism=name, bins=32, extent=extent)
-    assert not honest.convicted
+    assert not honest.violated
     assert honest.worst.times > honest_times  # published estimates are drawn to forecasts
     for module in (sampling, weighting, running_sum):
         scaled(module, monkeypatch, 30)
     found = audited_changes(ASKED, mechanism=name, bins=32, extent=extent)
-    assert found.convicted
+    assert found.violated
     assert "times what the slots were charged" in found.replayed.violation
     assert found.worst.times > times
 
@@ -74,14 +74,14 @@ def test_users_of_several_events_are_replaced():
     found = audited_changes(
         ASKED, mechanism="adaptive", bins=9, sensitivity=4, adjacency=REPLACE, extent=BRIEF
     )
-    assert not found.convicted
+    assert not found.violated
     assert sum(one.guesses for one in found.checks)
 
 
 @pytest.mark.usefixtures("few")
 def test_in_one_bin_nothing_is_replaced():
     found = audited_changes(ASKED, bins=1, sensitivity=2, adjacency=REPLACE, extent=BRIEF)
-    assert not found.convicted
+    assert not found.violated
     assert {one.guesses for one in found.checks} == {0}
 
 
@@ -117,9 +117,7 @@ def test_charges_are_added_up_over_every_window_that_was_asked_for():
 @pytest.mark.usefixtures("few")
 def test_honest_mechanisms_are_acquitted_with_every_seed():
     convicted = [
-        audited_changes(
-            ASKED, mechanism="dpba", bins=24, extent=Extent(runs=4, seed=seed)
-        ).convicted
+        audited_changes(ASKED, mechanism="dpba", bins=24, extent=Extent(runs=4, seed=seed)).violated
         for seed in range(2)
     ]
     assert not any(convicted)
@@ -144,7 +142,7 @@ def test_users_change_to_what_a_file_asks_for(toolbox, files, tmp_path):
         *(f"--page={page}", f"--json={figures}"),
     )
     assert outcome.code == 0, outcome.err
-    assert "| w = 3, E = 3 | windows | window |" in outcome.out
+    assert "| w = 3, epsilon = 3 | windows | window |" in outcome.out
     assert json.loads(figures.read_text())["verdict"] == "no violation found"
     assert "has other requirements in the run" in page.read_text()
 

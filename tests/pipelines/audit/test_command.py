@@ -36,7 +36,7 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
     outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}", f"--json={figures}")
     assert outcome.code == 0, outcome.err
-    assert "| w = 4, E = 3 | bins | charge |" in outcome.out
+    assert "| w = 4, epsilon = 3 | bins | charge |" in outcome.out
     assert "no violation found in pba" in outcome.out
     found = json.loads(figures.read_text())
     assert found["verdict"] == "no violation found"
@@ -143,7 +143,7 @@ def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypa
     page = tmp_path / "audit.html"
     outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}")
     assert outcome.code == 4
-    assert "CONVICTED: pba tells at least" in outcome.out
+    assert "VIOLATION: pba tells at least" in outcome.out
     assert "<h1>Violation detected</h1>" in page.read_text()
 
 
@@ -151,8 +151,8 @@ def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypa
 def test_canaries_stand_beside_events_of_a_file(toolbox, files):
     outcome = toolbox.run("audit", *files, "--mechanism=pba", "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| w = 2, E = 4 | bins | charge |" in outcome.out
-    assert "| w = 3, E = 4 | windows | window |" in outcome.out
+    assert "| w = 2, epsilon = 4 | bins | charge |" in outcome.out
+    assert "| w = 3, epsilon = 4 | windows | window |" in outcome.out
     assert "rejected: unparsable time 1" in outcome.out
 
 
@@ -243,7 +243,7 @@ def test_devices_are_audited(toolbox, tmp_path, monkeypatch, flags):
     made = [*flags, "--runs=4", f"--page={page}", f"--json={figures}"]
     outcome = toolbox.run("audit", ASKED, *made)
     assert outcome.code == 0, outcome.err
-    assert "| w = 4, E = 3 | asked again | report |" in outcome.out
+    assert "| w = 4, epsilon = 3 | asked again | report |" in outcome.out
     found = json.loads(figures.read_text())
     assert {one["claim"] for one in found["checks"]} == {"report", "window"}
     html = page.read_text()
@@ -265,7 +265,7 @@ def test_devices_have_values_of_a_file(toolbox, files, monkeypatch):
     monkeypatch.setattr(devices, "CELLS", 20_000)
     outcome = toolbox.run("audit", *files, "--mechanism=rotation", "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| w = 2, E = 4 | reports | report |" in outcome.out
+    assert "| w = 2, epsilon = 4 | reports | report |" in outcome.out
     assert "rejected: unparsable time 1" in outcome.out
 
 
@@ -282,11 +282,11 @@ def test_records_are_audited(toolbox, tmp_path):
     made = [*RECORDS, "--runs=4", f"--page={page}", f"--json={figures}"]
     outcome = toolbox.run("audit", *made)
     assert outcome.code == 0, outcome.err
-    assert "| record of 20, E = 0.5 | noise | budget | 0.5 |" in outcome.out
+    assert "| record of 20, epsilon = 0.5 | noise | budget | 0.5 |" in outcome.out
     assert "charges of a record reached 100.0% of its budget" in outcome.out
     found = json.loads(figures.read_text())
     assert {one["claim"] for one in found["checks"]} == {"budget"}
-    assert found["checks"][0]["subject"] == "record of 20, E = 0.5"
+    assert found["checks"][0]["subject"] == "record of 20, epsilon = 0.5"
     assert found["checks"][0]["window"] is None
     html = page.read_text()
     assert "An attacker who knows all other records guessed" in html
@@ -307,11 +307,11 @@ def test_records_stand_beside_those_of_a_file(toolbox, payments):
     own, table = payments
     outcome = toolbox.run("audit", *RECORDS, own, "--value_column=amount", "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| record of 19.5, E = 0.5128 | noise |" in outcome.out
+    assert "| record of 19.5, epsilon = 0.5128 | noise |" in outcome.out
     flags = ("--statistic=sum", table, "--value_max=20", own, "--value_column=amount")
     outcome = toolbox.run("audit", *flags, "--budget_column=kind", "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| record of 5, E = 0.5 | noise |" in outcome.out
+    assert "| record of 5, epsilon = 0.5 | noise |" in outcome.out
     assert "record of 7" not in outcome.out
     wrong = toolbox.run("audit", *RECORDS, own, "--value_column=kind", "--runs=4")
     assert "there is no record to audit" in wrong.message
@@ -323,8 +323,8 @@ def test_budgets_of_a_table_are_audited_and_shared_among_records(toolbox, paymen
     shared = ("--statistic=count", table, "--max_records_per_user=2", "--runs=4")
     outcome = toolbox.run("audit", *shared)
     assert outcome.code == 0, outcome.err
-    assert "| record with E = 0.25 | noise |" in outcome.out
-    assert "| record with E = 1 | releases |" in outcome.out
+    assert "| record with epsilon = 0.25 | noise |" in outcome.out
+    assert "| record with epsilon = 1 | releases |" in outcome.out
     outcome = toolbox.run("audit", *shared, "--devices")
     assert "hat, a count of records on devices" in outcome.out
 
@@ -350,8 +350,8 @@ def test_queries_are_audited_together_and_each(toolbox, queries, tmp_path):
     flags = (queries, "--runs=4", "--bins=16", f"--page={page}", f"--json={figures}")
     outcome = toolbox.run("audit", ASKED, *flags)
     assert outcome.code == 0, outcome.err
-    assert "| all queries: w = 4, E = 3 | windows | window |" in outcome.out
-    assert "| all: w = 4, E = 3 | windows | share |" in outcome.out
+    assert "| all queries: w = 4, epsilon = 3 | windows | window |" in outcome.out
+    assert "| all: w = 4, epsilon = 3 | windows | share |" in outcome.out
     assert "no violation found in the query set of queries.yaml" in outcome.out
     found = json.loads(figures.read_text())
     assert {one["query"] for one in found["checks"]} == {"all queries", "places", "all"}
@@ -364,7 +364,7 @@ def test_a_conviction_of_a_query_is_told_and_the_exit_code_is_4(toolbox, queries
     mutants.slots_in_part_as_whole(monkeypatch)
     outcome = toolbox.run("audit", ASKED, queries, "--runs=4", "--bins=32")
     assert outcome.code == 4
-    assert "CONVICTED: the query set of queries.yaml tells at least" in outcome.out
+    assert "VIOLATION: the query set of queries.yaml tells at least" in outcome.out
     assert "by query 'all'" in outcome.out
 
 
@@ -373,7 +373,7 @@ def test_queries_are_audited_beside_events_of_a_file(toolbox, files, queries):
     flags = [flag for flag in files if not flag.startswith(("--value", "--slot", "--domain"))]
     outcome = toolbox.run("audit", *flags, queries, "--runs=4")
     assert outcome.code == 0, outcome.err
-    assert "| all queries: w = 3, E = 4 | windows | window |" in outcome.out
+    assert "| all queries: w = 3, epsilon = 4 | windows | window |" in outcome.out
     assert "rejected: unparsable time 1" in outcome.out
     refused = toolbox.run("audit", *flags, queries, "--runs=4", "--bins=3")
     assert "--bins=3 is for worst cases" in refused.message

@@ -59,7 +59,7 @@ def check_of(found, part, claim, requirement):
 @pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "rotation:turns=2", "rotation:oracle=oue"])
 def test_honest_devices_are_not_convicted_and_most_of_a_charge_is_proven(name):
     found = audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=2))
-    assert not found.convicted
+    assert not found.violated
     assert 0.9 < found.overspent <= 1.0
     assert found.worst.times > 0.8
     parts = {(one.part, one.claim) for one in found.checks}
@@ -79,7 +79,7 @@ def test_reports_that_tell_a_fifth_more_are_convicted(cheaper, monkeypatch, name
     monkeypatch.setattr(devices, "CELLS", 200_000)
     cheaper(1.2)
     found = audited_devices([Requirement(3, 2.0)], mechanism=name, bins=bins, extent=BRIEF)
-    assert found.convicted
+    assert found.violated
     assert check_of(found, "reports", REPORT, Requirement(3, 2.0)).times > 1.05
     assert "times what its reports were charged of a user" in found.sentence
 
@@ -103,9 +103,9 @@ def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
     asked = Requirement(4, 3.0)
     with MUTANTS[name].patched():
         found = audited_devices([asked], mechanism=mechanism, bins=bins, extent=BRIEF)
-    assert check_of(found, part, claim, asked).convicted
+    assert check_of(found, part, claim, asked).violated
     if name == "every_event_told":  # each report by itself tells no more than its price
-        assert not check_of(found, "reports", REPORT, asked).convicted
+        assert not check_of(found, "reports", REPORT, asked).violated
 
 
 @pytest.mark.usefixtures("small")
@@ -113,7 +113,7 @@ def test_charges_beyond_a_budget_are_convicted_exactly():
     with no_filters(), MUTANTS["reports_for_a_shorter_window"].patched():
         found = audited_devices([Requirement(4, 3.0)], mechanism="plbu", extent=BRIEF)
     assert found.overspent == pytest.approx(4 / 3)
-    assert found.convicted
+    assert found.violated
     assert "charged 1.33 times the budget of a window" in found.sentence
 
 
@@ -132,7 +132,7 @@ def test_values_are_those_of_a_stream_of_ones_own():
     counts[:, :, 1] = 30
     found = audited_devices(TWO, mechanism="lbd", sizes=[40, 70], counts=counts, extent=BRIEF)
     assert found.own
-    assert not found.convicted
+    assert not found.violated
     assert {one.requirement for one in found.checks} == set(TWO)
     assert found.worst.times > 0.5
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
 @pytest.mark.parametrize("name", ["lbu", "rotation:turns=3", "plpd+"])
 def test_honest_devices_are_acquitted_with_every_seed(name):
     convicted = [
-        audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=seed)).convicted
+        audited_devices(TWO, mechanism=name, extent=Extent(runs=4, seed=seed)).violated
         for seed in range(2)
     ]
     assert not any(convicted)

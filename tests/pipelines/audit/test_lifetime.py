@@ -30,7 +30,7 @@ def few(monkeypatch):
 
 def test_an_honest_mechanism_is_not_convicted_and_much_of_its_charges_is_proven():
     found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, extent=Extent(runs=8))
-    assert not found.convicted
+    assert not found.violated
     assert 0.9 < found.overspent <= 1.0
     assert {one.requirement for one in found.checks} == {Lifetime(2.0)}
     assert {(one.part, one.claim) for one in found.checks} == {
@@ -49,7 +49,7 @@ def test_noise_of_one_slot_for_several_is_convicted():
         found = audited_for_ever(2.0, mechanism=SEVERAL, bins=16, extent=BRIEF)
     assert found.worst.part == "bins"
     assert found.worst.times > 1.1
-    assert "times what its slots were charged of a user with E = 2 forever" in found.sentence
+    assert "times what its slots were charged of a user with epsilon = 2 forever" in found.sentence
 
 
 @pytest.mark.parametrize("mutant", ["every_epoch_as_the_first", "a_series_without_an_end"])
@@ -64,17 +64,17 @@ def test_charges_beyond_the_budget_are_convicted_exactly(mutant):
 def test_a_gate_for_another_sensitivity_is_convicted(monkeypatch):
     monkeypatch.setattr(lifetime, "OF_A_RUN", {**FEW, lifetime.GATES: 250, lifetime.BINS: 2})
     monkeypatch.setattr(lifetime, "_TRIED", 25)
-    assert not audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, extent=BRIEF).convicted
+    assert not audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, extent=BRIEF).violated
     with MUTANTS["a_gate_for_another_sensitivity"].patched():
         found = audited_for_ever(1.0, mechanism=NEARLY_ALL_GATE, bins=16, extent=BRIEF)
     assert found.worst.part == "looks"
-    assert found.convicted
+    assert found.violated
 
 
 @pytest.mark.parametrize("text", ["doubling", "horizon:slots=1", "constant"])
 def test_what_the_calendar_says_is_audited(text):
     found = audited_for_ever(1.0, mechanism=text, bins=4, extent=BRIEF)
-    assert not found.convicted
+    assert not found.violated
     assert (found.worst.times > 0) == (text != "constant")
 
 
@@ -88,7 +88,7 @@ def test_users_of_several_events_are_replaced(bins):
         adjacency=REPLACE,
         extent=BRIEF,
     )
-    assert not found.convicted
+    assert not found.violated
     assert bool(sum(one.guesses for one in found.checks)) == (bins > 1)
 
 
@@ -96,7 +96,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
     counts = np.random.default_rng(3).poisson(200, (20, 3)).astype(np.int64)
     found = audited_for_ever(1.0, counts=counts, extent=BRIEF)
     assert found.own
-    assert not found.convicted
+    assert not found.violated
     assert found.overspent <= 1.0
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_audited_is_refused():
 @pytest.mark.parametrize("text", [SEVERAL, "horizon:slots=8"])
 def test_honest_mechanisms_are_acquitted_with_another_seed_too(text):
     found = audited_for_ever(2.0, mechanism=text, bins=8, extent=Extent(runs=4, seed=1))
-    assert not found.convicted
+    assert not found.violated
 
 
 FOREVER = ("--guarantee=infinite", "--epsilon=2", "--bins=4", "--runs=4")
@@ -129,7 +129,7 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
     outcome = toolbox.run("audit", *FOREVER, f"--page={page}", f"--json={figures}")
     assert outcome.code == 0, outcome.err
-    assert "| E = 2 forever | lives | life |" in outcome.out
+    assert "| epsilon = 2 forever | lives | life |" in outcome.out
     assert "no violation found in gated" in outcome.out
     assert "charges of a life reached" in outcome.out
     found = json.loads(figures.read_text())
@@ -141,7 +141,7 @@ def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox):
     with MUTANTS["a_series_without_an_end"].patched(), no_filters():
         outcome = toolbox.run("audit", *FOREVER, f"--mechanism={SEVERAL}")
     assert outcome.code == 4
-    assert "CONVICTED: gated:p=4" in outcome.out
+    assert "VIOLATION: gated:p=4" in outcome.out
 
 
 def test_canaries_stand_beside_events_of_a_file(toolbox, tmp_path):
@@ -153,7 +153,7 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, tmp_path):
         *("--value_column=place", "--time_column=time", "--slot=1d", "--domain=a,b"),
     )
     assert outcome.code == 0, outcome.err
-    assert "| E = 2 forever | bins | charge |" in outcome.out
+    assert "| epsilon = 2 forever | bins | charge |" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def check_of(found, part, claim):
 )
 def test_an_honest_stream_is_not_convicted_and_much_of_its_budget_is_proven(audited, part, claim):
     found = audited()
-    assert not found.convicted
+    assert not found.violated
     assert found.overspent == pytest.approx(1.0)
     assert {(one.part, one.claim) for one in found.checks} == {
         *((name, CHARGE) for name in ("publications", "looks", "bins", part, LEFT_OUT)),
@@ -60,7 +60,7 @@ def test_an_honest_stream_is_not_convicted_and_much_of_its_budget_is_proven(audi
 def test_users_of_several_events_are_audited(audited, adjacency):
     sensitivity = 4 if adjacency == REPLACE else 2
     found = audited(mechanism="adaptive", adjacency=adjacency, sensitivity=sensitivity)
-    assert not found.convicted
+    assert not found.violated
     assert 0.5 < found.overspent <= 1.0
 
 
@@ -68,7 +68,7 @@ def test_users_of_several_events_are_audited(audited, adjacency):
 @pytest.mark.parametrize("audited", [of_life, of_windows])
 def test_one_bin_has_no_other_to_move_to(audited):
     found = audited(bins=1, adjacency=REPLACE, sensitivity=2)
-    assert not found.convicted
+    assert not found.violated
     # An event that moves to its own bin shows in nothing: what is learnt of it is luck.
     assert {one.part for one in found.checks if one.guesses} <= {LEFT_OUT, "publications"}
     assert all(one.times < 0.5 for one in found.checks if one.part == "publications")
@@ -108,7 +108,7 @@ def test_too_little_noise_of_what_is_left_out_is_convicted(audited, monkeypatch)
 def test_classes_without_a_limit_are_audited_beside_those_that_have_one():
     asked = [Requirement(2, 3.0), Requirement(24, 3.0)]
     found = audited_presence(asked, [EVERY_SLOT, Limit(1, 2)], sizes=[500, 500], **SIMPLE)
-    assert not found.convicted
+    assert not found.violated
     parts = {(one.requirement.window, one.part) for one in found.checks}
     assert (24, LEFT_OUT) in parts
     assert (2, LEFT_OUT) not in parts
@@ -163,7 +163,7 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
 @pytest.mark.slow
 def test_honest_streams_are_acquitted_with_every_seed():
     convicted = [
-        audited(bins=12, extent=Extent(runs=4, seed=seed)).convicted
+        audited(bins=12, extent=Extent(runs=4, seed=seed)).violated
         for seed in range(2)
         for audited in (of_life, of_windows)
     ]
@@ -189,8 +189,8 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
     outcome = toolbox.run("audit", *LIFE_OF_TWO, *QUICK, f"--page={page}", f"--json={figures}")
     assert outcome.code == 0, outcome.err
-    assert "| E = 6 forever | lives | life |" in outcome.out
-    assert "| E = 6 forever | left out | charge |" in outcome.out
+    assert "| epsilon = 6 forever | lives | life |" in outcome.out
+    assert "| epsilon = 6 forever | left out | charge |" in outcome.out
     found = json.loads(figures.read_text())
     assert {one["part"] for one in found["checks"]} >= {"bins", "lives", "left out"}
     assert "<dt>left out</dt>" in page.read_text()
@@ -200,8 +200,8 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (LIFE_OF_TWO, "E = 6 forever | lives | life"),
-        (("--default_requirement=11,3,50", "--max_slots=1,1"), "w = 11, E = 3 | left out"),
+        (LIFE_OF_TWO, "epsilon = 6 forever | lives | life"),
+        (("--default_requirement=11,3,50", "--max_slots=1,1"), "w = 11, epsilon = 3 | left out"),
     ],
 )
 def test_canaries_stand_beside_events_of_a_file(toolbox, events, flags, part):
@@ -217,7 +217,10 @@ def one_visit(slots):
 
 @pytest.mark.parametrize(
     ("audited", "name", "least"),
-    [(of_life, "lives of E = 3 forever", 7), (of_windows, "windows of w = 11, E = 3", 34)],
+    [
+        (of_life, "lives of epsilon = 3 forever", 7),
+        (of_windows, "windows of w = 11, epsilon = 3", 34),
+    ],
 )
 def test_stories_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(audited, name, least):
     """Just as many slots as are named hold a story, and what it costs is added up."""
@@ -231,7 +234,7 @@ def test_stories_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(audite
 def test_what_an_input_is_too_short_for_is_told(toolbox, events):
     outcome = toolbox.run("audit", *events, "--default_requirement=24,3,50", "--max_slots=1,1")
     assert outcome.code == 0, outcome.err
-    assert "no guesses about windows of w = 24, E = 3: these need 73 slots" in outcome.out
+    assert "no guesses about windows of w = 24, epsilon = 3: these need 73 slots" in outcome.out
     assert "(--end may be later than the last event), or leave --input out" in outcome.out
 
 
@@ -241,8 +244,8 @@ def test_a_table_may_limit_slots(toolbox, tmp_path):
     table.write_text("user,window,epsilon,max_slots\nann,24,3.0,1\nbob,3,3.0,\n")
     outcome = toolbox.run("audit", f"--requirements={table}", "--mechanism=uniform", *QUICK)
     assert outcome.code == 0, outcome.err
-    assert "| w = 24, E = 3 | left out | charge |" in outcome.out
-    assert "| w = 3, E = 3 | windows | window |" in outcome.out
+    assert "| w = 24, epsilon = 3 | left out | charge |" in outcome.out
+    assert "| w = 3, epsilon = 3 | windows | window |" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def together(found, claim=WINDOW):
 @pytest.mark.usefixtures("short")
 def test_an_honest_query_set_is_granted_its_claim_by_query_and_together():
     found = audited_queries(query_set(), ASKED, bins=64, extent=BRIEF)
-    assert not found.convicted
+    assert not found.violated
     assert 0.99 < found.overspent <= 1.0
     assert {(one.query, one.part, one.claim) for one in found.checks} == {
         *((TOGETHER, "windows", claim) for claim in (CHARGE, WINDOW)),
@@ -99,20 +99,20 @@ def test_an_honest_query_set_is_granted_its_claim_by_query_and_together():
 @pytest.mark.slow
 def test_a_fifth_more_than_all_queries_may_tell_is_seen_together(beyond_the_books):
     honest = audited_queries(query_set(), ASKED, bins=1024, extent=Extent(runs=4, seed=1))
-    assert not honest.convicted
+    assert not honest.violated
     assert together(honest).visible < 1.25
     beyond_the_books(1.2)
     found = audited_queries(query_set(), ASKED, bins=1024, extent=Extent(runs=4, seed=1))
     assert found.overspent <= 1.0
-    assert together(found).convicted
-    assert {one.query for one in found.checks if one.convicted} >= {"hour", "shift"}
+    assert together(found).violated
+    assert {one.query for one in found.checks if one.violated} >= {"hour", "shift"}
 
 
 @pytest.mark.usefixtures("short")
 def test_one_query_that_tells_twice_its_share_is_named(monkeypatch):
     mutants.slots_in_part_as_whole(monkeypatch)
     found = audited_queries(query_set(), ASKED, bins=64, extent=BRIEF)
-    assert {one.query for one in found.checks if one.convicted} == {"shift"}
+    assert {one.query for one in found.checks if one.violated} == {"shift"}
     assert "by query 'shift'" in found.sentence
 
 
@@ -140,7 +140,7 @@ def test_queries_of_all_kinds_are_audited():
     )
     both = [Requirement(3, 3.0), Requirement(6, 8.0)]
     found = audited_queries(some, both, bins=16, adjacency=REPLACE, extent=Extent(runs=4, seed=2))
-    assert not found.convicted
+    assert not found.violated
     assert 0.9 < found.overspent <= 1.0
     assert {one.requirement for one in found.checks if one.query == "shift"} == set(both)
 
@@ -154,7 +154,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
     }
     found = audited_queries(query_set(), ASKED, sizes=[50], counts=counts, first_slot=4)
     assert found.own
-    assert not found.convicted
+    assert not found.violated
     assert together(found).guesses > 0
 
 
@@ -232,7 +232,7 @@ def test_counts_are_padded_to_slots_that_begin_and_end_together():
 @pytest.mark.usefixtures("short")
 def test_honest_query_sets_are_acquitted_with_every_seed():
     convicted = [
-        audited_queries(query_set(), ASKED, bins=64, extent=Extent(runs=4, seed=seed)).convicted
+        audited_queries(query_set(), ASKED, bins=64, extent=Extent(runs=4, seed=seed)).violated
         for seed in range(2)
     ]
     assert not any(convicted)

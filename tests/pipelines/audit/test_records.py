@@ -70,7 +70,7 @@ def audit(kind="count", mechanism=None, **options):
 @pytest.mark.parametrize(("kind", "name", "running"), EVERY)
 def test_honest_statistics_are_not_convicted(kind, name, running):
     found = audit(kind, name, running=running)
-    assert not found.convicted
+    assert not found.violated
     assert 0.9 < found.overspent <= 1.0
     assert {one.part for one in found.checks} == {"noise", "releases"}
     assert {one.claimed for one in found.checks if one.guesses} <= {
@@ -103,7 +103,7 @@ def test_noise_a_sixth_too_small_is_convicted(less_noise, monkeypatch, devices):
         )
     less_noise(1.2)
     found = audit(devices=devices)
-    assert found.convicted
+    assert found.violated
     assert found.overspent <= 1.0
     assert "times the budget of a record of" in found.sentence
 
@@ -124,12 +124,12 @@ def test_mistakes_are_convicted_where_they_show(name):
     options, part = MISTAKES[name]
     with MUTANTS[name].patched():
         found = audit(**options)
-    assert found.convicted
+    assert found.violated
     if part is None:
         assert 1 < found.overspent < 1 + 1e-3
         assert "charged more than the budget of a record" in found.sentence
     else:
-        assert any(one.convicted for one in found.checks if one.part == part)
+        assert any(one.violated for one in found.checks if one.part == part)
 
 
 @pytest.mark.usefixtures("small")
@@ -151,7 +151,7 @@ def test_canaries_stand_beside_records_of_ones_own():
     assert [one.value for one in canaries] == [20.0, 4.0, 3.0]  # bad ones are none
     found = audited_records(Records("sum", BOUNDS, FALLING), canaries, own=own, extent=BRIEF)
     assert found.own
-    assert not found.convicted
+    assert not found.violated
 
 
 def test_what_cannot_be_audited_is_refused():
@@ -169,7 +169,7 @@ def test_what_cannot_be_audited_is_refused():
 def test_honest_statistics_are_acquitted_with_every_seed(kind, name):
     made, canaries = Records(kind, BOUNDS, FALLING, name), of_values(FALLING, BOUNDS)
     convicted = [
-        audited_records(made, canaries, extent=Extent(runs=4, seed=seed)).convicted
+        audited_records(made, canaries, extent=Extent(runs=4, seed=seed)).violated
         for seed in range(2)
     ]
     assert not any(convicted)

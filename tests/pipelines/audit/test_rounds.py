@@ -195,7 +195,7 @@ def test_a_verdict_takes_more_confidence_than_a_bound_and_both_are_told(right, s
     (one,) = found.checks
     assert 0 < one.surely < one.times
     assert (one.times > 1) == shown
-    assert found.convicted == convicted
+    assert found.violated == convicted
     assert found.verdict_confidence == 0.999
     if convicted:
         assert "at 0.999 confidence" in found.sentence

@@ -112,8 +112,8 @@ def test_advice_names_every_case_and_all_together():
     ]
     lines = advice(WEvent(), runs)
     assert lines[0] == "Choose, by AMRE:"
-    assert lines[1].startswith("sin, E 0.6, w 12: pba: pbd has ")
-    assert lines[2].startswith("log, E 0.6, w 12: pba: ")
+    assert lines[1].startswith("sin, epsilon 0.6, w 12: pba: pbd has ")
+    assert lines[2].startswith("log, epsilon 0.6, w 12: pba: ")
     assert lines[3].startswith("overall: pba: ")
     assert len(advice(WEvent(), runs[:4])) == 2
 
@@ -165,6 +165,6 @@ def test_advice_takes_the_coverage_of_all_seeds():
         for seed, covered in enumerate(shares)
     ]
     assert advice(WEvent(), runs)[1].startswith(
-        "sin, E 0.6, w 12: pbd; not advised in spite of less error"
+        "sin, epsilon 0.6, w 12: pbd; not advised in spite of less error"
     )
     assert "pba 0.45" in advice(WEvent(), runs)[1]

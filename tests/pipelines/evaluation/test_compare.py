@@ -104,8 +104,8 @@ def test_seeds_differ_in_stream_and_noise():
         ({"names": ("pba", "what")}, ["'what' is unknown", "pba"]),
         ({"names": ("pba:gate=1",)}, ["pba has no option 'gate'"]),
         ({"asked": ((0.6, 1 << 21),)}, ["stream sin", "w=2097152", "window"]),
-        ({"asked": ((1e-12, 6),)}, ["stream sin", "E=1e-12", "leaves less than 2**-40"]),
-        ({"asked": ((9999.0, 6),)}, ["stream sin", "E=9999", "epsilon"]),
+        ({"asked": ((1e-12, 6),)}, ["stream sin", "epsilon 1e-12", "leaves less than 2**-40"]),
+        ({"asked": ((9999.0, 6),)}, ["stream sin", "epsilon 9999", "epsilon"]),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_runs(change, words):

@@ -74,7 +74,7 @@ def test_requirements_are_scaled_as_in_the_comparison(source):
 @pytest.mark.slow
 def test_what_a_limit_is_worth_is_told(source):
     (line,) = limit_advice(Candidates.of("1,2,3"), [source], compared(source))
-    assert line.startswith("visits, E 1, w 40, adaptive: AMRE ")
+    assert line.startswith("visits, epsilon 1, w 40, adaptive: AMRE ")
     assert line.endswith("; none is worth it, so leave --max_slots out")
     told = line.partition("--max_slots: ")[2]
     assert [part.split()[0] for part in told.partition(";")[0].split(", ")] == [

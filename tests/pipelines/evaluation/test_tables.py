@@ -63,7 +63,7 @@ def test_markdown():
     assert len(lines) == 2 + 3
     assert len({len(line) for line in lines}) == 1
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0][:5] == ["stream", "E", "w", "mechanism", "AMRE"]
+    assert cells[0][:5] == ["stream", "epsilon", "w", "mechanism", "AMRE"]
     assert cells[2][:5] == ["sin", "0.6", "12", "pba", "1,002 ± 1.2"]
     assert cells[3][cells[0].index("coverage")] == "-"
 
