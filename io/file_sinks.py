@@ -146,44 +146,6 @@ class _WriteFn(beam.DoFn):
         yield self._path
 
 
-@dataclass(eq=False)
-class _WriteItems(beam.PTransform):
-    """Writes items to one file, some of them in a batch.
-
-    Input: items, or a tuple of them and of their number, as of WriteTable, whatever rows they have.
-    """
-
-    path: str
-    form: TableForm
-
-    def __post_init__(self) -> None:
-        """Be a PTransform."""
-        super().__init__()
-
-    def expand(
-        self, inputs: PCollection[Any] | tuple[PCollection[Any], PCollection[int]]
-    ) -> PCollection[str]:
-        """Build the steps: batch, convert, write."""
-        form = self.form
-        items, *number = inputs if isinstance(inputs, tuple) else (inputs,)
-        batches = (
-            items
-            | "Batch" >> beam.BatchElements(min_batch_size=form.batch, max_batch_size=form.batch)
-            | "Convert" >> beam.Map(_converted, form).with_output_types(pa.RecordBatch)
-        )
-        table = (batches, *number) if number else batches
-        return table | "Write" >> WriteTable(self.path, form.schema, sort_by=form.sort_by)
-
-
-def _converted(items: Sequence[Any], form: TableForm) -> pa.RecordBatch:
-    return _of_items(form.convert(items), len(items))
-
-
-def _of_items(batch: pa.RecordBatch, items: int) -> pa.RecordBatch:
-    """The batch with its number of items, by which WriteTable checks that none is missing."""
-    return batch.replace_schema_metadata({_ITEMS: str(items)})
-
-
 class _WriteResults(beam.PTransform):
     """Writes results of one kind to one file: see the classes below.
 
@@ -207,7 +169,20 @@ class _WriteResults(beam.PTransform):
         self, inputs: PCollection[Any] | tuple[PCollection[Any], PCollection[int]]
     ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        return inputs | "Write" >> _WriteItems(self.path, self.form())
+        form = self.form()
+        items, *number = inputs if isinstance(inputs, tuple) else (inputs,)
+        batches = (
+            items
+            | "Batch" >> beam.BatchElements(min_batch_size=form.batch, max_batch_size=form.batch)
+            | "Convert" >> beam.Map(_converted, form).with_output_types(pa.RecordBatch)
+        )
+        table = (batches, *number) if number else batches
+        return table | "Write" >> WriteTable(self.path, form.schema, sort_by=form.sort_by)
+
+
+def _converted(items: Sequence[Any], form: TableForm) -> pa.RecordBatch:
+    """A batch with its number of items, by which WriteTable checks that none is missing."""
+    return form.convert(items).replace_schema_metadata({_ITEMS: str(len(items))})
 
 
 @dataclass(eq=False)
