@@ -15,8 +15,7 @@ from typing import TypeAlias
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
-from streamveil.pipelines.audit.about import About
-from streamveil.pipelines.audit.findings import CHARGE, TOGETHER, WINDOW, Check, asked_of
+from streamveil.pipelines.audit.findings import CHARGE, TOGETHER, WINDOW, About, Check, asked_of
 from streamveil.pipelines.audit.guesses import LOSSES, Doubt, Guesses, check, together
 from streamveil.pipelines.audit.replay import Stage
 from streamveil.pipelines.audit.shown import learnt

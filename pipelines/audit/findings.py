@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamveil.mechanisms.core.records import Lifetime, Requirement
-from streamveil.pipelines.audit.about import About
 from streamveil.pipelines.audit.replay import Replayed
 
 CHARGE, SHARE, WINDOW, LIFE = "charge", "share", "window", "life"
@@ -16,6 +15,22 @@ REPORT, BUDGET = "report", "budget"
 window may cost, or all slots there will ever be; what reports of a device were charged; or the
 budget of a record."""
 TOGETHER = "all queries"
+
+
+@dataclass(frozen=True)
+class About:
+    """How findings are told that are not of one stream of counts: the words of a kind of audit."""
+
+    attack: str
+    """Who guessed what from what: the page goes on with the number of runs."""
+    whose: str
+    """What the first column of the table names."""
+    unit: str
+    """What runs are made of."""
+    charged: str
+    """What charges are added up of."""
+    meanings: tuple[tuple[str, str], ...]
+    """Of parts and claims."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import derived_key, digest
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, local_mechanism
-from streamveil.pipelines.audit.about import DEVICES
 from streamveil.pipelines.audit.audits import Audit, Part, left_out, watched
 from streamveil.pipelines.audit.clock import check_clock
 from streamveil.pipelines.audit.devices.canaries import Spans
@@ -36,7 +35,7 @@ from streamveil.pipelines.audit.devices.clients import Clients
 from streamveil.pipelines.audit.devices.odds import odds
 from streamveil.pipelines.audit.devices.runs import Answers, DeviceRun
 from streamveil.pipelines.audit.devices.values import Values
-from streamveil.pipelines.audit.findings import REPORT, WINDOW, Findings
+from streamveil.pipelines.audit.findings import REPORT, WINDOW, About, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS
 from streamveil.pipelines.audit.rounds import USUAL, Extent, found_by
 from streamveil.pipelines.options.audit_options import DEFAULT_BINS_OF_DEVICES
@@ -49,6 +48,36 @@ LEAST_USERS, CLIENTS, CLIENT_REPORTS, KEPT = 400, 100, 600, 40_000
 
 SLOTS, SPANS, AGAIN = "reports", "windows", "asked again"
 """What canaries meet: the reports of a slot, those of a window, or those of clients' devices."""
+
+ABOUT = About(
+    "An operator who sees all reports of all devices, and asks some of them again and again, "
+    "guessed which of two sequences of values each of them had",
+    "Requirement",
+    "slot",
+    "window",
+    (
+        (
+            "reports",
+            "A device has one of two values in a slot, by its own fair coin, and reports it. "
+            "Devices that report one event of a window have it in all slots of a report.",
+        ),
+        (
+            "asked again",
+            "The same for devices of clients, one by one. Each gets the same request three times, "
+            "and then a request for another report.",
+        ),
+        (
+            "windows",
+            "A device has one of two sequences of values in a window, which differ in every slot. "
+            "The attacker uses all reports of the window together.",
+        ),
+        (
+            "report, window",
+            "The claim is the cost of the reports, or the budget of a window. Each ε is the median "
+            "over all guesses.",
+        ),
+    ),
+)
 
 
 def audited_devices(
@@ -103,7 +132,7 @@ def _scaled(sizes: Integers, longest: int, length: int) -> Integers:
 class DevicesAudit(Audit):
     """Of all kinds of canaries in one run: see :class:`Audit`."""
 
-    about = DEVICES
+    about = ABOUT
     limits = ANY_LOSS
 
     def __init__(

@@ -30,10 +30,9 @@ from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
-from streamveil.pipelines.audit.about import RECORDS
 from streamveil.pipelines.audit.audits import Audit, Part, World
 from streamveil.pipelines.audit.clock import check_clock
-from streamveil.pipelines.audit.findings import BUDGET, Findings
+from streamveil.pipelines.audit.findings import BUDGET, About, Findings
 from streamveil.pipelines.audit.guesses import ANY_LOSS, OF, Guesses, joined
 from streamveil.pipelines.audit.records.canaries import Canary
 from streamveil.pipelines.audit.records.record_odds import RecordOdds, Shown
@@ -59,6 +58,29 @@ NOISE, RELEASE = "noise", "releases"
 ALONE, AMONG, DOUBT, OWN = "alone", "among others", "in doubt", "beside own records"
 """Worlds: who else is there."""
 _BOTH = (True, False)
+
+ABOUT = About(
+    "An attacker who knows all other records guessed whether one more was there, by a fair coin in "
+    "every release",
+    "Record",
+    "release",
+    "record",
+    (
+        (
+            "noise",
+            "Everything random of a release, from which its results follow: totals or counts with "
+            "their noise, the choices made by them, and the sample of kept records; or the report "
+            "of a device. Many are drawn at once.",
+        ),
+        ("releases", "The published results, one release at a time."),
+        (
+            "budget",
+            "The claim is the budget of the record, by the budget function. The record is alone, "
+            "among many others of about its value, or among as many as make a choice of the "
+            "mechanism uncertain; or among the records of the input.",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +134,7 @@ def audited_records(
 class RecordsAudit(Audit):
     """Of releases with each record and without: see :class:`Audit`; classes are records."""
 
-    about = RECORDS
+    about = ABOUT
     limits = ANY_LOSS
 
     def __init__(
