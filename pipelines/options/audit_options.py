@@ -24,7 +24,6 @@ from streamveil.mechanisms.registry import (
     only_dynamic,
     parse,
 )
-from streamveil.pipelines.options.budget_functions import budget_of
 from streamveil.pipelines.options.declarations import (
     REQUIRED,
     STATISTICS,
@@ -58,7 +57,12 @@ from streamveil.pipelines.options.parsers import (
     limit_of,
     requirement_columns_of,
 )
-from streamveil.pipelines.options.record_statistics import WITHOUT_VALUE
+from streamveil.pipelines.options.record_statistics import (
+    RUNNING,
+    WITHOUT_VALUE,
+    check_function,
+    statistic_of,
+)
 
 DRAWN = "drawn"
 """In place of a file of changes: users change to what other classes ask for."""
@@ -191,7 +195,6 @@ LIVES, LIMITED_LIVES, CHANGES = "lives", "limited lives", "changes"
 QUERIES, DEVICES, RECORDS = "queries", "devices", "records"
 """What is audited, beside requirements over windows (`guarantees.WINDOWS`)."""
 
-RUNNING = "running-"
 _ONCE = (
     "each record spends its budget once, whatever its slot, so the audit covers one release of "
     "all records"
@@ -381,14 +384,8 @@ def _check_input(given: argparse.Namespace, kind: str) -> None:
 
 def _check_records(given: argparse.Namespace) -> None:
     """Refuse what is wrong of a statistic; raises ConfigurationError."""
-    check_required("audit", given, ("statistic", "budget"))
-    kind = given.statistic
-    if kind not in STATISTICS:
-        raise ConfigurationError(
-            f"--statistic={kind} is unknown: choose of {', '.join(STATISTICS)}"
-        )
-    known = PER_RECORD_MECHANISMS[kind.removeprefix(RUNNING)]
-    parse(mechanism_of(given, RECORDS), known)
+    kind = statistic_of("audit", given)
+    parse(mechanism_of(given, RECORDS), PER_RECORD_MECHANISMS[kind.removeprefix(RUNNING)])
     if given.devices and kind not in ("count", "sum"):
         raise ConfigurationError(f"--devices supports the statistics count and sum, and not {kind}")
     whole("max_records_per_user", given.max_records_per_user)
@@ -396,13 +393,7 @@ def _check_records(given: argparse.Namespace) -> None:
     if table and valued and given.value_max is None:
         check_required("audit", given, ("value_max",))
     if not table:
-        check_required("audit", given, ("value_max", "epsilon_max"))
-        if given.epsilon_min is not None:
-            raise ConfigurationError(
-                f"--epsilon_min={given.epsilon_min:g} is for --budget={TABLE}FILE: a function of "
-                "values has the budget of --value_max as its smallest"
-            )
-        budget_of(given.budget, given.value_max, given.epsilon_max)
+        check_function(given)
     if given.input:
         if valued or (not table and not given.budget_column):
             check_required("audit", given, ("value_column",))

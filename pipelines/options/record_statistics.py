@@ -12,6 +12,7 @@ from streamveil.pipelines.options.budget_functions import budget_of
 from streamveil.pipelines.options.declarations import COUNT, RUNNING_COUNT, STATISTICS, TABLE
 from streamveil.pipelines.options.parsers import check_required
 
+RUNNING = "running-"
 WITHOUT_VALUE = (COUNT, RUNNING_COUNT)
 WITHOUT_WINDOW = {
     "distinct": "distinct counts of panes do not add up to one of several",
@@ -27,14 +28,9 @@ _ABOUT_TIME = (
 
 def check_statistic(given: Any) -> None:
     """Refuse what cannot be computed, or lacks an option. Raises ConfigurationError."""
-    check_required("per-record", given, ("statistic", "budget"))
-    kind = given.statistic
-    if kind not in STATISTICS:
-        raise ConfigurationError(
-            f"{opt.statistic}={kind} is unknown: choose of {', '.join(STATISTICS)}"
-        )
+    kind = statistic_of("per-record", given)
     if given.mechanism:
-        parse(given.mechanism, PER_RECORD_MECHANISMS[kind.removeprefix("running-")])
+        parse(given.mechanism, PER_RECORD_MECHANISMS[kind.removeprefix(RUNNING)])
     _check_times(given)
     _check_keys(given)
     if kind not in WITHOUT_VALUE and not given.value_column:
@@ -42,6 +38,17 @@ def check_statistic(given: Any) -> None:
     if kind in WITHOUT_WINDOW and given.window != 1:
         raise ConfigurationError(f"{opt.window}={given.window}: {WITHOUT_WINDOW[kind]}")
     _check_budget(given)
+
+
+def statistic_of(command: str, given: Any) -> str:
+    """The statistic. Raises ConfigurationError if it is missing, or if there is none such."""
+    check_required(command, given, ("statistic", "budget"))
+    kind: str = given.statistic
+    if kind not in STATISTICS:
+        raise ConfigurationError(
+            f"{opt.statistic}={kind} is unknown: choose of {', '.join(STATISTICS)}"
+        )
+    return kind
 
 
 def needed_of(given: Any) -> list[str]:
@@ -70,6 +77,11 @@ def _check_budget(given: Any) -> None:
             f"{opt.budget_column} is missing: name the column that {opt.budget}={given.budget} is "
             f"of"
         )
+    check_function(given)
+
+
+def check_function(given: Any) -> None:
+    """Refuse a budget function that is none, or that lacks a bound. Raises ConfigurationError."""
     if given.epsilon_min is not None:
         raise ConfigurationError(
             f"{opt.epsilon_min}={given.epsilon_min:g} is for {opt.budget}={TABLE}FILE: of "

@@ -18,11 +18,11 @@ from streamveil.mechanisms.per_record.budget_functions import (
 )
 from streamveil.pipelines.audit.records.auditing import Records
 from streamveil.pipelines.audit.records.canaries import Canary, of_budgets, of_records, of_values
-from streamveil.pipelines.options.audit_options import RECORDS, RUNNING, mechanism_of
+from streamveil.pipelines.options.audit_options import RECORDS, mechanism_of
 from streamveil.pipelines.options.budget_functions import budget_of, lookup_of
 from streamveil.pipelines.options.declarations import TABLE
 from streamveil.pipelines.options.parsers import dialect_of
-from streamveil.pipelines.options.record_statistics import WITHOUT_VALUE
+from streamveil.pipelines.options.record_statistics import RUNNING, WITHOUT_VALUE
 
 # Budgets of a function that is not of the values, for canaries.
 _TRIED = 9
