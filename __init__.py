@@ -6,7 +6,6 @@ functions and classes are in the packages `streamveil.mechanisms`, `streamveil.t
 modules that it needs.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,39 +80,15 @@ __all__ = [
     "where",
 ]
 
-_HOME = {
-    **dict.fromkeys(
-        ("collect", "evaluate", "per_record", "release"),
-        "streamveil.pipelines.in_memory.functions",
-    ),
-    "RunOptions": "streamveil.pipelines.in_memory.run_options",
-    **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
-    **dict.fromkeys(
-        ("count", "distinct", "mean", "median", "quantiles", "stddev", "sum", "top", "variance"),
-        "streamveil.mechanisms.queries.builders",
-    ),
-    "where": "streamveil.mechanisms.queries.conditions",
-    **dict.fromkeys(("QuerySet", "Query"), "streamveil.mechanisms.queries.queries"),
-    **dict.fromkeys(("Columns", "PrivateQueries"), "streamveil.transforms"),
-}
-"""Where a name is defined; all others are in `streamveil.mechanisms`."""
-
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for.
+    """Import a name when it is first asked for: see `lazy_names`, which is imported then as well.
 
     Raises ImportError where it needs an extra that is not installed.
     """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        found = getattr(import_module(_HOME.get(name, "streamveil.mechanisms")), name)
-    except ImportError as error:
-        from streamveil.mechanisms.core.lazy_names import in_words
+    from streamveil.mechanisms.core.lazy_names import lazy_names
 
-        raise in_words(error, f"{__name__}.{name}") from None
-    globals()[name] = found
-    return found
+    return lazy_names(__name__)[0](name)
 
 
 def __dir__() -> list[str]:
