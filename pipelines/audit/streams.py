@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,27 +42,29 @@ from streamveil.pipelines.audit.worlds import LENGTH, LONGEST, Place, Scene, Wor
 MOST_COUNTS = 1 << 24
 
 
-class Streams(Protocol):
-    """What is audited: streams over the same base slots, which share the budgets of users."""
+@dataclass(frozen=True, eq=False)
+class OneStream:
+    """A mechanism over fixed requirements."""
 
-    @property
-    def people(self) -> Population:
-        """Users, and what they ask for."""
+    facts: Facts
+    people: Population
+    """Users, and what they ask for."""
+    make: MakeDriver = Exact
+    """What is audited in place of the exact driver."""
+    names = ("",)
+    """Of the queries, where there are any."""
+    whole = WINDOW
+    """The claim of what one stream tells of a window."""
 
-    @property
+    @cached_property
     def scene(self) -> Scene:
         """What worlds are made of."""
+        place = Place.in_bins(self.people.bins, self.facts.each, self.facts.moves)
+        return Scene(self.people.requirements, (self.facts.mechanism,), (self.people,), (place,))
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Of the queries, where there are any."""
-
-    @property
-    def whole(self) -> str:
-        """The claim of what one stream tells of a window."""
-
-    def narrowed(self) -> Streams:
+    def narrowed(self) -> OneStream:
         """The same of few bins, which is soon run."""
+        return replace(self, people=replace(self.people, bins=min(self.people.bins, MOST_BINS)))
 
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
@@ -74,51 +76,20 @@ class Streams(Protocol):
             made: the world, from base slot 0 on.
             plans: its canaries, of each stream.
             number: of a replayed run: some are revised.
+
+        Raises BudgetExceeded when a filter refuses.
         """
-
-    def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
-        """What a window could cost a user of a class in a stream, with each slot: shape (T,)."""
-
-    def whole_runs(self, classes: Sequence[int], seed: int) -> Stage | None:
-        """Runs from events on; None where there are none."""
-
-
-@dataclass(frozen=True, eq=False)
-class OneStream:
-    """A mechanism over fixed requirements."""
-
-    facts: Facts
-    people: Population
-    make: MakeDriver = Exact
-    """What is audited in place of the exact driver."""
-    names = ("",)
-    whole = WINDOW
-
-    @cached_property
-    def scene(self) -> Scene:
-        """See :class:`Streams`."""
-        place = Place.in_bins(self.people.bins, self.facts.each, self.facts.moves)
-        return Scene(self.people.requirements, (self.facts.mechanism,), (self.people,), (place,))
-
-    def narrowed(self) -> OneStream:
-        """See :class:`Streams`."""
-        return replace(self, people=replace(self.people, bins=min(self.people.bins, MOST_BINS)))
-
-    def public(
-        self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
-    ) -> Iterator[tuple[int, Public]]:
-        """See :class:`Streams`. Raises BudgetExceeded when a filter refuses."""
         (counts,), text = made.counts(plans), self.facts.mechanism
         if self.make is Exact and can_revise(text) and number % 2:
             return public(Exact(text, self.people, key, REVISED), counts)
         return public(self.make(text, self.people, key), counts)
 
     def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
-        """See :class:`Streams`."""
+        """What a window could cost a user of a class in a stream, with each slot: shape (T,)."""
         return np.full(len(releases_of(told)), self.people.requirements[k].epsilon)
 
     def whole_runs(self, classes: Sequence[int], seed: int) -> Stage | None:
-        """See :class:`Streams`; None of a driver that no pipeline has."""
+        """Runs from events on; None of a driver that no pipeline has."""
         if self.make is not Exact:
             return None
         facts, asked, guessed = self.facts, self.asked, self.people.guessed
@@ -154,7 +125,7 @@ class ChangingStream(OneStream):
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`Streams`; `asked` is what each column of counts asks for."""
+        """See :class:`OneStream`; `asked` is what each column of counts asks for."""
         (counts,), people = made.counts(plans), self.people
         asked, known = people.requirements.as_changing, len(people.requirements)
         users = self.users(plans[0], counts.shape[1])[known:]
@@ -216,17 +187,17 @@ class Queries:
 
     @property
     def people(self) -> Population:
-        """See :class:`Streams`."""
+        """See :class:`OneStream`."""
         return Population(self.requirements, self.sizes, 1)
 
     @property
     def names(self) -> Sequence[str]:
-        """See :class:`Streams`."""
+        """See :class:`OneStream`."""
         return tuple(query.name for query in self.query_set)
 
     @cached_property
     def scene(self) -> Scene:
-        """See :class:`Streams`."""
+        """See :class:`OneStream`."""
         return Scene(
             self.requirements,
             tuple(query.mechanism for query in self.query_set),
@@ -261,7 +232,7 @@ class Queries:
         return replace(wide, sizes=sizes)
 
     def narrowed(self) -> Queries:
-        """See :class:`Streams`."""
+        """See :class:`OneStream`."""
         return self._of_bins([min(one.domain.bins, MOST_BINS) for one in self.query_set])
 
     def _of_bins(self, bins: Sequence[int]) -> Queries:
@@ -274,7 +245,7 @@ class Queries:
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`Streams`; at the end all answers, of slots and of longer times."""
+        """See :class:`OneStream`; at the end all answers, of slots and of longer times."""
         stream, published, counts = self.stream(key), list[Public](), made.counts(plans)
         state, done = stream.start(), [0] * len(counts)
         for base_slot in range(len(counts[0]) * self.scene.lengths[0]):
@@ -298,12 +269,12 @@ class Queries:
             yield list(times_of(query, self.query_set, releases, 0).items())
 
     def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
-        """See :class:`Streams`: a query's share of the budget, as it is planned then."""
+        """See :class:`OneStream`: a query's share of the budget, as it is planned then."""
         caps = [one["caps"][q, k] for one in told if q in one.get("releases", ())]
         return to_epsilon(np.array(caps, np.int64))
 
     def whole_runs(self, classes: Sequence[int], seed: int) -> Stage:
-        """See :class:`Streams`."""
+        """See :class:`OneStream`."""
         return answers_stage(
             self.query_set,
             [self.requirements[k] for k in classes],
@@ -335,6 +306,10 @@ class Queries:
             after = (end - begin) // one.fixed_slots - before - len(table)
             found.append(np.pad(table, ((before, after), (0, 0), (0, 0))))
         return tuple(found)
+
+
+Streams: TypeAlias = OneStream | Queries
+"""What is audited: streams over the same base slots, which share the budgets of users."""
 
 
 def _place(query: Query, adjacency: str) -> Place:

@@ -8,7 +8,7 @@ And, a release at a time, what is published.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,16 +24,6 @@ from streamveil.pipelines.audit.records.record_odds import Shown
 
 TICKS, ITS_TICK = 5, 2
 """Of a running total, and the one that the canary belongs to."""
-
-
-class Showing(Protocol):
-    """A canary in one world."""
-
-    def drawn(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """So many releases, with the canary or without, drawn at once."""
-
-    def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """So many, one at a time, as they are published."""
 
 
 class Releases:
@@ -61,14 +51,17 @@ class Releases:
         return self._all if there else self._rest
 
     def drawn(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """Noisy totals, or counts and what is drawn of the domains kept: see `Showing`."""
+        """So many releases, with the canary or without, drawn at once.
+
+        They show noisy totals, or counts and what is drawn of the domains kept.
+        """
         part, noise = self._part(there), source.slot(0, b"%d" % there)
         if isinstance(self._made, Framework):
             return _of_framework(self._made, part, number, noise)
         return _of_totals(self._made, part, number, noise)
 
     def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """What is published: see `Showing`."""
+        """So many, one at a time, as they are published."""
         part, name = self._part(there), b"released %d" % there
         return _published(
             [self._made.release(part, source.slot(one, name)) for one in range(number)]
@@ -79,14 +72,14 @@ class RunningReleases(Releases):
     """The running total of the same, the others' records being in every tick."""
 
     def drawn(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """All nodes that are drawn: see `Showing`."""
+        """All nodes that are drawn: see `Releases`."""
         many = _Many(self._made, number)
         self._ticks(many, there, source)
         figures = np.concatenate([one.totals for one in many.seen], axis=1)
         return Shown(figures, np.zeros(number, np.int64), np.zeros((number, 0)))
 
     def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """All ticks: see `Showing`."""
+        """All ticks: see `Releases`."""
         runs = [
             self._ticks(self._made, there, NoiseSource(source.sealing_key, f"{one}"))
             for one in range(number)
@@ -117,7 +110,7 @@ class Reports:
         self._randomizer, self._canary = Randomizer(made), canary
 
     def drawn(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """Reports: see `Showing`."""
+        """Reports: see `Releases`."""
         values = np.full(number, self._canary.value if there else np.nan)
         budgets = np.full(number, self._canary.budget)
         words = source.slot(0, b"%d" % there).words("reports")
@@ -127,6 +120,10 @@ class Reports:
     def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
         """A report is all there is."""
         return self.drawn(there, number, source)
+
+
+Showing: TypeAlias = Releases | Reports
+"""A canary in one world."""
 
 
 class _Many:
