@@ -6,8 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from streamveil.pipelines.evaluation.comparison_table import ComparisonTable, Family, Task
 from streamveil.pipelines.evaluation.workers import all_results
+from streamveil.pipelines.reports.result import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,9 +34,25 @@ class Comparison(ComparisonTable):
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        from streamveil.pipelines.evaluation.plots import draw_comparison
-
-        return draw_comparison(self, ax)
+        ax = ax or new_axes()
+        error = self.family.measures[0]
+        labels = list(self.labels.values())
+        for mechanism in dict.fromkeys(row.mechanism for row in self.rows):
+            rows = [row for row in self.rows if row.mechanism == mechanism]
+            ax.errorbar(
+                [row.means[error.name] for row in rows],
+                [labels.index(self.labels[row.case]) for row in rows],
+                xerr=np.nan_to_num([row.errors[error.name] for row in rows]),
+                fmt="o",
+                label=mechanism,
+            )
+        ax.set_yticks(range(len(labels)), labels)
+        ax.set_ylim(len(labels) - 0.5, -0.5)  # the first case on top
+        ax.set_xlabel(error.title)
+        if error.name in self.family.log:
+            ax.set_xscale("log")
+        ax.legend(frameon=False)
+        return ax
 
     @property
     def page(self) -> str:
