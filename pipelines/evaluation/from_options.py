@@ -86,7 +86,7 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
         return _compare_shares(given, command)
     if given.per_record:
         return _compare_records(given, command)
-    _refuse(given, _PER_RECORD_OPTIONS, f"is for statistics of records: give {opt.per_record}")
+    _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records:", f"give {opt.per_record}")
     promise = promise_of(given)
     if promise == USER:
         raise ConfigurationError(
@@ -96,7 +96,8 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
         )
     if promise == INFINITE:
         return _compare_infinite(given, command)
-    _refuse(given, _INFINITE_OPTIONS, f"is for lifetime budgets: give {opt.guarantee}={INFINITE}")
+    wanted = f"give {opt.guarantee}={INFINITE}"
+    _refuse(given, _INFINITE_OPTIONS, "is for lifetime budgets:", wanted)
     return _compare_w_event(given, command)
 
 
@@ -130,7 +131,7 @@ def _compare_infinite(given: argparse.Namespace, command: str) -> Comparison:
     meant = (
         f"leave it out with {opt.guarantee}={INFINITE}, where all have one budget, {opt.epsilon}"
     )
-    _refuse(given, _NOT_INFINITE, f"is about windows: {meant}")
+    _refuse(given, _NOT_INFINITE, "is about windows:", meant)
     epsilons = [(epsilon,) for epsilon in epsilons_of(given.epsilon)]
     _check_sizes(given, ("slots", "events"))
     slots = DEFAULT_INFINITE_SLOTS if given.slots is None else given.slots
@@ -244,9 +245,8 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
 
 def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
     of_users = [one.name for one in shown_by(EVALUATE).values() if PER_RECORD in one.refused]
-    unset = {name: COMMANDS[EVALUATE].defaults[name] for name in (*_NOT_PER_RECORD, *of_users)}
     meant = f"leave it out with {opt.per_record}={given.per_record}"
-    _refuse(given, unset, f"is about streams of histograms: {meant}", unset)
+    _refuse(given, (*_NOT_PER_RECORD, *of_users), "is about streams of histograms:", meant)
     _at_least_one("seeds", given.seeds)
     _check_outputs(given)
     mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
@@ -317,13 +317,9 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
     return (lambda _: whole), 1.0, f"{column} of {name_of(given.input)}"
 
 
-def _refuse(
-    given: argparse.Namespace, options: Iterable[str], why: str, unset: Mapping[str, object] = {}
-) -> None:
-    """Refuse those of the options that are set, of which `unset` has what they are without."""
-    for name in options:
-        if getattr(given, name) != unset.get(name):
-            raise ConfigurationError(f"{opt[name]} {why}")
+def _refuse(given: argparse.Namespace, options: Iterable[str], why: str, remedy: str) -> None:
+    """Refuse those of the options that are given."""
+    refuse(given, COMMANDS[EVALUATE].defaults, dict.fromkeys(options, remedy), why)
 
 
 def _form(given: argparse.Namespace) -> str:
@@ -347,9 +343,9 @@ def _data(given: argparse.Namespace) -> Data | None:
     """The events that the options name, checked as far as can be before they are read."""
     if not given.input:
         shared = [name for name in shown_by(EVALUATE) if name not in ("guarantee", "epsilon")]
-        unset = {name: COMMANDS[EVALUATE].defaults[name] for name in ("format", "name", *shared)}
-        _refuse(given, ["slot"], f"is for events: give {opt.input} (or did you mean {opt.slots}?)")
-        _refuse(given, unset, f"is for events: give {opt.input}", unset)
+        meant = f"give {opt.input}"
+        _refuse(given, ["slot"], "is for events:", f"{meant} (or did you mean {opt.slots}?)")
+        _refuse(given, ("format", "name", *shared), "is for events:", meant)
         return None
     known = preset(given.format, given.input).options if given.format else {}
     for name, value in known.items():
