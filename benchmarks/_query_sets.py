@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from streamveil.mechanisms.core.arrays import Integers
 
 CITY = {"users": 10_000, "places": 100, "districts": 10, "share": 0.3, "moving": 0.02, "day": 96}
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from streamveil.mechanisms.core.arrays import Integers
 
 E, W, USERS, SLOTS, DAYS = 0.6, 120, 10_000, 3_000, 214
 BINS, MOVING, DAY = 20, 0.01, 288

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.records import DISTINCT, KEEPS, UNIFORM, ConfigurationError
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, Words, keyed_words
-
-Integers = npt.NDArray[np.int64]
 
 # Of groups of no more events, on average, a line of all of them is sooner counted than searched.
 _FEW_EVENTS = 4

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.engine.count.bounding import Bounding
@@ -39,6 +38,7 @@ from streamveil.engine.messages import (
     array_from_bytes,
     array_to_bytes,
 )
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, UNITS_PER_EPSILON
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import UNIFORM, NothingChosen
@@ -55,9 +55,6 @@ from streamveil.mechanisms.queries.bounds import (
 )
 from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 BOUNDS = "bounds"
 WITHOUT_NOISE = UNITS_PER_EPSILON << 20

@@ -33,6 +33,7 @@ from streamveil.engine.messages import (
     arrays_from_bytes,
     arrays_to_bytes,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.records import (
@@ -53,7 +54,6 @@ WINDOW_TOO_LONG = "window longer than the longest"
 
 NEVER = np.iinfo(np.int64).max
 
-Integers = npt.NDArray[np.int64]
 Keys = npt.NDArray[Any]
 """Users of one kind as what sorts: int64 for members, 16 bytes (`S16`) for strangers."""
 

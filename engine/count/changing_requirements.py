@@ -9,7 +9,6 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine.count.bounding import runs
 from streamveil.engine.count.changes import NEVER, Changes, Keys, stranger_keys
@@ -17,8 +16,7 @@ from streamveil.engine.count.cohorts import Cohorts
 from streamveil.engine.count.event_codes import MEMBERS, ShardKey, Visits, read_codes
 from streamveil.engine.count.shards import NOTHING, ShardLogic, ShardOutput
 from streamveil.engine.messages import Kind, Message
-
-Integers = npt.NDArray[np.int64]
+from streamveil.mechanisms.core.arrays import Integers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

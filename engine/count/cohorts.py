@@ -16,9 +16,8 @@ from streamveil.engine.count.changes import NEVER, Changes, Keys, strictest
 from streamveil.engine.count.event_codes import MEMBERS, ShardCounts
 from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
-
-Integers = npt.NDArray[np.int64]
 
 _ALWAYS = np.iinfo(np.int64).min
 

@@ -24,13 +24,13 @@ from streamveil.engine.messages import (
     integers_from_bytes,
     narrow,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DISTINCT, UNIFORM
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.randomness.noise import Words
 
-Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.unsignedinteger]
 
 # Slots that are shuffled together. Input that is not sorted by time then still makes arrays

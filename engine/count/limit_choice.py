@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine.count.chosen_limits import choice_message
 from streamveil.engine.count.event_codes import Layout, ShardKey, Visits
@@ -28,12 +27,11 @@ from streamveil.engine.messages import (
     array_from_bytes,
     array_to_bytes,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Look
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
-
-Integers = npt.NDArray[np.int64]
 
 FOR_STREAM = "for the stream"
 

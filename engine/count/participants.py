@@ -30,7 +30,7 @@ from streamveil.engine.messages import (
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.mechanisms.core.arrays import Flags
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
@@ -39,8 +39,6 @@ from streamveil.mechanisms.presence.counters import UNTOLD
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.queries.cuts import Cut
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

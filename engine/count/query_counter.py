@@ -44,6 +44,7 @@ from streamveil.engine.messages import (
     integers_from_bytes,
     narrow,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import Beyond
@@ -56,8 +57,6 @@ _AT_ONCE = 1 << 16
 _MOST_SLOTS_IN_A_BLOCK = 16
 # Half as many or a quarter, if codes then fit 32 bits: they take half as long.
 _FEWEST_SLOTS_IN_A_BLOCK = 4
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

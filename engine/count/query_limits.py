@@ -24,12 +24,11 @@ from streamveil.engine.count.participants import (
 from streamveil.engine.count.query_counter import NOTHING, QueryLayout, add_groups
 from streamveil.engine.count.shards import ShardLogic, ShardOutput
 from streamveil.engine.messages import Kind, Message, arrays_to_bytes, narrow
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.driver.present_stream import Presence
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.queries.limits import all_limits, under_limits
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,7 +14,6 @@ from streamveil.engine.count.bounding import EVERYTHING, Bounding, runs
 from streamveil.engine.count.event_codes import (
     MEMBERS,
     STRANGERS,
-    Integers,
     Layout,
     Packed,
     Visits,
@@ -25,6 +24,7 @@ from streamveil.engine.count.event_codes import (
     slot_tables,
 )
 from streamveil.engine.encode.event_mapper import EventMapper, Events
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.user_table import Registry
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +14,7 @@ from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.encode.query_mapper import KeyEvents, slices_of
 from streamveil.engine.encode.text import keyed_digest
 from streamveil.engine.run.gathered import Batches
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.discovery.discovery import Discovery
 from streamveil.mechanisms.discovery.key_draw import MOST_PAIRS, Pairs, Words, check_pairs
@@ -22,8 +22,6 @@ from streamveil.mechanisms.queries.discovered import Discoverer
 
 if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
-
-Integers = npt.NDArray[np.int64]
 
 
 def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine.count.event_codes import BlockCounts, Layout, slot_tables
 from streamveil.engine.messages import Message
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import LedgerEntry
 from streamveil.mechanisms.core.user_table import stated_users
@@ -17,8 +17,6 @@ from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
-
-Integers = npt.NDArray[np.int64]
 
 
 class ByClass(ReleaseStream):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine.count.chosen_limits import choice_message, count_chosen, limits_from
 from streamveil.engine.count.event_codes import BlockCounts, Layout, slot_tables, slots_beyond
@@ -21,6 +20,7 @@ from streamveil.engine.messages import (
     several_to_bytes,
 )
 from streamveil.engine.stream.drivers import JOINED, is_joined
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import LedgerEntry, Revised
 from streamveil.mechanisms.core.user_table import stated_users
@@ -30,8 +30,6 @@ from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.presence.limits import known_sizes
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import digest
-
-Integers = npt.NDArray[np.int64]
 
 
 class _PresentCounts(NamedTuple):

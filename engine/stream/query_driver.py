@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine import metrics
 from streamveil.engine.count.bounds_choice import bounds_from
@@ -26,6 +25,7 @@ from streamveil.engine.messages import (
 from streamveil.engine.stream.drivers import JOINED
 from streamveil.engine.stream.guessed_users import GuessedUsers
 from streamveil.engine.stream.saved_queries import Saved
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.user_table import stated_users
 from streamveil.mechanisms.driver.present_stream import Presence
@@ -44,8 +44,6 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 
 _LOGGER = logging.getLogger("streamveil")
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 _AnyAnswer = TypeVar("_AnyAnswer", SlotAnswer, RevisedAnswer)
 
 

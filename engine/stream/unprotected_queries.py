@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,14 +18,12 @@ from streamveil.engine.count.query_counter import pack_queries
 from streamveil.engine.encode.query_mapper import Located, slices_of
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.queries.bounds import AutoBounds
 from streamveil.mechanisms.queries.cuts import Cut
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.mechanisms.queries.statistics import Quantiles
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class ExactQuery(NamedTuple):

@@ -21,11 +21,10 @@ from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
 from streamveil.mechanisms.adaptive.jumps import ALERTS, Watch
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Risk, Weighting
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Crowd
-
-Floats = npt.NDArray[np.float64]
 
 _GAPS: list[int] = GAPS.tolist()
 

@@ -34,11 +34,11 @@ from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
 from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
-Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 # Slots of a season that is looked for: the days of a week, also where the length of a slot is not

@@ -32,8 +32,7 @@ from streamveil.mechanisms.adaptive.kalman import (
     Singles,
 )
 from streamveil.mechanisms.adaptive.pooling import pooled
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # No more slots are foreseen at once.
 SEVERAL = 16

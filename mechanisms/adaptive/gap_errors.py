@@ -9,11 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, WHITE
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 _UP_TO_64 = (*range(1, 13), 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 64)
 GAPS = np.array([*_UP_TO_64, 80, 96, 128, 168, 240, 336, 504, 672])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.filter_bank import Observed
@@ -11,9 +10,8 @@ from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.jumps import VARIES
 from streamveil.mechanisms.adaptive.slot import Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
-
-Floats = npt.NDArray[np.float64]
 
 # What a look compares with is an integer of 64 bits on every machine.
 MOST_EXPECTED = 2.0**61

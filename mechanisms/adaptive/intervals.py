@@ -25,9 +25,9 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
-Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 # Of sums of a normal error and Laplace noise, by the share of the variance that is the error's: how

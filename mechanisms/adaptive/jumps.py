@@ -20,8 +20,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, SUM
 from streamveil.mechanisms.core import state_codec
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # How much of the gate's share, and of the reserve, may be kept for jumps.
 ALERTS = np.array([0.125, 0.25, 0.5, 1.0, 1.5, 2.0])

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 

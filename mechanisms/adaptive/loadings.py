@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.kalman import single
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 # Variance of the loadings around the common one, and of the common one around 1.

@@ -15,11 +15,10 @@ from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
 from streamveil.mechanisms.adaptive.totals import Layout, published
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.protocol import Lasting, SlotRelease, SlotRevision
 from streamveil.mechanisms.protocol import Observed as Told
-
-Floats = npt.NDArray[np.float64]
 
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12

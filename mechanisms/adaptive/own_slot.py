@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import Observed
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # On a holiday all bins are further off than foreseen. To judge that, so many bins more are taken to
 # be as foreseen, and no bin to be further off than so many standard deviations.

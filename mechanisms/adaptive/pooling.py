@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
+
 Singles = npt.NDArray[np.float32]
 
 # Fewer bins tell too little of each other.

@@ -35,8 +35,8 @@ from streamveil.mechanisms.adaptive.kalman import (
     Forecast,
 )
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 _SLOPES = len(range(MEMBERS)[SLOPED])

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.weighting import STEP_BITS, Weighting
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.protocol import Crowd
 from streamveil.mechanisms.randomness.noise import (
@@ -32,8 +33,6 @@ from streamveil.mechanisms.randomness.noise import (
     discrete_laplace,
     laplace_variance,
 )
-
-Floats = npt.NDArray[np.float64]
 
 # Bits of the largest partial sum.
 _SUM_BITS = 62

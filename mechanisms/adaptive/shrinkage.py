@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.core import state_codec
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # Forgetting of earlier forecasts, by release.
 MEMORY = 0.98

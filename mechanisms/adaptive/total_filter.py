@@ -15,12 +15,10 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import surprisal
 from streamveil.mechanisms.core import state_codec
-
-Floats = npt.NDArray[np.float64]
+from streamveil.mechanisms.core.arrays import Floats
 
 # What members assume: variance of the level's step, standard deviation of a slot's own deviation,
 # and of the season.

@@ -16,12 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
-
-Floats = npt.NDArray[np.float64]
 
 _TINY = 1e-300
 

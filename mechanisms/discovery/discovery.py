@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.key_draw import (
@@ -30,8 +30,6 @@ from streamveil.mechanisms.discovery.key_draw import (
 )
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, derived_key, digest
-
-Integers = npt.NDArray[np.int64]
 
 _PURPOSE = "discovery of keys"
 

@@ -16,9 +16,10 @@ from streamveil.mechanisms.accounting.window_filter import (
     check_amounts,
     refusal,
 )
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.discovery.deltas import to_delta
-from streamveil.mechanisms.discovery.price import Draw, Integers
+from streamveil.mechanisms.discovery.price import Draw
 
 
 class DiscoveryFilter:

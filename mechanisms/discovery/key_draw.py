@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.discovery.price import Draw, Integers
+from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.randomness.noise import keyed_words
 
 Words = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
 
 MOST_PAIRS = 1 << 25
 """Pairs of a key and a user in a discovery slot: if no users share a key, they take about 10 GB."""

@@ -34,11 +34,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.records import REPLACE
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

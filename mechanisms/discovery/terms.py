@@ -23,15 +23,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.discovery.deltas import to_delta
 from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.discovery.truncated_noise import TruncatedNoise, smallest_noise
-
-Integers = npt.NDArray[np.int64]
 
 MOST_WEIGHT = 64
 """Of a class: with integer weights up to this one, rounding loses little."""

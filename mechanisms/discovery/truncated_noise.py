@@ -40,14 +40,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import UNIT_BITS, to_epsilon
 from streamveil.mechanisms.discovery.deltas import DELTA_BITS, DELTA_ONE
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 # Probabilities are bounded by fractions with this many binary digits, from decimals of more than
 # twice as many digits: these hold every exponent in full, and their rounding cannot be seen.
