@@ -43,6 +43,8 @@ def told(
         status, mean = PUBLISHED, seen[-1].mean
         variance = state.misfit.after(seen[-1], forecast, every)
         error = np.maximum(seen[-1].variance - forecast.white, 0.0)
+        if seen[-1].slots == 1:
+            variance = np.minimum(variance, _by_itself(seen[-1]))
     elif state.published_slot is None:  # nothing is known before a release
         mean = np.zeros_like(forecast.mean)
         status, variance, error = SKIPPED, np.full_like(mean, np.nan), forecast.variance
@@ -80,6 +82,15 @@ def told(
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
         estimates=estimates,
     )
+
+
+def _by_itself(seen: Observed) -> Floats:
+    """Variance of a slot's estimate where nothing is known but the slot's own release, shape (d,).
+
+    Before many releases have shown how far counts vary, little else is.
+    """
+    missed = seen.observed - seen.mean
+    return np.asarray(missed**2 + seen.noise + seen.error)
 
 
 def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
 from streamveil.mechanisms.adaptive import intervals
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed, Taken
 from streamveil.mechanisms.adaptive.intervals import Misfit
@@ -232,3 +233,20 @@ def test_a_release_leaves_no_less_than_the_filters_say(factor, kept, floor):
         zeros > 0, zeros, zeros + kept, before, zeros, zeros, before, noise, zeros, taken
     )
     assert misfit.after(seen, foreseen(before)) == pytest.approx(floor)
+
+
+# Before releases have shown how far counts vary, waves of 30 % are assumed, which is much here.
+@pytest.mark.parametrize("seed", range(3))
+def test_a_released_slot_is_known_as_well_as_its_own_release_tells(seed):
+    population = Population((Requirement(7, 1.0),), np.array([2000]), 6)
+    key = bytes([seed]) * 32
+    stream = ReleaseStream(mechanism("adaptive", population), NoiseSource(key))
+    state, random = stream.start(), np.random.default_rng(seed)
+    for slot in range(14):
+        counts = random.poisson([550, 330, 180, 1, 45, 10])
+        state, release = stream.release(state, slot, counts[None, :])
+        own = [one for one in release.observed if one.slots == 1]
+        if own:
+            missed = np.array(release.counts) - own[-1].counts
+            most = np.sqrt(own[-1].variances + (np.abs(missed) + 0.5) ** 2 + 1 / 12)
+            assert (np.array(release.stderr) <= 1.05 * most).all()
