@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -235,7 +236,8 @@ class StreamsAudit(Audit):
         if world[1] == WINDOWS:
             first, *others = made.plans
             flipped = first.of_users(np.full(first.users.size, groups[0][0])).flipped(random)
-            return (flipped, *(one.with_groups_of(flipped) for one in others))
+            users, there = flipped.users, flipped.there
+            return (flipped, *(replace(one, users=users, there=there) for one in others))
         return tuple(
             plan.of_users(random.choice(np.array(users), plan.users.size)).flipped(random)
             for plan, users in zip(made.plans, groups, strict=True)

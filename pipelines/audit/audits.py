@@ -168,7 +168,9 @@ def _beside(k: int, query: str, part: Part, runs: list[Guesses]) -> Iterator[_Ro
     if part.charge:
         yield _Row(k, query, part.name, part.charge, runs)
     if part.whole:
-        yield _Row(k, query, part.name, part.whole, [one.of_whole() for one in runs])
+        yield _Row(
+            k, query, part.name, part.whole, [replace(one, losses=one.whole) for one in runs]
+        )
 
 
 def watched(population: Population) -> list[int]:

@@ -98,10 +98,6 @@ class Canaries:
         """The same groups with so many users each."""
         return replace(self, users=users)
 
-    def with_groups_of(self: C, other: Canaries) -> C:
-        """These places for the groups of another query, with their coins."""
-        return replace(self, users=other.users, there=other.there)
-
     def added(self, mark: Mark) -> Integers:
         """What is added to each cell of a mark."""
         return self.users[mark.groups] * mark.amount

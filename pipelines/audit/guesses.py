@@ -99,10 +99,6 @@ class Guesses:
         """The same where so much is promised of a user, of all canaries or of each."""
         return replace(self, whole=epsilon * self.users.astype(np.float64))
 
-    def of_whole(self) -> Guesses:
-        """The same against all that is promised."""
-        return replace(self, losses=self.whole)
-
     def made(self, confident: float, least: float, most: float) -> Guesses:
         """Those where a guess is made."""
         inside = (self.losses >= least) & (self.losses <= most) & (self.scores != 0)

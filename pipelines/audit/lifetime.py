@@ -284,7 +284,8 @@ class LivesAudit(StreamsAudit):
             shut = [told for told in lives if _opened(told) >= first]
             return 2 * sum(_opened(told) < end for told in shut) > len(shut)
 
-        near, far = max(users // 4, 1), self._far
+        near = max(users // 4, 1)
+        far = 64 * self._unit * self._facts.bins  # as many others in a bin as open any gate
         many = _least(lambda events: opens(events, 0, 0, slots - 1), far, near)
         last = _least(lambda events: opens(many, events, slots - 1, slots), far, near)
         return self._doubtful(nobody, many, last)
@@ -296,11 +297,6 @@ class LivesAudit(StreamsAudit):
         others[:-1, 1 % others.shape[1]] = 0
         others[-1, 0] = last
         return others
-
-    @property
-    def _far(self) -> int:
-        """As many others in a bin as open any gate."""
-        return 64 * self._unit * self._facts.bins
 
 
 def _least(enough: Callable[[int], bool], most: int, near: int) -> int:

@@ -173,8 +173,9 @@ def _compare_streams(
     names = [] if given.streams is None else _names("streams", given.streams)
     for name in names:
         if name not in {**known, **REAL}:
+            form = f" with {opt.guarantee}={INFINITE}" if given.guarantee == INFINITE else ""
             raise ConfigurationError(
-                f"{opt.streams}: {name!r} is unknown{_form(given)}: choose of {choice}"
+                f"{opt.streams}: {name!r} is unknown{form}: choose of {choice}"
             )
     candidates = Candidates.of(given.max_slots)
     data = _data(given)
@@ -320,10 +321,6 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
 def _refuse(given: argparse.Namespace, options: Iterable[str], why: str, remedy: str) -> None:
     """Refuse those of the options that are given."""
     refuse(given, COMMANDS[EVALUATE].defaults, dict.fromkeys(options, remedy), why)
-
-
-def _form(given: argparse.Namespace) -> str:
-    return f" with {opt.guarantee}={INFINITE}" if given.guarantee == INFINITE else ""
 
 
 def _check_sizes(given: argparse.Namespace, sizes: Iterable[str]) -> None:

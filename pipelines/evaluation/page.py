@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -93,7 +92,7 @@ def _trends(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_D
     for i in (i for i, column in enumerate(columns) if column.kind is not str):
         for row in comparison.rows:
             rest = [
-                column.word.format(value) if column.kind is str else _equals(column.word, value)
+                column.word.format(value).replace(" ", " " if column.kind is str else " = ", 1)
                 for j, (column, value) in enumerate(zip(columns, row.case, strict=True))
                 if j != i
             ]
@@ -104,17 +103,9 @@ def _trends(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_D
     for (i, title), rows in several[:MOST_LINES]:
         column = columns[i]
         draw = partial(draw_trend, rows=rows, looks=styles, over=column, measure=error)
-        about = f"{error.title} over {_word(column.word)} on {title}"
+        name, _, _ = column.word.partition(" ")  # of the number, as cases are told
+        about = f"{error.title} over {name} on {title}"
         yield title, error.title, _lines(about, draw)
-
-
-def _equals(word: str, value: Any) -> str:
-    return word.format(value).replace(" ", " = ", 1)
-
-
-def _word(word: str) -> str:
-    """The name of a number of the setting, as cases are told."""
-    return word.split(" ")[0]
 
 
 def _courses(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_Drawn]:

@@ -99,7 +99,7 @@ class PerRecord(Family):
         for name in mechanisms_of(kind, task.mechanisms):
             made = statistic(kind, name, data.budget.bounds, budget=data.budget)
             (part,) = made.tally(values, budgets, np.zeros(len(values), np.int64), 1)
-            source = NoiseSource(record_key(task.seed), f"{data.name} {kind} {name}")
+            source = NoiseSource(noise_key(task.seed, "per-record"), f"{data.name} {kind} {name}")
             started = time.process_time()
             estimates = np.array(
                 [made.release(part, source.slot(run, b"")).estimate for run in range(data.runs)]
@@ -151,8 +151,3 @@ def trimmed_mean(errors: Floats) -> float:
     """Mean without the least and the greatest fifth."""
     left_out = int(TRIMMED * len(errors))
     return float(np.sort(errors)[left_out : len(errors) - left_out].mean())
-
-
-def record_key(seed: int) -> bytes:
-    """The noise key of a seed, which is no other family's."""
-    return noise_key(seed, "per-record")

@@ -372,7 +372,7 @@ def _name_points(plot: Plot, names: Sequence[tuple[str, Floats]], points: Floats
 
 def draw_error(sheet: Sheet, accuracy: Accuracy, group: int, unit: str) -> Plot:
     """Mean absolute error per bin, and the standard error that noise alone explains."""
-    edges = _grouped_edges(accuracy, group)
+    edges = np.append(accuracy.edges[:-1:group], accuracy.edges[-1:])
     error = _grouped(accuracy.absolute_error.mean(axis=1), group)
     known: Any = np.isfinite(accuracy.stderr).any(axis=1)
     noise = np.full(len(accuracy.true), np.nan)
@@ -471,7 +471,3 @@ def _grouped(values: npt.NDArray[Any], group: int) -> Floats:
     sizes = np.diff(np.append(starts, len(values)))
     means: Floats = np.add.reduceat(values.astype(np.float64), starts) / sizes
     return means
-
-
-def _grouped_edges(accuracy: Accuracy, group: int) -> Any:
-    return np.append(accuracy.edges[:-1:group], accuracy.edges[-1:])
