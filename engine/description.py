@@ -102,5 +102,6 @@ def facts_of_domain(domain: Domain) -> Facts:
     if isinstance(listed, Grid):
         return {"grid": dataclasses.asdict(listed), **more}
     if isinstance(listed, DiscoveredKeys):
-        more["discovered"] = {"share": listed.share, "max_keys": listed.max_keys}
+        named = ("share", "max_keys", "windows")
+        more["discovered"] = {name: getattr(listed, name) for name in named}
     return {"values": list(listed.values), **more}

@@ -18,6 +18,8 @@ UNLISTED = "unlisted"
 """Name of the bin of all keys that are not listed, unless it has another one."""
 MOST_KEYS = 1000
 """Of a user in a discovery slot: with more, no key would ever be found."""
+MOST_WINDOWS = 1000
+"""In a discovery slot."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class DiscoveredKeys(Categories):
         ConfigurationError: if a field is out of range.
     """
 
-    IDENTITY = Form("discovered keys", ("values", "rules", "max_keys", "share", "sample", "found"))
+    IDENTITY = Form(
+        "discovered keys", ("values", "rules", "max_keys", "windows", "share", "sample", "found")
+    )
 
     values: tuple[str, ...] = ()
     """The keys that are listed: before the discovery, none."""
@@ -36,6 +40,9 @@ class DiscoveredKeys(Categories):
     """Which texts are one key, and which keys may be published."""
     max_keys: int = 1
     """How many unlisted keys of a user are counted in a discovery slot."""
+    windows: int = 1
+    """How many times as long as the longest window a discovery slot is. A longer one sees more
+    users of each key, and costs no more, but finds it later."""
     share: float = 0.2
     """Fraction of each user's budget that the discovery may spend."""
     sample: float = 1.0
@@ -47,8 +54,10 @@ class DiscoveredKeys(Categories):
         """Check all fields."""
         if self.values:
             super().__post_init__()
-        if whole("max_keys", self.max_keys) > MOST_KEYS:
-            raise ConfigurationError(f"max_keys is {self.max_keys}: give at most {MOST_KEYS}")
+        for name, most in (("max_keys", MOST_KEYS), ("windows", MOST_WINDOWS)):
+            value = whole(name, getattr(self, name))
+            if value > most:
+                raise ConfigurationError(f"{name} is {value}: give at most {most}")
         for name, most in (("share", 0.95), ("sample", 1.0)):
             value = finite_number(getattr(self, name))
             if value is None or not 0 < value <= most:

@@ -71,7 +71,10 @@ TextDomain = Callable[[str, str | None], Categories | Edges | Grid]
 Level = Mapping[str, tuple[str, ...]] | str
 
 AUTO = "auto"
-_RULES, _DISCOVERY = ("allow", "deny", "fold_case", "longest"), ("max_keys", "share", "sample")
+_RULES, _DISCOVERY = (
+    ("allow", "deny", "fold_case", "longest"),
+    ("max_keys", "windows", "share", "sample"),
+)
 """The options of keys that are to be discovered."""
 
 _STATISTICS: Mapping[str, tuple[str, ...]] = {

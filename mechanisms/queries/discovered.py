@@ -111,8 +111,8 @@ class Discoverer:
         adjacency: str,
     ) -> None:
         self.query, self.keys = query, _keys(query)
-        self.length = requirements.longest
-        """Base slots of a discovery slot: as many as the longest window has."""
+        self.length = requirements.longest * self.keys.windows
+        """Base slots of a discovery slot."""
         self._windows = requirements.windows
         self._draws = tuple(
             cheapest_draw(self.length, window, self.keys.max_keys, adjacency)

@@ -315,7 +315,9 @@ def test_delta_is_for_keys_that_are_discovered():
     ("options", "words"),
     [
         ({"max_keys": 0}, "max_keys is 0"),
-        ({"max_keys": 2000}, "give at most 1000"),
+        ({"max_keys": 2000}, "max_keys is 2000: give at most 1000"),
+        ({"windows": 0}, "windows is 0"),
+        ({"windows": 1001}, "windows is 1001: give at most 1000"),
         ({"share": 1}, "share is 1: give a number above 0 and at most 0.95"),
         ({"sample": 0}, "sample is 0"),
         ({"longest": 0}, "longest is 0"),

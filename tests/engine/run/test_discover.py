@@ -51,11 +51,11 @@ class Recording(discover.Discovery):
         return ()
 
 
-def counted(monkeypatch, rows, max_keys, size=100):
+def counted(monkeypatch, rows, max_keys, size=100, **options):
     monkeypatch.setattr(discover, "Discovery", Recording)
     monkeypatch.setattr(Recording, "seen", {})
     batches = [batch(rows[at : at + size]) for at in range(0, len(rows), size)]
-    discover.discover_keys(plan(max_keys), batches)
+    discover.discover_keys(plan(max_keys, **options), batches)
     return dict(Recording.seen)
 
 
@@ -67,14 +67,19 @@ events = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(events, st.sampled_from(list(REQUIREMENTS)), st.integers(0, 14), st.integers(1, 4))
-def test_a_window_of_a_user_changes_no_more_than_is_paid_for(rows, user, first, max_keys):
+@given(
+    events,
+    st.sampled_from(list(REQUIREMENTS)),
+    *(st.integers(0, 14), st.integers(1, 4), st.integers(1, 3)),
+)
+def test_a_window_of_a_user_changes_no_more_than_is_paid_for(rows, user, first, max_keys, windows):
     window = REQUIREMENTS[user].window
     rest = [row for row in rows if row[0] != user or not first <= row[2] < first + window]
-    (made,) = plan(max_keys).discoverers()
+    (made,) = plan(max_keys, windows=windows).discoverers()
+    assert made.length == 5 * windows
     k = list(made._windows).index(window)
     with pytest.MonkeyPatch.context() as patch:
-        before, after = (counted(patch, some, max_keys) for some in (rows, rest))
+        before, after = (counted(patch, some, max_keys, windows=windows) for some in (rows, rest))
     changes = [before.get(key, 0) - after.get(key, 0) for key in before.keys() | after.keys()]
     draw, weight = made._draws[k], int(made.terms.weights[k])
     assert set(map(abs, changes)) <= {0, weight}
@@ -100,6 +105,16 @@ def test_keys_are_found_once_and_take_no_place_afterwards():
     assert discovered_keys(query).values == ("old", "new")
     assert query.domain.labels == ("old", "new", "unlisted")
     assert made.query_set != plan().query_set
+
+
+def test_longer_discovery_slots_see_more_users_of_a_key_for_the_same_price():
+    rows = [(f"u{user}", f"k{(user + day) % 80}", day) for user in range(400) for day in range(40)]
+    short, long = plan(2), plan(2, windows=8)
+    needed = [one.discoverers()[0].terms.users_for_half_chance for one in (short, long)]
+    assert needed[0] == needed[1]
+    short, long = (discover.discover_keys(one, [batch(rows)]) for one in (short, long))
+    listed = [discovered_keys(one.query_set.queries[0]).values for one in (short, long)]
+    assert len(listed[0]) < len(listed[1]) == 80
 
 
 def test_listed_keys_and_names_of_bins_are_no_candidates(monkeypatch):
