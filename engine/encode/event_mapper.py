@@ -36,7 +36,7 @@ from streamveil.mechanisms.core.arguments import (
     user_column,
 )
 from streamveil.mechanisms.core.arrays import Integers
-from streamveil.mechanisms.core.boolean_text import spellings
+from streamveil.mechanisms.core.boolean_text import FALSE, TRUE, spellings
 from streamveil.mechanisms.core.domains import (
     Categories,
     Domain,
@@ -235,6 +235,8 @@ NO_KEY = " "
 """In place of a text that is too long to be a key: a key has no blanks at its ends."""
 _PLAIN = "^[!-~]([ -~]*[!-~])?$"
 """Text of which rules of keys change nothing but its case."""
+_BOOLEANS = pa.array([TRUE, FALSE], pa.large_string())
+"""Of which all spellings are one key."""
 
 
 def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:
@@ -244,7 +246,8 @@ def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:
     """
     coded = text if pa.types.is_dictionary(text.type) else text.dictionary_encode()
     values = coded.dictionary.cast(pa.large_string())
-    found = pc.ascii_lower(values) if rules.fold_case else values
+    lower = pc.ascii_lower(values)
+    found = lower if rules.fold_case else pc.if_else(pc.is_in(lower, _BOOLEANS), lower, values)
     short = pc.less_equal(pc.binary_length(values), rules.longest)
     plain = pc.and_(pc.match_substring_regex(values, _PLAIN), short)
     others = pc.invert(pc.fill_null(plain, True))

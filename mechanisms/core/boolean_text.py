@@ -12,6 +12,11 @@ def boolean_text(value: bool) -> str:
     return TRUE if value else FALSE
 
 
+def one_spelling(value: str) -> str:
+    """The spelling of a boolean that stands for all of them, or the same text."""
+    return lower if (lower := value.lower()) in (TRUE, FALSE) else value
+
+
 def spellings(value: str) -> tuple[str, ...]:
     """All texts that mean the same public value: one, except for a boolean.
 

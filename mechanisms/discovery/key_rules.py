@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from streamveil.mechanisms.core.arguments import is_true
+from streamveil.mechanisms.core.boolean_text import one_spelling
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -73,7 +74,9 @@ class KeyRules(Identified):
     def key(self, text: str) -> str | None:
         """The key of a text, or None if the text is empty or too long to be a key.
 
-        The text is normalised to Unicode NFC and its ends are trimmed. A text that is far too long
+        The text is normalised to Unicode NFC and its ends are trimmed. All spellings of a boolean,
+        such as `TRUE`, are one key, as they are in lists of keys. Whole numbers are their decimal
+        text, so `01` is another key than `1`. A text that is far too long
         is not normalised: that may take a time that grows with the square of its length, so that
         the text of one user could stop a run.
         """
@@ -83,4 +86,4 @@ class KeyRules(Identified):
         found = unicodedata.normalize("NFC", trimmed)
         if self.fold_case:
             found = unicodedata.normalize("NFC", found.casefold())
-        return found if 0 < len(found) <= self.longest else None
+        return one_spelling(found) if 0 < len(found) <= self.longest else None

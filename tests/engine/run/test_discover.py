@@ -153,13 +153,19 @@ def test_nothing_is_read_of_an_empty_input():
 
 @pytest.mark.parametrize("coded", [False, True])
 def test_texts_are_normalised_where_events_are_mapped(coded):
-    texts = pa.array([" tea", "TEA", None, " ", "x" * 300, "tea"])
-    found = keys_of_texts(texts.dictionary_encode() if coded else texts, KeyRules(fold_case=True))
-    assert found.to_pylist() == ["tea", "tea", None, "", NO_KEY, "tea"]
+    texts = pa.array([" tea", "TEA", None, " ", "x" * 300, "tea", "TRUE"])
+    texts = texts.dictionary_encode() if coded else texts
+    found = keys_of_texts(texts, KeyRules(fold_case=True))
+    assert found.to_pylist() == ["tea", "tea", None, "", NO_KEY, "tea", "true"]
+    assert keys_of_texts(texts, KeyRules()).to_pylist()[-2:] == ["tea", "true"]
 
 
 @settings(max_examples=200)
-@given(st.lists(st.text(max_size=8)), st.booleans(), st.integers(1, 6))
+@given(
+    st.lists(st.text(max_size=8) | st.sampled_from(["True", "FALSE "])),
+    st.booleans(),
+    st.integers(1, 6),
+)
 def test_texts_are_normalised_as_lists_of_keys_are(texts, fold_case, longest):
     rules = KeyRules(fold_case=fold_case, longest=longest)
     found = keys_of_texts(pa.array(texts, pa.string()), rules).to_pylist()

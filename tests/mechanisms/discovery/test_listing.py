@@ -66,6 +66,12 @@ def test_case_is_kept_unless_it_is_folded():
     assert KeyRules().key(" Tea") == "Tea"
 
 
+def test_spellings_of_a_boolean_are_one_key_and_those_of_a_number_are_not():
+    assert {KeyRules().key(one) for one in ("true", " TRUE", "True")} == {"true"}
+    assert KeyRules(deny=["TRUE", "true"], allow=["False"]).deny == ("true",)
+    assert [KeyRules().key(one) for one in ("1", "01", "1.0")] == ["1", "01", "1.0"]
+
+
 def test_a_text_that_is_far_too_long_is_not_normalised(monkeypatch):
     monkeypatch.setattr(key_rules, "unicodedata", None)  # it takes the square of the length
     assert KeyRules().key("a" + "\u0316\u0301" * 2_000_000) is None
