@@ -7,6 +7,7 @@ from typing import Any
 
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.cards.registry_form import promised
+from streamveil.pipelines.console.errors import in_one_line
 
 Record = Mapping[str, Any]
 _MOST_BINS = 8
@@ -58,7 +59,7 @@ def _domain(stated: Record) -> str:
     other += f", and {stated['null']} for null values" if "null" in stated else ""
     if "values" in stated:
         listed, more = stated["values"][:_MOST_BINS], len(stated["values"]) - _MOST_BINS
-        return f"{', '.join(listed)}{f' and {more:,} more' if more > 0 else ''}{other}"
+        return f"{in_one_line(', '.join(listed))}{f' and {more:,} more' if more > 0 else ''}{other}"
     if "edges" in stated:
         edges = stated["edges"]
         return f"{number_of(len(edges) - 1, 'bin')} from {edges[0]:g} to {edges[-1]:g}{other}"

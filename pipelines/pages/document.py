@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,18 +19,28 @@ def stylesheet(own: Path) -> str:
     return variables() + _STYLE.read_text("utf-8") + own.read_text("utf-8")
 
 
+def visible(text: str) -> str:
+    """A text with escapes in place of all characters that a browser does not show as they are.
+
+    These are control and format characters, which a discovered key may have. Some of them change
+    the order in which the rest of a line is shown. Line ends and tabs stay.
+    """
+    hidden = {one for one in set(text) if unicodedata.category(one)[0] == "C"} - {"\n", "\t"}
+    return text.translate({ord(one): one.encode("unicode_escape").decode() for one in hidden})
+
+
 def document(title: str, style: str, body: str, script: str = "") -> str:
     """A page.
 
     Args:
         title: of the window.
         style: see :func:`stylesheet`.
-        body: sound HTML.
+        body: sound HTML; what is not :func:`visible` in it is escaped.
         script: JavaScript, of pages that read their figures again and again.
     """
     icon = '<link rel="icon" href="data:,">\n' if script else ""  # or a browser asks the server
     run = f"<script>{script}</script>\n" if script else ""
-    return (
+    return visible(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.wording import install_line
+from streamveil.pipelines.pages.document import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ class Result(ABC):
         )
         more = table.num_rows - _MOST_ROWS
         rest = f"<p>and {number_of(more, 'row')} more: .to_pandas()</p>" if more > 0 else ""
-        return (
+        return visible(
             f"<pre>{escape(str(self))}</pre><table><thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table>{rest}"
         )

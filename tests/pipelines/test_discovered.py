@@ -115,6 +115,52 @@ def test_whole_numbers_are_keys():
     assert keys_of(released(searches(), data=data)) == {"7", "unlisted"}
 
 
+def terms(of_row, data=EVENTS):
+    """The events with other terms."""
+    found = pa.array([of_row(row) for row in range(data.num_rows)])
+    return data.set_column(data.column_names.index("term"), "term", found)
+
+
+@pytest.mark.parametrize("deny", ["true", "TRUE", True])
+@pytest.mark.parametrize("values", [(True, False), ("TRUE", "False"), ("true", "FALSE")])
+def test_all_spellings_of_a_denied_boolean_are_denied(deny, values):
+    data = terms(lambda row: values[row % 2])
+    found = released(searches({"discover": {"deny": [deny]}}), data=data)
+    table = found.to_arrow().to_pandas().groupby("key")["value"].sum()
+    assert set(table.index) == {"false", "unlisted"}
+    assert table["unlisted"] == pytest.approx(data.num_rows / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("number", [1, "1"])
+def test_a_denied_number_is_its_decimal_text(number):
+    rules = {"discover": {"deny": [number]}}
+    assert keys_of(released(searches(rules), data=terms(lambda row: 1 + row % 2))) == {
+        "2",
+        "unlisted",
+    }
+    texts = terms(lambda row: "01" if row % 2 else "1")
+    assert keys_of(released(searches(rules), data=texts)) == {"01", "unlisted"}
+
+
+HOSTILE = "a\x1b[31m\x07\u202e<b>"
+
+
+def test_found_keys_are_printed_without_control_characters(run, files, toolbox):
+    pq.write_table(terms(lambda row: HOSTILE if row % 2 else "tea"), files / "events.parquet")
+    outcome = run(*BUDGET, f"--page={files / 'page.html'}")
+    assert outcome.code == 0, outcome.err
+    assert HOSTILE in pq.read_table(files / "answers" / "searches.parquet")["key"].to_pylist()
+    card = toolbox.run("card", str(files / "answers" / "card.json")).out
+    page = (files / "page.html").read_text()
+    result = released(searches(), data=terms(lambda row: HOSTILE))
+    notebook, line = result["searches"]._repr_html_(), str(result["searches"])
+    for text in (outcome.out, outcome.err, card, page, notebook, line):
+        assert not set("\x1b\x07\u202e") & set(text)
+    assert "a\\x1b[31m\\x07\\u202e<b>" in card
+    for html in (page, notebook):
+        assert "a\\x1b[31m\\x07\\u202e&lt;b&gt;" in html
+
+
 @pytest.mark.parametrize("kind", [pa.int32(), pa.uint16(), pa.uint32(), pa.uint64()])
 def test_dictionaries_of_any_kind_have_keys(kind):
     coded = EVENTS["term"].combine_chunks().dictionary_encode()
