@@ -17,7 +17,13 @@ from streamveil.engine.run.gathered import Batches
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.discovery.discovery import Discovery
-from streamveil.mechanisms.discovery.key_draw import MOST_PAIRS, Pairs, Words, check_pairs
+from streamveil.mechanisms.discovery.key_draw import (
+    MOST_PAIRS,
+    Pairs,
+    Words,
+    check_pairs,
+    order_of_equals,
+)
 from streamveil.mechanisms.queries.discovered import Discoverer
 
 if TYPE_CHECKING:
@@ -90,7 +96,7 @@ class _Gathered:
         keys = numbers[texts.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)]
         some = np.flatnonzero(keys >= 0)
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
-        order = np.lexsort(rows)
+        order = order_of_equals(*rows)
         fresh = np.ones(len(order), bool)
         fresh[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in rows], axis=0)
         some = some[order[fresh]]

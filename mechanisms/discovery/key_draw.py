@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.randomness.noise import keyed_words
 
 Words = npt.NDArray[np.uint64]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 MOST_PAIRS = 1 << 25
 """Pairs of a key and a user in a discovery slot: if no users share a key, they take about 10 GB."""
@@ -98,7 +101,7 @@ def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
     places = np.array([draw.places for draw in draws], np.int64)[pairs.classes]
     groups = np.where(by_base_slot, pairs.base_slots, 0)
     ranks = keyed_words(key, pairs.users[:, 0], pairs.digests[pairs.keys, 0])
-    order = np.lexsort((pairs.digests[pairs.keys, 1], ranks, groups, *pairs.users.T))
+    order = _by_user(pairs, groups, ranks)
     del ranks  # 16 bytes of each pair
     users, groups, keys = pairs.users[order], groups[order], pairs.keys[order]
     fresh_group = _changes(*users.T, groups)
@@ -107,9 +110,9 @@ def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
     before = np.maximum.accumulate(np.where(fresh_group, position - 1, 0))
     kept = order[fresh_key & (position - before <= places[order])]
     found = pairs.of(kept)
-    order = np.lexsort((*found.users.T, found.keys))
-    found = found.of(order)
-    return found.of(_changes(found.keys, *found.users.T))
+    found = found.of(order_of_equals(found.keys, *found.users.T))
+    found = found.of(_changes(found.keys, *found.users.T))
+    return found.of(np.argsort(found.keys, kind="stable"))
 
 
 def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
@@ -119,6 +122,44 @@ def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
     if len(starts):
         counts[pairs.keys[starts]] = np.add.reduceat(weights[pairs.classes], starts)
     return counts
+
+
+def order_of_equals(*columns: npt.NDArray[Any]) -> Integers:
+    """An order in which equal rows stand together: one sort, of a hash of the columns.
+
+    Rows with the same hash that differ are rare, and are sorted by all columns then.
+    """
+    hashed = _hashed(columns)
+    order = np.argsort(hashed)
+    if (~_changes(hashed[order]) & _changes(*(one[order] for one in columns))).any():
+        return np.lexsort(columns)
+    return order
+
+
+def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
+    """The order of pairs by user and group, and by rank among those of one user and group.
+
+    Users and groups are sorted by a hash. If different ones have the same hash, or if two keys of
+    a user have the same rank, pairs are sorted by all that tells them apart.
+    """
+    of_group = (*pairs.users.T, groups)
+    hashed = _hashed(of_group)
+    order = np.lexsort((ranks, hashed))
+    same = ~_changes(hashed[order])
+    mixed = same & _changes(*(one[order] for one in of_group))
+    tied = same & ~_changes(ranks[order]) & _changes(pairs.keys[order])
+    if (mixed | tied).any():
+        return np.lexsort((pairs.digests[pairs.keys, 1], ranks, groups, *pairs.users.T))
+    return order
+
+
+def _hashed(columns: Sequence[npt.NDArray[Any]]) -> Words:
+    """A hash of each row; it need not be one that nobody can invert."""
+    found = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        found = (found ^ column.astype(np.uint64)) * _ODD
+        found ^= found >> np.uint64(32)
+    return found
 
 
 def _changes(*columns: npt.NDArray[np.generic]) -> Flags:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms.core.records import ADD_REMOVE
+from streamveil.mechanisms.discovery import key_draw
 from streamveil.mechanisms.discovery.key_draw import (
     Pairs,
     TooManyPairs,
@@ -77,6 +78,23 @@ def numbered(rows, key_order):
 def test_numbers_of_keys_have_no_part_in_it(rows, order):
     other = weighted_counts(drawn(numbered(rows, order), DRAWS, SECRET), WEIGHTS)
     assert (other == counts_of(rows)[list(order)]).all()
+
+
+@settings(max_examples=100)
+@given(rows_of_events, st.integers(0, 3))
+def test_users_with_the_same_hash_are_two_users(rows, bits):
+    hashed = key_draw._hashed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_draw, "_hashed", lambda columns: hashed(columns) & np.uint64(bits))
+        alike = counts_of(rows)
+    assert (alike == counts_of(rows)).all()
+
+
+def test_keys_of_a_user_with_the_same_rank_are_two_keys(monkeypatch):
+    rows = [(user, 0, key) for user in range(4) for key in range(5)] * 2
+    monkeypatch.setattr(key_draw, "keyed_words", lambda key, one, two: np.zeros_like(one))
+    assert (counts_of(rows) > 0).sum() == 2 and counts_of(rows).sum() == 2 * 2 + 2 * 3
+    assert (counts_of(rows) == counts_of(rows[::-1])).all()
 
 
 def changes(rows, user, window, count):
