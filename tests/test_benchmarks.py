@@ -38,7 +38,7 @@ SMALL = {
     "delays": ("--seeds", "4", "--days=3"),
     "discovery": (
         *("--streams", "zipf-1", "--epsilons", "8", "--max_keys", "1", "--users=2000"),
-        *("--days=14", "--keys=50", "--sizes", "1000", "--repeats=1"),
+        *("--days=14", "--keys=50", "--sizes", "1000", "--compared", "zipf-1", "--repeats=1"),
     ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
