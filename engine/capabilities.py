@@ -81,7 +81,7 @@ OF_DISCOVERED = {
     "without a runner, or list the keys",
     "dry_run": "a dry run would have to discover the keys, which spends budget: list some keys "
     "that you expect",
-    "score": "scores and audits compare results with the true counts of given keys: list the keys",
+    "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",
 }

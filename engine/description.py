@@ -102,6 +102,9 @@ def facts_of_domain(domain: Domain) -> Facts:
     if isinstance(listed, Grid):
         return {"grid": dataclasses.asdict(listed), **more}
     if isinstance(listed, DiscoveredKeys):
-        named = ("share", "max_keys", "windows")
-        more["discovered"] = {name: getattr(listed, name) for name in named}
+        more["discovered"] = {
+            "share": listed.share,
+            "max_keys": listed.max_keys,
+            "windows": listed.windows,
+        }
     return {"values": list(listed.values), **more}

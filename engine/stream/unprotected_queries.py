@@ -15,13 +15,16 @@ import pyarrow.compute as pc
 
 from streamveil.engine.count.counter import BlockKey
 from streamveil.engine.count.query_counter import pack_queries
-from streamveil.engine.encode.query_mapper import Located, slices_of
+from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
+from streamveil.engine.encode.query_mapper import KeyEvents, Located, slices_of
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.arrays import Floats, Integers
+from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.queries.bounds import AutoBounds
 from streamveil.mechanisms.queries.cuts import Cut
+from streamveil.mechanisms.queries.discovered import Discoverer
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.mechanisms.queries.statistics import Quantiles
 
@@ -95,6 +98,76 @@ def exact_answers(
         longer = tuple(_true_of_time(query, events_of, figures, begin, one) for one in query.longer)
         exact.append(ExactQuery(counts, figures, longer))
     return first, exact
+
+
+class TrueKeys(NamedTuple):
+    """The keys of a query that may be discovered, as they are in the events: from most users on."""
+
+    texts: tuple[str, ...]
+    users: Integers
+    """Distinct users of each key, over all slots."""
+    most: Integers
+    """The same in the discovery slot that has the most of them."""
+    needed: int
+    """Users with which a key is found with probability 1/2."""
+
+
+def true_keys(
+    plan: QueryPlan,
+    batches: Iterable[pa.RecordBatch],
+    rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
+) -> dict[str, TrueKeys]:
+    """The keys of all queries that are to discover them, by the name of the query.
+
+    Args:
+        plan: says what is asked.
+        batches: events.
+        rejected: as for :func:`exact_answers`.
+    """
+    mapper, discoverers = plan.event_mapper(), plan.discoverers()
+    found: list[list[Integers]] = [[] for _ in discoverers]
+    numbers: list[dict[str, int]] = [{} for _ in discoverers]
+    for batch in (part for whole in batches for part in slices_of(whole)):
+        letters = mapper.map(batch)[1]
+        if letters.num_rows:
+            rejected(letters)
+        for one, rows, known, events in zip(
+            discoverers, found, numbers, mapper.keys_of(batch), strict=True
+        ):
+            rows.append(_pairs(one, known, events))
+    return {
+        one.query.name: _ranked(one, known, np.concatenate([np.zeros((0, 4), np.int64), *rows]))
+        for one, rows, known in zip(discoverers, found, numbers, strict=True)
+    }
+
+
+def _pairs(discoverer: Discoverer, numbers: dict[str, int], events: KeyEvents) -> Integers:
+    """Rows of a key, a discovery slot and a user, each once; new keys get new numbers."""
+    rules = discoverer.keys.rules
+    _, *names = parts_of(discoverer.query.domain)
+    never = {None, "", NO_KEY, *rules.allow, *rules.deny, *names}
+    texts = keys_of_texts(events.texts, rules)
+    places = [
+        -1 if text in never else numbers.setdefault(text, len(numbers))
+        for text in texts.dictionary.to_pylist()
+    ]
+    at = texts.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    keys = np.array([*places, -1], np.int64)[at]
+    slots = events.base_slots // discoverer.length
+    rows = np.column_stack([keys, slots, events.users.astype(np.int64)])
+    return np.unique(rows[keys >= 0], axis=0)
+
+
+def _ranked(discoverer: Discoverer, numbers: dict[str, int], rows: Integers) -> TrueKeys:
+    """The keys of rows that :func:`_pairs` gave."""
+    size, texts = len(numbers), np.array([*numbers], object)
+    in_slots, counts = np.unique(np.unique(rows, axis=0)[:, :2], axis=0, return_counts=True)
+    most = np.zeros(size, np.int64)
+    np.maximum.at(most, in_slots[:, 0], counts)
+    users = np.bincount(np.unique(rows[:, [0, 2, 3]], axis=0)[:, 0], minlength=size)
+    order = np.lexsort((texts.astype(str), -users))
+    needed = discoverer.terms.users_for_half_chance
+    return TrueKeys(tuple(texts[order].tolist()), users[order], most[order], needed)
 
 
 def _range(plan: QueryPlan, tables: Sequence[dict[int, Integers]]) -> tuple[int, int]:

@@ -54,10 +54,10 @@ class DiscoveredKeys(Categories):
         """Check all fields."""
         if self.values:
             super().__post_init__()
-        for name, most in (("max_keys", MOST_KEYS), ("windows", MOST_WINDOWS)):
-            value = whole(name, getattr(self, name))
-            if value > most:
-                raise ConfigurationError(f"{name} is {value}: give at most {most}")
+        for name, limit in (("max_keys", MOST_KEYS), ("windows", MOST_WINDOWS)):
+            number = whole(name, getattr(self, name))
+            if number > limit:
+                raise ConfigurationError(f"{name} is {number}: give at most {limit}")
         for name, most in (("share", 0.95), ("sample", 1.0)):
             value = finite_number(getattr(self, name))
             if value is None or not 0 < value <= most:

@@ -256,7 +256,7 @@ def _counted_queries(
 
     data = AskedData.of(given)
     with progress(f"{_TITLE}, counting"):
-        counted, notes = counted_with_notes(data.count, folder, given)
+        counted, notes = counted_with_notes(partial(data.count, folder), given)
     for note in notes:
         print(note)
     with np.load(counted.path) as file:
@@ -294,7 +294,7 @@ def _counted(
         by_user=by_user,
         command="audit",
     )
-    counted, notes = counted_with_notes(data.count, folder, given)
+    counted, notes = counted_with_notes(partial(data.count, folder), given)
     for note in notes:
         print(note)
     return counted

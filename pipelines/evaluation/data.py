@@ -99,12 +99,10 @@ class Letters:
         )
 
 
-def counted_with_notes(
-    count: Callable[[Path, Letters], C], folder: Path, given: Any
-) -> tuple[C, list[str]]:
+def counted_with_notes(count: Callable[[Letters], C], given: Any) -> tuple[C, list[str]]:
     """Count events; and what is to be told of those that could not be, which --rejected keeps."""
     letters, notes = Letters(keep=bool(given.rejected)), []
-    counted = count(folder, letters)
+    counted = count(letters)
     if letters.reasons:
         where = "" if given.rejected else f" (give {opt.rejected}=FILE to keep them)"
         notes.append(f"rejected: {letters.listed}{where}")

@@ -11,6 +11,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from streamveil.io.places import name_of
 from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.core.wording import help_of, opt
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, can_revise, check_revise, parse
 from streamveil.pipelines.console.progress import progress, steps
 from streamveil.pipelines.evaluation import per_record
@@ -62,6 +64,7 @@ from streamveil.pipelines.sample_data.streams import INFINITE_STREAMS, REAL, STR
 
 if TYPE_CHECKING:
     from streamveil.pipelines.evaluation.data import Data
+    from streamveil.pipelines.evaluation.query_data import AskedData
 
 _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
@@ -87,6 +90,9 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
     if given.per_record:
         return _compare_records(given, command)
     _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records:", f"give {opt.per_record}")
+    _refuse(
+        given, ["delta"], "is for keys that are discovered:", f"give {opt.queries} with such keys"
+    )
     promise = promise_of(given)
     if promise == USER:
         raise ConfigurationError(
@@ -208,7 +214,7 @@ def _compare_streams(
         if data is not None:
             from streamveil.pipelines.evaluation.data import counted_with_notes
 
-            counted, notes = counted_with_notes(data.count, Path(folder), given)
+            counted, notes = counted_with_notes(partial(data.count, Path(folder)), given)
             sources.append((counted, settings(counted if data.registry else None)))
         todo = tasks(family, sources, mechanisms, seeds)
         found = _run(family, todo, len(todo) * len(mechanisms), processes, command)
@@ -233,14 +239,34 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
 
     data, family = AskedData.of(given, given.name or ""), Asked()
     query_set = data.transform.query_set
+    if discovering(query_set):
+        return _compare_discovered(given, data, processes, command)
     kinds = (PLANNED, EVEN) if len(query_set.queries) > 1 else (PLANNED,)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         with progress(f"{_TITLE}, counting"):
-            source, notes = counted_with_notes(data.count, Path(folder), given)
+            source, notes = counted_with_notes(partial(data.count, Path(folder)), given)
         todo = tasks(family, [(source, [()])], kinds, seeds)
         # One for each figure, and one for all queries together.
         rows = 1 + sum(len(query.statistic.outputs) for query in query_set)
         found = _run(family, todo, len(todo) * len(kinds) * rows, processes, command)
+    return dataclasses.replace(found, notes=notes)
+
+
+def _compare_discovered(
+    given: argparse.Namespace, data: AskedData, processes: int, command: str
+) -> Comparison:
+    """Score the discovery of keys, and the answers to queries about them."""
+    from streamveil.pipelines.evaluation.data import counted_with_notes
+    from streamveil.pipelines.evaluation.discovered import AskedDiscovered, DiscoveringEvents
+    from streamveil.pipelines.evaluation.queries import PLANNED
+
+    with progress(f"{_TITLE}, counting"):
+        true_keys, notes = counted_with_notes(data.true_keys, given)
+    source = DiscoveringEvents(data.name, data, true_keys)
+    family = AskedDiscovered()
+    todo = tasks(family, [(source, [()])], (PLANNED,), given.seeds)
+    with steps(_TITLE, len(todo), "seeds") as done:
+        found = compare(family, todo, processes, lambda _: done(1), command)
     return dataclasses.replace(found, notes=notes)
 
 

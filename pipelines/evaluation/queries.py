@@ -6,7 +6,7 @@ Cases are the figures of each query, and all queries together by their weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from streamveil.engine.stream.unprotected_queries import ExactQuery
 from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.queries.answers import Answer
+from streamveil.mechanisms.queries.bounds import set_aside
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.simulated import (
@@ -39,6 +40,7 @@ from streamveil.pipelines.evaluation.comparison_table import (
 
 PLANNED, EVEN = "planned", "even"
 ALL, TOGETHER = "all queries", "together"
+_OF_FIGURES = ("error", "coverage", "told")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,8 @@ class AskedEvents:
         if shares == PLANNED:
             return self.planned
         number = len(self.query_set.queries)
-        return np.tile(self.requirements.budgets // number, (number, 1))
+        left = self.requirements.budgets - set_aside(self.query_set, self.requirements, self.sizes)
+        return np.tile(left // number, (number, 1))
 
 
 class Asked(Family):
@@ -131,7 +134,7 @@ class Asked(Family):
                 )
                 for q, query in enumerate(source.query_set)
             }
-        by_kind = (_runs(source, exact, kind, task.seed) for kind in task.mechanisms)
+        by_kind = (runs_of(source, exact, kind, task.seed) for kind in task.mechanisms)
         return [run for same in zip(*by_kind, strict=True) for run in same]
 
     def advice(self, comparison: ComparisonTable) -> list[str]:
@@ -161,7 +164,27 @@ class Asked(Family):
         return {"queries": len(names), "worth": self.advice(comparison)}
 
 
-def _runs(source: AskedEvents, exact: Mapping[str, ExactQuery], kind: str, seed: int) -> list[Run]:
+FoundScores = tuple[str, dict[str, float]]
+"""The name of a case of a query beside its figures, and its scores."""
+
+
+def runs_of(
+    source: AskedEvents,
+    exact: Mapping[str, ExactQuery],
+    kind: str,
+    seed: int,
+    more: Callable[[Query, Sequence[Floats], Floats], Iterable[FoundScores]] | None = None,
+) -> list[Run]:
+    """Answer all queries with a kind of shares, and score the answers.
+
+    Args:
+        source: what is asked.
+        exact: what is true, by the name of the query.
+        kind: of shares.
+        seed: of the noise.
+        more: gives further cases of a query, from its values and the ends of their intervals, each
+            of shape (slots, nodes, outputs), and from what is true of them.
+    """
     done = simulate_query_set(
         source.query_set,
         {name: one.counts for name, one in exact.items()},
@@ -188,13 +211,21 @@ def _runs(source: AskedEvents, exact: Mapping[str, ExactQuery], kind: str, seed:
         for figure, slots, scores in _scores(source, query, done, found):
             case = {**facts, **own, "slots": slots, "figure": figure}
             runs.append(Run(case, seed, {**common, **scores}))
+        if more is not None:
+            asked = done.releases[query.name][: len(found.figures)]
+            values = _values_of(list(answers_of(query, asked)))
+            unknown = {**dict.fromkeys(_OF_FIGURES, math.nan), "window_use": math.nan}
+            for case, scores in more(query, values, found.figures):
+                told = {**facts, **own, "slots": len(asked), "figure": case}
+                unweighed = {"weighted": math.nan, "share": share, **unknown}
+                runs.append(Run(told, seed, {**unweighed, **scores}))
     own = {
         "query": ALL,
         "figure": TOGETHER,
         "slots": sum(len(one.figures) for one in exact.values()),
         "bins": sum(query.domain.bins for query in source.query_set),
     }
-    unknown = dict.fromkeys(("error", "coverage", "told"), math.nan)
+    unknown = dict.fromkeys(_OF_FIGURES, math.nan)
     figures = {"weighted": total, **unknown, "share": sum(parts), "window_use": use}
     return [*runs, Run({**facts, **own}, seed, figures)]
 
@@ -233,20 +264,34 @@ def _scores_of(
     query: Query, answers: Sequence[Answer], true: Floats
 ) -> dict[str, dict[str, float]]:
     """How far figures are from what is true, shape (slots, nodes, outputs), by figure."""
-    values, low, high = (
-        np.array([getattr(answer, name) for answer in answers])
-        for name in ("values", "low", "high")
-    )
+    return scores_of(query, _values_of(answers), true)
+
+
+def _values_of(answers: Sequence[Answer]) -> list[Floats]:
+    """Values and the ends of their intervals, each of shape (slots, nodes, outputs)."""
+    names = ("values", "low", "high")
+    return [np.array([getattr(answer, name) for answer in answers]) for name in names]
+
+
+def scores_of(query: Query, told: Sequence[Floats], true: Floats) -> dict[str, dict[str, float]]:
+    """How far values are from what is true, by figure.
+
+    Args:
+        query: what was asked.
+        told: values and the ends of their intervals, each of shape (slots, nodes, outputs).
+        true: of the same shape.
+    """
+    values, low, high = told
     found = {}
     for o, name in enumerate(query.statistic.outputs):
-        told, apart = np.isfinite(values[..., o]), values[..., o] - true[..., o]
+        known_at, apart = np.isfinite(values[..., o]), values[..., o] - true[..., o]
         ends = low[..., o], true[..., o], high[..., o]
         known = np.isfinite(ends).all(axis=0)
         inside = (ends[0] <= ends[1]) & (ends[1] <= ends[2])
         found[name] = {
             "error": math.sqrt(_mean(apart[np.isfinite(apart)] ** 2)),
             "coverage": _mean(inside[known]),
-            "told": _mean(told),
+            "told": _mean(known_at),
         }
     return found
 

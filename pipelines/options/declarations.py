@@ -489,7 +489,7 @@ _PRIVACY = (
         "D",
         "with --queries whose keys are discovered (keys: discover): the probability with which "
         "the discovery may fail to protect a user, over any window, for example 1e-9",
-        commands=(RELEASE, PLAN),
+        commands=(RELEASE, EVALUATE, PLAN),
         kind=float,
         refused={
             COLLECT: "local mechanisms discover no keys",

@@ -342,7 +342,60 @@ def test_audits_are_refused(toolbox, files):
     flags = (f"--queries={files / 'queries.yaml'}", "--default_requirement=7,8,100")
     outcome = toolbox.run("audit", *flags)
     assert outcome.code == 2
-    assert OF_DISCOVERED["score"] in outcome.err
+    assert OF_DISCOVERED["audit"] in outcome.err
+
+
+# ---- evaluate ----------------------------------------------------------------------------------
+
+EVALUATED = """
+slot: 1d
+queries:
+  - {name: searches, by: term, keys: {discover: {fold_case: true, allow: [coffee]}}}
+  - {name: bill, statistic: mean, of: bill, bounds: [0, 30]}
+"""
+
+
+def test_evaluate_says_which_keys_are_found_and_their_errors_by_rank(files):
+    (files / "queries.yaml").write_text(EVALUATED)
+    told = {"user": "user", "time": "day", "start": "2024-05-02", "end": "2024-05-16"}
+    found = sv.evaluate(
+        EVENTS,
+        **{"queries": str(files / "queries.yaml"), "budget": "8/7d", "delta": 1e-6, "seeds": 2},
+        **told,
+    )
+    rows = {(row["query"], row["figure"]): row for row in found.to_arrow().to_pylist()}
+    assert list(rows) == [
+        ("searches", "count"),
+        ("searches", "keys"),
+        *(("searches", f"count of ranks {ranks}") for ranks in ("1-10", "11-100", "101-1000")),
+        ("bill", "mean"),
+        ("all queries", "together"),
+    ]
+    keys, first, rest = (
+        rows["searches", case] for case in ("keys", "count of ranks 1-10", "count of ranks 11-100")
+    )
+    # Tea and milk, and none of the keys of a user.
+    assert (keys["found"], keys["recall"], keys["precision"]) == (2, 1, 1)
+    assert (first["found"], first["recall"]) == (2, 0.2)
+    assert (rest["found"], rest["recall"], rest["error"], rest["precision"]) == (0, 0, None, None)
+    assert 0 < first["error"] < 20
+    assert first["coverage"] > 0.7
+    assert rows["searches", "count"]["recall"] is None
+    assert rows["all queries", "together"]["window_use"] <= 1
+    found.write_page(str(files / "page.html"))
+    page = (files / "page.html").read_text()
+    assert "Which keys are found, and how accurate are the queries?" in page
+    assert "share of the true keys of these ranks that are found" in page
+
+
+def test_evaluate_needs_delta_for_keys_that_are_discovered_and_for_no_others(files):
+    (files / "queries.yaml").write_text(EVALUATED)
+    told = {"user": "user", "time": "day", "seeds": 1}
+    with pytest.raises(ConfigurationError) as error:
+        sv.evaluate(EVENTS, queries=str(files / "queries.yaml"), budget="8/7d", **told)
+    assert OF_DISCOVERED["delta"] in str(error.value)
+    with pytest.raises(ConfigurationError, match="is for keys that are discovered"):
+        sv.evaluate(EVENTS, value="kind", domain="buy,look", slot="1d", delta=1e-6, **told)
 
 
 def test_a_single_count_is_told_how_to_discover_keys():

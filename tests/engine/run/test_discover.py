@@ -10,6 +10,7 @@ from streamveil.engine.encode import query_mapper
 from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.run import discover
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
+from streamveil.engine.stream.unprotected_queries import true_keys
 from streamveil.mechanisms import Registry, Requirement
 from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.mechanisms.discovery.key_rules import KeyRules
@@ -115,6 +116,19 @@ def test_longer_discovery_slots_see_more_users_of_a_key_for_the_same_price():
     short, long = (discover.discover_keys(one, [batch(rows)]) for one in (short, long))
     listed = [discovered_keys(one.query_set.queries[0]).values for one in (short, long)]
     assert len(listed[0]) < len(listed[1]) == 80
+
+
+def test_true_keys_are_ranked_by_their_users():
+    rows = [(f"u{user}", "old", 0) for user in range(3)]
+    rows += [(f"u{user}", " new", 5 * user) for user in range(4)]
+    rows += [("u1", "old", 1), ("u1", "Unlisted", 2), ("u1", "bad", 2), ("u1", "fine", 2)]
+    rows += [("u1", "", 2), ("u1", "x" * 300, 2), ("u2", "unlisted", 1), ("u9", "rare", 1)]
+    made = plan(allow=["fine"], deny=["bad"])
+    found = true_keys(made, [batch(rows[:4]), batch(rows[4:])])["q"]
+    assert found.texts == ("new", "old", "Unlisted", "rare")
+    assert found.users.tolist() == [4, 3, 1, 1]
+    assert found.most.tolist() == [1, 3, 1, 1]
+    assert found.needed == made.discoverers()[0].terms.users_for_half_chance
 
 
 def test_listed_keys_and_names_of_bins_are_no_candidates(monkeypatch):
