@@ -87,9 +87,7 @@ class AskedDiscovered(Asked):
     )
     template = "discovered.html.jinja"
 
-    def check(
-        self, source: DiscoveringEvents, setting: tuple[Any, ...], kinds: Sequence[str]
-    ) -> None:
+    def check(self, source: Any, setting: tuple[Any, ...], kinds: Sequence[str]) -> None:
         """Everything was checked when the plan was made."""
 
     def run(self, task: Task) -> list[Run]:

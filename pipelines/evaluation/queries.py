@@ -83,7 +83,7 @@ class Asked(Family):
         Column("mechanism", str, "shares"),
         *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
     )
-    measures = (
+    measures: tuple[Measure, ...] = (
         Measure(
             "weighted",
             "weighted error",
@@ -215,8 +215,8 @@ def runs_of(
             asked = done.releases[query.name][: len(found.figures)]
             values = _values_of(list(answers_of(query, asked)))
             unknown = {**dict.fromkeys(_OF_FIGURES, math.nan), "window_use": math.nan}
-            for case, scores in more(query, values, found.figures):
-                told = {**facts, **own, "slots": len(asked), "figure": case}
+            for name, scores in more(query, values, found.figures):
+                told = {**facts, **own, "slots": len(asked), "figure": name}
                 unweighed = {"weighted": math.nan, "share": share, **unknown}
                 runs.append(Run(told, seed, {**unweighed, **scores}))
     own = {
