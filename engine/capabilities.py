@@ -79,8 +79,6 @@ OF_DISCOVERED = {
     "released: give a bounded input, or list the keys",
     "runner": "keys are discovered in this process: use streamveil.release, or the command release "
     "without a runner, or list the keys",
-    "dry_run": "a dry run would have to discover the keys, which spends budget: list some keys "
-    "that you expect",
     "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",

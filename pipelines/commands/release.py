@@ -6,23 +6,20 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from streamveil.engine.capabilities import OF_DISCOVERED
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.console.logs import tell
-from streamveil.pipelines.console.progress import progress
+from streamveil.pipelines.jobs.discovery import discovered
 from streamveil.pipelines.jobs.job import Job
-from streamveil.pipelines.jobs.run import events_of, in_time, run_and_tell
+from streamveil.pipelines.jobs.run import in_time, run_and_tell
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.options.parsers import check_going_on
 from streamveil.pipelines.plans.user_plans import plan_of
 from streamveil.pipelines.reports.plan_texts import about_discovered, about_plan
-from streamveil.pipelines.runners.local_run import with_keys_discovered
 
 if TYPE_CHECKING:
-    from streamveil.engine.stream.query_plan import QueryPlan
     from streamveil.pipelines.state_runs.settings import Following
 
 
@@ -39,7 +36,7 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     for text, level in about_plan(plan):  # what follows from public facts
         tell(text, level)
     if plan.plan_kind is PlanKind.QUERIES and undiscovered(plan.query_set):
-        plan = _discovered(_job_of(command, given, plan, execution), dry_run=given.dry_run)
+        plan = discovered(_job_of(command, given, plan, execution), dry_run=given.dry_run)
     if given.dry_run:
         from streamveil.pipelines.jobs.dry_run import preview
 
@@ -56,19 +53,6 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
         for text, level in about_discovered(plan):  # only when there are results
             tell(text, level)
     return 0
-
-
-def _discovered(job: Job[QueryPlan], *, dry_run: bool) -> QueryPlan:
-    """The plan of a job, which was checked, with the keys that a first pass discovers.
-
-    Raises:
-        ConfigurationError: for a dry run, and for what cannot be discovered.
-    """
-    if dry_run:
-        query = undiscovered(job.plan.query_set)[0].name
-        raise ConfigurationError(f"query {query!r}: {OF_DISCOVERED['dry_run']}")
-    with progress("streamveil release: discovering keys"):
-        return with_keys_discovered(job.plan, events_of(job))
 
 
 def _check_state(given: Namespace, plan: Any, following: Following) -> None:

@@ -34,6 +34,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.presence.limits import LOOK
+from streamveil.pipelines.console.errors import in_one_line
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.jobs.expected_errors import count_error, query_error
 
@@ -162,7 +163,7 @@ def preview(job: Job[Any], state: str | None = None) -> None:
 
 def _tell(lines: Sequence[str], refusal: ConfigurationError | None = None) -> None:
     """Tell what was found, and raise what a run would."""
-    tell("\n".join(lines))
+    tell("\n".join(map(in_one_line, lines)))
     if refusal is not None:
         raise refusal
 

@@ -18,6 +18,7 @@ from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.presence.limits import expected_sizes
 from streamveil.mechanisms.queries.bounds import is_known
+from streamveil.mechanisms.queries.discovered import discovered_keys, with_one_key
 from streamveil.mechanisms.queries.expected import (
     DRIFT,
     RATE,
@@ -67,7 +68,7 @@ def count_error(plan: HistogramPlan | LocalPlan, rate: float | None) -> str:
 
 
 def query_error(plan: QueryPlan, number: int, rate: float | None) -> str:
-    """The error of each figure of a query, as `streamveil plan` has it.
+    """The error of each figure of a query, as `streamveil plan` has it; of one discovered key.
 
     Args:
         plan: of the results.
@@ -82,14 +83,16 @@ def query_error(plan: QueryPlan, number: int, rate: float | None) -> str:
     sizes = expected_sizes(known.classes, known.sizes)
     assumed = _assumed(rate, sizes)
     found = expected_error(
-        *(plan.query_set, number, known.classes, sizes, plan.units[number], assumed),
+        *(with_one_key(plan.query_set), number, known.classes, sizes),
+        *(plan.units[number], assumed),
         adjacency=plan.adjacency,
     )
     listed = ", ".join(
         f"{name} unknown" if math.isnan(error) else f"{name} about {error:,.3g}"
         for name, error in zip(query.statistic.outputs, found.figures, strict=True)
     )
-    return f"{listed} (root mean squared error {_words_of(assumed, plan.slots)})"
+    of_one = "for one key with all events: " if discovered_keys(query) else ""
+    return f"{of_one}{listed} (root mean squared error {_words_of(assumed, plan.slots)})"
 
 
 def _assumed(rate: float | None, sizes: npt.NDArray[np.int64]) -> Assumed:

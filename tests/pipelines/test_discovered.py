@@ -147,6 +147,7 @@ HOSTILE = "a\x1b[31m\x07\u202e<b>"
 
 def test_found_keys_are_printed_without_control_characters(run, files, toolbox):
     pq.write_table(terms(lambda row: HOSTILE if row % 2 else "tea"), files / "events.parquet")
+    tried = run(*BUDGET, "--dry_run")
     outcome = run(*BUDGET, f"--page={files / 'page.html'}")
     assert outcome.code == 0, outcome.err
     assert HOSTILE in pq.read_table(files / "answers" / "searches.parquet")["key"].to_pylist()
@@ -154,7 +155,8 @@ def test_found_keys_are_printed_without_control_characters(run, files, toolbox):
     page = (files / "page.html").read_text()
     result = released(searches(), data=terms(lambda row: HOSTILE))
     notebook, line = result["searches"]._repr_html_(), str(result["searches"])
-    for text in (outcome.out, outcome.err, card, page, notebook, line):
+    assert "a\\x1b[31m\\x07\\u202e<b>" in tried.out + tried.err
+    for text in (outcome.out, outcome.err, tried.out, tried.err, card, page, notebook, line):
         assert not set("\x1b\x07\u202e") & set(text)
     assert "a\\x1b[31m\\x07\\u202e<b>" in card
     for html in (page, notebook):
@@ -256,6 +258,21 @@ def test_the_command_releases_the_same_as_python(run, files, toolbox):
     assert "with delta 1e-06, at most" in toolbox.run("card", str(card)).out
 
 
+def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, files):
+    rules = "keys: {discover: {fold_case: true, allow: [coffee]}}"
+    text = QUERIES.replace("keys: {discover: {fold_case: true}}", rules)
+    (files / "queries.yaml").write_text(text)
+    outcome = run(*BUDGET, "--dry_run")
+    assert outcome.code == 0, outcome.err
+    told = outcome.out + outcome.err
+    assert "keys of searches are discovered in slots of 1w: a key that " in told
+    assert "counts all keys that are not on the list allow as unlisted" in told
+    assert "query: searches: count of 1d in 2 bins by adaptive" in told
+    assert "query: bill: mean of 1w in 1 bin by adaptive" in told
+    assert "error: searches: for one key with all events: count about" in told
+    assert not list((files / "answers").glob("*"))
+
+
 def test_a_card_without_its_delta_is_at_fault(run, files, toolbox):
     assert run(*BUDGET).code == 0
     path = files / "answers" / "card.json"
@@ -329,7 +346,6 @@ def test_bounds_that_are_estimated_are_refused():
     [
         ("state", ("--state=state",)),
         ("runner", ("--runner=FnApiRunner",)),
-        ("dry_run", ("--dry_run",)),
     ],
 )
 def test_commands_that_cannot_are_refused(run, why, flags):
