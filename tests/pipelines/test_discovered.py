@@ -473,3 +473,14 @@ def test_beam_refuses_at_construction():
     with pytest.raises(ConfigurationError) as error:
         PrivateQueries(searches(), user="user", time="day", slot="1d", budget="8/7d")
     assert OF_DISCOVERED["runner"] in str(error.value)
+
+
+def test_a_rare_key_changes_nothing_else_that_is_published(files, run):
+    def told(own):
+        data = terms(lambda row: own if row == 7 else ("tea", "milk")[row % 2])
+        found = released(searches(), data=data)
+        summary = {name: one for name, one in found.summary.items() if "time" not in name}
+        rows = found.to_arrow().drop_columns(["value", "stderr", "low", "high"])
+        return rows.to_pylist(), found.ledger.to_pylist(), summary, found.text
+
+    assert told("rare") == told("odd") == told("tea")

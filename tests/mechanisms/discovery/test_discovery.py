@@ -109,3 +109,27 @@ def test_too_many_pairs_spend_nothing():
 def test_a_sample_finds_its_part_of_the_keys():
     found = discovery(sample=0.3).find(0, pairs([3 * HALF] * 200))
     assert 35 < len(found) < 90
+
+
+@pytest.mark.parametrize("lowered", [0, 2])
+@pytest.mark.parametrize("size", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_keys_of_one_user_are_found_as_rarely_as_promised(monkeypatch, size, lowered):
+    """The audit; a threshold that is too low by 2 users is convicted."""
+    delta = 0.01
+    deltas = np.array([delta_units(delta)])
+    terms = DiscoveryTerms.of(DRAWS, WINDOWS, BUDGETS, deltas, np.array([size]))
+    books = DiscoveryFilter(WINDOWS, BUDGETS, deltas, DRAWS)
+    numbers = np.arange(size)
+    digests = np.random.default_rng(5).integers(0, 1 << 63, (size, 2)).astype(np.uint64)
+    users = np.column_stack([numbers, numbers]).astype(np.uint64)
+    zeros = np.zeros(size, np.int64)
+    made = Discovery(terms, books, SECRET)
+    draw = terms.noise.draw
+    if lowered:
+        step = lowered * int(terms.weights[0])  # the same as a lower threshold
+        monkeypatch.setattr(type(terms.noise), "draw", lambda self, *drawn: step + draw(*drawn))
+    found = len(made.find(0, Pairs(users, zeros, zeros, numbers, digests)))
+    # A window meets two slots, and has the probability delta for both together.
+    most = size * delta / 2
+    assert most / 4 < found
+    assert (found > most + 5 * most**0.5) == (lowered > 0)
