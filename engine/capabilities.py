@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamveil.mechanisms.queries.definitions import NO_NUMBERS
-from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP, NO_TOP_OF_DISCOVERED
+from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP
 
 YES = "yes"
 
@@ -103,7 +103,7 @@ TABLE = (
     Capability(
         "discover",
         "keys found privately (`keys: discover`)",
-        _all(top=NO_TOP_OF_DISCOVERED),
+        _all(),
     ),
     Capability("months", "calendar months and years", _all()),
     Capability("rollups", "rollups to longer slots", _all()),

@@ -421,17 +421,25 @@ def of_quantiles(
     return Answer(outputs, values, stderr, low, high, clipping, notes)
 
 
-def of_top(output: str, counts: Floats, variances: Floats, k: int) -> Answer:
-    """The k nodes with the largest counts, and how likely they are."""
+def of_top(output: str, counts: Floats, variances: Floats, k: int, ranked: int) -> Answer:
+    """The k nodes with the largest counts, and how likely they are.
+
+    Args:
+        output: name of the counts.
+        counts: of all nodes, shape (nodes, 1).
+        variances: of the same shape, NaN where nothing is known.
+        k: how many have ranks, if so many are ranked.
+        ranked: how many nodes are ranked: the first ones.
+    """
     found = of_counts(output, counts, variances)
     means = np.nan_to_num(counts[:, 0])
     spreads = np.sqrt(np.maximum(np.nan_to_num(variances[:, 0], nan=np.inf), _TINY))
-    order = np.argsort(-means, kind="stable")
+    order = np.argsort(-means[:ranked], kind="stable")
     first, rest = order[:k], order[k:]
     ranks = np.zeros(len(means), np.int64)
     ranks[first] = np.arange(1, len(first) + 1)
     chances, together = np.full(len(means), np.nan), np.nan
-    if np.isfinite(spreads).all():
+    if ranked and np.isfinite(spreads[:ranked]).all():
         together = _chance_of_order(means, spreads, first, rest)
         for place, node in enumerate(first):
             chances[node] = _chance_of_place(means, spreads, order, place)

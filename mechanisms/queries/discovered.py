@@ -28,6 +28,7 @@ from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import Count, Statistic, TopK
 
 
 def discovered_keys(query: Query) -> DiscoveredKeys | None:
@@ -64,12 +65,21 @@ def _with_keys(query: Query, found: Mapping[str, Sequence[str]]) -> Query:
 def with_one_key(query_set: QuerySet) -> QuerySet:
     """The query set with one given key in place of all that are discovered, to predict its errors.
 
-    No budget is set aside for a discovery.
+    No budget is set aside for a discovery. The error of `top` is that of its counts.
     """
     some = {query.name for query in discovering(query_set)}
     one = Categories(("key",))
-    queries = (replace(each, domain=one) if each.name in some else each for each in query_set)
+    queries = [
+        replace(each, domain=one, statistic=_without_ranks(each.statistic))
+        if each.name in some
+        else each
+        for each in query_set
+    ]
     return replace(query_set, queries=tuple(queries))
+
+
+def _without_ranks(statistic: Statistic) -> Statistic:
+    return Count() if isinstance(statistic, TopK) else statistic
 
 
 def discovery_budgets(query_set: QuerySet, requirements: Requirements) -> Units:

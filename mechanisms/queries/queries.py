@@ -47,15 +47,11 @@ MOST_CELLS = 1 << 22
 LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
 """Weights further apart are no floats any more where they meet squares of budgets."""
 NO_GROUPS_OF_TOP = "a group is at least as large as each of its bins, so groups would rank first"
-NO_TOP_OF_DISCOVERED = (
-    "the number of discovered keys is not known when the query is declared, so it may be smaller "
-    "than k; count by these keys, and sort the results, which costs nothing"
-)
 NO_LEVELS_OF_DISCOVERED = (
     "discovered keys are not known when groups of keys are declared; add up their results, which "
     "costs nothing, or list the keys"
 )
-"""Why queries whose keys are discovered cannot have something."""
+"""Why queries whose keys are discovered cannot have levels."""
 LONGEST_TITLE, LONGEST_UNIT = 200, 40
 """Characters."""
 _LONGEST = 60  # of a value in a message
@@ -152,7 +148,8 @@ class Query(Identified):
             )
         if isinstance(self.statistic, type) or not hasattr(self.statistic, "weights"):
             refuse("statistic", self.statistic, "give one, such as Count()")
-        if isinstance(parts_of(self.domain).listed, DiscoveredKeys):
+        discovered = isinstance(parts_of(self.domain).listed, DiscoveredKeys)
+        if discovered:
             self._check_discovered()
         cells = self.domain.bins * self.statistic.weights.shape[1]
         if cells > MOST_CELLS:
@@ -178,7 +175,7 @@ class Query(Identified):
                     f"{NO_GROUPS_OF_TOP}: leave the levels out, or ask for them in a query of "
                     "their own"
                 )
-            if self.statistic.k > self.domain.bins:
+            if self.statistic.k > self.domain.bins and not discovered:
                 raise ConfigurationError(
                     f"k is {self.statistic.k}, and there are {self.domain.bins} bins: give at most "
                     "as many"
@@ -206,8 +203,6 @@ class Query(Identified):
                 )
 
     def _check_discovered(self) -> None:
-        if isinstance(self.statistic, TopK):
-            raise ConfigurationError(f"keys: discover is not for top: {NO_TOP_OF_DISCOVERED}")
         if self.tree.levels:
             raise ConfigurationError(f"keys: discover has no levels: {NO_LEVELS_OF_DISCOVERED}")
 

@@ -12,9 +12,11 @@ from streamveil.mechanisms.core.records import NO_NOISE, TEST, Slots
 from streamveil.mechanisms.core.tidy import REVISED
 from streamveil.mechanisms.protocol import Observed, SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.answers import Answer, with_common_error
+from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.mechanisms.queries.fusing import parts_of
 from streamveil.mechanisms.queries.limits import SCALED_BY
 from streamveil.mechanisms.queries.queries import Query, QuerySet
+from streamveil.mechanisms.queries.statistics import TopK
 from streamveil.mechanisms.queries.times import TimeSum, about
 from streamveil.mechanisms.queries.trees import levels_of
 from streamveil.mechanisms.queries.usual import Usual
@@ -220,9 +222,8 @@ def figures_of(
 ) -> Answer:
     """The figures of a longer time alone: see :meth:`SlotAnswer.of_time`."""
     # What was observed lately is of its slots, whichever of them.
-    found = query.statistic.answer(
-        told.counts, told.variances, usual and replace(usual.settled(), own=1.0)
-    )
+    settled = usual and replace(usual.settled(), own=1.0)
+    found = _answered(query, told.counts, told.variances, settled)
     return noted(_limited(found, query, told.common), about(query, query_set, told))
 
 
@@ -264,5 +265,13 @@ def answer_of(
     if usual and query.tree.levels:
         # What groups tell of their bins is in these counts, and not in what was observed of each.
         usual = usual.settled()
-    found = query.statistic.answer(*parts_of(query, counts, stderr, unshrunk), usual)
+    found = _answered(query, *parts_of(query, counts, stderr, unshrunk), usual)
     return _limited(found, query, common)
+
+
+def _answered(query: Query, counts: Floats, variances: Floats, usual: Usual | None) -> Answer:
+    """The figures of counts; of discovered keys, only those that are listed are ranked."""
+    keys = discovered_keys(query)
+    if keys is not None and isinstance(query.statistic, TopK):
+        return query.statistic.among(len(keys.values), counts, variances)
+    return query.statistic.answer(counts, variances, usual)

@@ -229,7 +229,11 @@ class TopK(_Counted):
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The counts, with ranks."""
-        return answers.of_top(self.outputs[0], counts, variances, self.k)
+        return self.among(len(counts), counts, variances)
+
+    def among(self, bins: int, counts: Floats, variances: Floats) -> Answer:
+        """The counts, with ranks among so many of the first bins."""
+        return answers.of_top(self.outputs[0], counts, variances, self.k, bins)
 
 
 class _Ratio:

@@ -92,6 +92,26 @@ def test_nothing_is_found_among_keys_of_one_user_each():
     assert found.card["data"]["queries"][0]["domain"]["values"] == []
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_top_ranks_the_keys_that_are_found_and_not_all_others(k):
+    found = released(sv.top("top", by="term", keys="discover", k=k, rollups=["1w"]))
+    table = found["top"].to_arrow().to_pandas()
+    # Keys of one user each are together more than tea.
+    assert table.groupby("key")["value"].sum().idxmax() == "unlisted"
+    assert table[table["key"] == "unlisted"]["rank"].isna().all()
+    ranks = table.groupby(["length", "slot"])["rank"].apply(lambda some: sorted(some.dropna()))
+    assert set(map(tuple, ranks)) == {tuple(range(1, min(k, 3) + 1))}
+    counted = released(searches()).to_arrow().to_pandas()
+    assert set(table["key"]) == set(counted["key"])
+
+
+def test_top_of_no_keys_has_no_ranks():
+    found = released(sv.top("top", by="term", keys="discover", k=3), data=events(20), budget="1/7d")
+    table = found["top"].to_arrow()
+    assert set(table["key"].to_pylist()) == {"unlisted"}
+    assert table["rank"].null_count == table.num_rows
+
+
 def test_an_empty_text_is_no_key():
     blank = [" " if one == "milk" else one for one in EVENTS["term"].to_pylist()]
     data = EVENTS.set_column(1, "term", pa.array(blank))
