@@ -5,8 +5,8 @@ arXiv 2303.18086. A user contributes at most `records` records. Each key has two
 the days, one of its distinct users and one of its records, with Gaussian noise in all nodes, and
 prefix sums are estimated from all nodes below (Honaker). A key is selected on the first day on
 which its noisy number of users reaches 1 plus a quantile of the noise of that day, with or without
-new records, and its noisy prefix sums of records are published from then on. Epsilon is divided evenly
-between both trees, and selection has two thirds of delta.
+new records, and its noisy prefix sums of records are published from then on. Epsilon is divided
+evenly between both trees, and selection has two thirds of delta.
 
 Where there is a choice, it is the one that selects more keys: the keys of a user compose as one
 Gaussian mechanism with its exact delta, a selected key is not selected again, and it is known to
