@@ -302,6 +302,7 @@ class AdaptiveRelease:
                 len(scale),
                 terms.rates.noise,
                 state.alert if begun else None,
+                largest=float(np.maximum(mixture.level, 0.0).sum()),
             )
             state.watching = (known, watch) if begun else None
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)

@@ -30,7 +30,8 @@ WATCHES = np.array([1, 2, 4, 8, 16])
 ALARM = 2.2
 VARIES = 3.0
 # Before any jump, as if so much of one had been seen: of a size that looks with the gate's whole
-# share show so clearly.
+# share show so clearly, but of no more than all counts together. Where these are below the noise of
+# looks, a larger jump would have to come from nowhere, and watching for it takes from releases.
 WARY, CLEARLY = 0.01, 2.0
 # These look as if so many slots had been before the first, and half a jump been missed.
 CALM, HALF = 200, 0.5
@@ -90,6 +91,7 @@ class Watch:
         bins: how many.
         noise: of releases at each of `ALERTS`, in parts of what it is.
         alert: the one that is settled; None for any.
+        largest: that a jump is taken to be before any was seen.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class Watch:
         bins: int,
         noise: Floats,
         alert: float | None = None,
+        *,
+        largest: float,
     ) -> None:
         self.slots = slots
         self.chosen = slice(None)
@@ -110,8 +114,8 @@ class Watch:
             self.chosen = slice(place, place + 1)
         self.alerts: Floats = ALERTS[self.chosen]
         self.noise = noise
-        likely = CLEARLY * (ALARM * look_scale + VARIES * spread)
-        if not np.isfinite(likely):
+        likely = min(CLEARLY * (ALARM * look_scale + VARIES * spread), largest)
+        if not np.isfinite(look_scale):
             likely = 0.0
         # What one bin gains another loses.
         self._sizes = np.array([likely, *jumps.sizes])

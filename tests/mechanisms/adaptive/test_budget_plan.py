@@ -11,7 +11,7 @@ from streamveil.mechanisms.adaptive.jumps import ALERTS, Jumps, Watch
 from streamveil.mechanisms.adaptive.weighting import Choices, Risk
 
 NONE = Risk(0.0, 0.0)
-QUIET = Watch(Jumps(), 0, np.inf, 0.0, 1.0, 2, np.ones(len(ALERTS)))
+QUIET = Watch(Jumps(), 0, np.inf, 0.0, 1.0, 2, np.ones(len(ALERTS)), largest=np.inf)
 UNIT = 2**40
 
 

@@ -10,10 +10,11 @@ from streamveil.mechanisms.adaptive.jumps import ALERTS, MOST, WATCHES, Jumps, W
 from tests.mechanisms.adaptive.test_budget_plan import NONE, member, plan_of
 
 UNITS = np.array([2**40, 2**41])
+NOISE = np.ones(len(ALERTS))
 
 
-def watch_of(jumps, slots=1000, look_scale=400.0, alert=None) -> Watch:
-    return Watch(jumps, slots, look_scale, 40.0, 1000.0, 2, np.ones(len(ALERTS)), alert)
+def watch_of(jumps, slots=1000, look_scale=400.0, alert=None, largest=np.inf, noise=NOISE) -> Watch:
+    return Watch(jumps, slots, look_scale, 40.0, 1000.0, 2, noise, alert, largest=largest)
 
 
 def jumps_of(size, count=3) -> Jumps:
@@ -66,14 +67,28 @@ def test_alert_follows_jumps():
     noise = Rates.at(1.0, UNITS // 5, UNITS, UNITS // 5).noise
 
     def alert(jumps, slots):
-        watch = Watch(jumps, slots, 400.0, 40.0, 1000.0, 2, noise)
+        watch = watch_of(jumps, slots, noise=noise)
         return plan.best_gap(beliefs, scale, NONE, watch).alert
 
     assert alert(Jumps(), 10**6) == ALERTS[0]
     assert alert(jumps_of(800.0, 5), 1500) >= 1
     assert alert(jumps_of(20.0, 50), 10**5) == ALERTS[0]
-    settled = Watch(Jumps(), 10**6, 400.0, 40.0, 1000.0, 2, noise, alert=1.0)
+    settled = watch_of(Jumps(), 10**6, alert=1.0, noise=noise)
     assert plan.best_gap(beliefs, scale, NONE, settled).alert == 1.0
+
+
+# Counts that are small beside the noise of looks cannot jump by what looks would show.
+def test_sparse_streams_are_not_watched_for_jumps_that_cannot_be():
+    plan, beliefs, scale = plan_of(0.6, window=120), member(drift=1e-2), np.full(2, 20.0)
+    noise = Rates.at(1.0, UNITS // 5, UNITS, UNITS // 5).noise
+
+    def alert(jumps, largest):
+        watch = watch_of(jumps, 200, largest=largest, noise=noise)
+        return plan.best_gap(beliefs, scale, NONE, watch).alert
+
+    assert alert(Jumps(), np.inf) > ALERTS[0]
+    assert alert(Jumps(), 40.0) == ALERTS[0]
+    assert alert(jumps_of(800.0, 5), 40.0) >= 1
 
 
 def test_the_last_jumps_are_remembered():
