@@ -82,7 +82,7 @@ def test_a_quantum_is_1_or_more(quantum):
         Population((Requirement(1, 1.0),), np.array([1]), 1, 1, quantum=quantum)
 
 
-@pytest.mark.parametrize(("events", "sums"), [(30, True), (3000, False)])
+@pytest.mark.parametrize(("events", "sums"), [(20, True), (3000, False)])
 def test_where_noise_hides_how_ratios_move_windows_are_summed_up(events, sums):
     population = Population(
         (Requirement(12, 1.0),), np.array([10_000]), 2, quantum=4, sensitivity=4, ratio=2
