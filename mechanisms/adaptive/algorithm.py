@@ -79,6 +79,13 @@ def _drawn(gap: int, level: Singles, window: int) -> int:
     return gap if gap == 1 or chance >= 1 else gap + 1 + int(chance * gap * part)
 
 
+def _size(state: AdaptiveState, terms: Terms) -> float:
+    """What the total of the present slot is expected to be, 0 before a release."""
+    if state.published_slot is None:
+        return 0.0
+    return float(terms.bank.forecast(state.bank).mean.sum())
+
+
 class AdaptiveRelease:
     """See the module.
 
@@ -102,7 +109,9 @@ class AdaptiveRelease:
         self.cycle = cycle
 
     def look_for_factor(self, bins: int, slot_length: int | None, longest: int) -> None:
-        """Follow the total too: not where a cycle does, and not if every window is one slot.
+        """Follow the total too: not if a cycle is asked for, or every window is one slot.
+
+        Of slots that are hours, a cycle may take its place.
 
         Args:
             bins: of a histogram of counts.
@@ -111,6 +120,7 @@ class AdaptiveRelease:
         """
         if bins >= FEWEST_BINS and longest > 1 and not self.cycle:
             self.factor = Factor(bins, slot_length)
+            self.cycle = Cycle.of_hours(slot_length)
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What the slot may spend, and on whom."""
@@ -157,13 +167,15 @@ class AdaptiveRelease:
         terms = usual
         bank: Bank | CyclicBank | FactorBank = usual.bank
         measured = np.zeros_like(usual.main)
-        factor = self.factor if state.factor else None
+        cycle, factor = self._followed(state, usual)
         if factor and state.factor:
             terms, measured = self._measure(factor, state, slot_input, noise, usual)
             bank = factor.over(state.factor, usual.bank, slot)
-        if self.cycle:
-            terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
-            bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        rate = terms.rates.main
+        if cycle:
+            terms = terms.less(cycle.share(state.cycle, usual.bank, state.bank))
+        if cycle and state.cycle.chosen:
+            bank = cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         level = terms.bank.forecast(state.bank, state.gap - state.since + 1)
         forecast = bank.of_level(level)
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
@@ -172,9 +184,9 @@ class AdaptiveRelease:
         seen, bill, surprise = self._seen(state, here)
         if seen and terms.bank.assumed and not started:
             here = here._replace(forecast=_rescaled(forecast, state.bank.scale))
-        if self.cycle:
-            in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
-            bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
+        if cycle:
+            in_cycle = CycleSlot(slot, counts, noise, rate, terms)
+            bill.main = bill.main + cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         bill.main = bill.main + measured
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
@@ -190,6 +202,9 @@ class AdaptiveRelease:
                 planned = terms.bank.forecast(state.bank), state.gap, state.kind == POINT
                 if factor.plan(state.factor, usual, *planned, state.since == 1):
                     state.gap, state.kind, state.watch = 1, POINT, 1
+        if factor and state.cycle.chosen:
+            # The profile of the cycle takes the factor's place.
+            state.factor, factor = factor.start(), None
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         # To a new level or on a new slope: the next release tells.
         if jumped and not self._hidden(state, terms):
@@ -205,18 +220,33 @@ class AdaptiveRelease:
             told = replace(told, revisions=tuple(self._revised(state, slot - self.revise)))
         return state, told
 
+    def _followed(self, state: AdaptiveState, usual: Terms) -> tuple[Cycle | None, Factor | None]:
+        """What the slot pays for: a cycle or a common factor, or both while none is found.
+
+        A cycle that nobody asked for is looked for where noise hides the total of a slot: the sum
+        of a phase over many days has hardly more noise than that. Once it is found, it is followed
+        instead of the factor.
+        """
+        if not (self.cycle and self.factor):
+            return self.cycle, self.factor if state.factor else None
+        if state.cycle.chosen:
+            return self.cycle, None
+        begun = any(one.running for one in state.cycle.candidates)
+        if begun or (state.slots and not self.factor.telling(usual, _size(state, usual))):
+            return self.cycle, self.factor
+        return None, self.factor
+
     @staticmethod
     def _measure(
         factor: Factor, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise, usual: Terms
     ) -> tuple[Terms, Units]:
         """Measure the total: (what the rest of the slot may spend, what the total cost)."""
-        known, slot, size = state.factor, slot_input.slot, 0.0
+        known, slot = state.factor, slot_input.slot
         assert known is not None
         if state.bank.elapsed == 1:
             state.bank = factor.over(known, usual.bank, slot).renewed(state.bank, state.ring)
         factor.begin(known, slot, state.bank.elapsed)
-        if state.published_slot is not None:
-            size = float(usual.bank.forecast(state.bank).mean.sum())
+        size = _size(state, usual)
         cost = factor.measure(known, slot, slot_input.counts, noise, usual, size)
         if not cost.any():
             return usual, cost

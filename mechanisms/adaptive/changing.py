@@ -188,6 +188,8 @@ class DynamicAdaptive(AdaptiveRelease):
             state.factor = None
         elif state.factor is None:  # windows of one slot had no use for it
             state.factor = self.factor.start()
+            if self.cycle:
+                state.cycle = self.cycle.start(self.setting.bins)
         return state
 
     def _parts(self, budgets: Units) -> Units:

@@ -12,7 +12,8 @@ Sensitivity of the measured total: that of the histogram. A user's events of a s
 weighted sum by at most as much as the weighted histogram in L1, m_k per contribution.
 
 Without evidence of a factor, forecasts do not use it, and the measured total costs little or
-nothing. Shares, weights and evidence are functions of noisy results: see `fixed.py`.
+nothing. Where it cannot be measured, slots that are hours are summed up by phases (`cycle.py`).
+Shares, weights and evidence are functions of noisy results: see `fixed.py`.
 Source: our own.
 """
 
@@ -65,6 +66,11 @@ FAINT = 0.3
 # Standard error of a loading from slot to slot: no bin follows the total exactly.
 MISFIT = 0.15
 _LEAST = 1e-9
+
+
+def _tells(variance: float, size: float) -> bool:
+    """Whether a measured total of this size and variance shows how slots differ."""
+    return variance <= (TELLING * size) ** 2
 
 
 class Past(NamedTuple):
@@ -270,12 +276,21 @@ class Factor:
             weighting = self._weighting(terms, offers, size)
         if weighting:
             variance = weighting.noise_variance + weighting.dispersion * size
-            if state.used or variance <= (TELLING * size) ** 2:
+            if state.used or _tells(variance, size):
                 total = weighting.release(counts.sum(axis=1, keepdims=True), noise, "total")
                 state.by_counts = self._learn(state, Total(slot, float(total[0]), variance))
                 spent = weighting.spent
         self._follow(state, slot)
         return spent
+
+    def telling(self, terms: Terms, size: float) -> bool:
+        """Whether a total of this size can be measured, without evidence of a factor."""
+        if size < 1:
+            return False
+        weighting = self._weighting(terms, part(terms.rates.main, UNPROVEN), size)
+        if weighting is None:
+            return False
+        return _tells(weighting.noise_variance + weighting.dispersion * size, size)
 
     def _weighting(self, terms: Terms, offers: Units, size: float) -> Weighting | None:
         """Weights for a total of this size: nearly alike, for their bias would be in all bins."""

@@ -147,7 +147,7 @@ def revised(
     weights, every = levels.mixture(state.bank).weights, _every(state)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
-        if cycle:
+        if cycle and state.cycle.chosen:
             known = cycle.over(state.cycle, levels, slot, 1).of_level(known)
         elif state.factor and len(state.factor.past) > ring.last_slot - slot:
             known = state.factor.past[slot - ring.last_slot - 1].counts(known)

@@ -38,6 +38,8 @@ PICKS = 10
 HORIZON = 12
 # Slots are revised so many slots later, or never.
 LAGS = (0, 0, 1, 0, 2, 3)
+# In such slots a cycle is looked for that nobody asked for.
+TWO_HOURS = 7_200_000_000
 CYCLES = ("none", "none", "none", "none", "2", "3", "5", "auto")
 # The cohort that moves in slot t is FIRST_MOVED + t.
 FIRST_MOVED = 1000
@@ -91,9 +93,11 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
     options = {**options, "cycle": random.choice(CYCLES)}
     bins, sensitivity, pairs, sizes = population(random)
     changing = (ALL_SLOTS, 0, int(random.integers(1, SLOTS)))[seed % 3]
-    people = Population(tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity)
+    length = TWO_HOURS if seed % 4 == 1 else None
+    asking = tuple(Requirement(*pair) for pair in pairs)
+    people = Population(asking, sizes, bins, sensitivity, length)
     source = NoiseSource(KEY)
-    setting = Setting(bins, HORIZON, sensitivity)
+    setting = Setting(bins, HORIZON, sensitivity, length)
     machines = (
         Adaptive("adaptive", people, **options),
         DynamicAdaptive("adaptive", setting, **options),
@@ -126,7 +130,7 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
         asked.append(exact)
     streams = [fixed] * changing + [dynamic] * (ALL_SLOTS - changing)
     world = World(streams, slots, tape).run(random)
-    return Case(world, asked, parents, sensitivity, bins, options["cycle"] != "none")
+    return Case(world, asked, parents, sensitivity, bins, bool(machines[1].cycle))
 
 
 def wish(random, asks) -> tuple[int, float, int, float]:
