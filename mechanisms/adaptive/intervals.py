@@ -49,8 +49,9 @@ COMMON_STEP, OWN_STEP = 0.002, 0.001
 # Of the variance of the log of a factor, so much is added to it: errors are normal then with
 # variances that are not known, and this is the second order of what holds 90 % of them.
 ALLOWANCE = (NINETY_PERCENT**2 - 1) / 4
-# The bank must be so certain that there is no white part: what it believes has this power.
-CERTAIN = 3
+# The bank must be so certain that there is no white part: what it believes has this power. Sums
+# average it out, so they can hardly tell whether there is one.
+CERTAIN = 6
 # It is told as that of a count of this size at least: an interval around 0 that does not reach 1
 # would miss all that is not 0.
 LEAST_WHITE = 0.5

@@ -161,7 +161,7 @@ def test_nothing_is_lost_in_writing_and_it_is_short():
 def test_half_a_belief_in_white_deviations_is_told_as_nearly_all_of_them():
     misfit, zeros = Misfit.start(3), np.zeros(3)
     white = 100 * np.array([0.0, 0.5, 1.0])
-    assert misfit.of(Forecast(zeros, zeros, white, zeros + 100)) == pytest.approx([0, 87.5, 100])
+    assert misfit.of(Forecast(zeros, zeros, white, zeros + 100)) == pytest.approx([0, 98.4375, 100])
 
 
 # Where every slot is released, its own deviation shows as the curve does, but for noise.
@@ -173,7 +173,7 @@ def test_deviations_of_slots_that_are_all_released_have_the_same_factor(blur):
     misfit.common[0] = np.log(0.5)
     misfit.blur[:] = blur
     forecast = Forecast(zeros, zeros + 10, zeros + 30, zeros + 100)
-    shown, hidden = 100 / (100 + blur), 100 * (1 - 0.7**3)
+    shown, hidden = 100 / (100 + blur), 100 * (1 - 0.7**6)
     told = 5 + shown * 15 + (1 - shown) * hidden
     assert misfit.of(forecast, every=True) == pytest.approx([told, told])
     assert misfit.of(forecast) == pytest.approx([5 + hidden, 5 + hidden])
