@@ -34,6 +34,7 @@ from streamveil.mechanisms.adaptive.kalman import Forecast, Singles
 from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
+from streamveil.mechanisms.adaptive.slot_total import with_total
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
@@ -108,7 +109,9 @@ class AdaptiveRelease:
         self.name = name
         self.cycle = cycle
 
-    def look_for_factor(self, bins: int, slot_length: int | None, longest: int) -> None:
+    def look_for_factor(
+        self, bins: int, slot_length: int | None, longest: int, tells_total: bool = False
+    ) -> None:
         """Follow the total too: not if a cycle is asked for, or every window is one slot.
 
         Of slots that are hours, a cycle may take its place.
@@ -117,9 +120,10 @@ class AdaptiveRelease:
             bins: of a histogram of counts.
             slot_length: of a slot in microseconds, if it is known.
             longest: window that may be asked for, in slots.
+            tells_total: whether the total is a cell of its own, behind those of the bins.
         """
         if bins >= FEWEST_BINS and longest > 1 and not self.cycle:
-            self.factor = Factor(bins, slot_length)
+            self.factor = Factor(bins, slot_length, tells_total)
             self.cycle = Cycle.of_hours(slot_length)
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
@@ -163,6 +167,9 @@ class AdaptiveRelease:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
+        if self.factor and self.factor.tells_total:
+            # The last cell is the total: the bins tell it.
+            slot_input = replace(slot_input, counts=slot_input.counts[:, :-1])
         slot, counts = slot_input.slot, slot_input.counts
         terms = usual
         bank: Bank | CyclicBank | FactorBank = usual.bank
@@ -216,6 +223,9 @@ class AdaptiveRelease:
         state.slots += 1
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped, self.layout)
+        if factor and state.factor and factor.tells_total:
+            most = outputs.most_of(terms)
+            told = with_total(told, state.factor.here, self.quantum, most)
         if state.ring:
             told = replace(told, revisions=tuple(self._revised(state, slot - self.revise)))
         return state, told
@@ -376,4 +386,5 @@ class AdaptiveRelease:
 
     def _revised(self, state: AdaptiveState, until: int) -> Iterator[SlotRevision]:
         """Revise all slots up to one that have not been."""
-        return outputs.revised(state, self.cycle, until, self.quantum, self.layout)
+        tells_total = self.factor is not None and self.factor.tells_total
+        return outputs.revised(state, self.cycle, until, self.quantum, self.layout, tells_total)

@@ -20,7 +20,7 @@ Source: our own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
 from streamveil.mechanisms.adaptive.revisions import Ring
+from streamveil.mechanisms.adaptive.slot_total import UNKNOWN, SlotTotal, by_first
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
 from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -47,6 +48,8 @@ Singles = npt.NDArray[np.float32]
 WEEK = 7
 # The shares of what a slot may spend that its total can get, and the one without evidence.
 SHARES, UNPROVEN = np.array([0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25]), 0.03
+# Where the total itself is told, too: the shares that it can get, and the one until it is known.
+OF_TOLD, UNKNOWN_SIZE = np.append(SHARES, [0.35, 0.5]), 0.25
 # To look for evidence, a total is measured if its standard error is at most this part of it.
 TELLING = 0.3
 # The usual size is the mean of the first totals: so many at least, until it is so many standard
@@ -153,6 +156,10 @@ class FactorState:
     """How much it follows the slot's own release, whose noise it then contains."""
     released: Past | None = None
     """What the slot's own release made of it, if there was one."""
+    totals: list[SlotTotal] = field(default_factory=list)
+    """Where totals are told: of the last slots, as far as they are still to be revised."""
+    here: SlotTotal = UNKNOWN
+    """Of the present slot: not saved."""
 
     @property
     def ratio(self) -> float:
@@ -175,6 +182,7 @@ class FactorState:
             "past": [one.record() for one in self.past],
             "used": self.used,
             "share": self.share,
+            "totals": [{"mean": one.mean, "variance": one.variance} for one in self.totals],
         }
 
     def read(self, written: dict[str, Any]) -> None:
@@ -188,24 +196,33 @@ class FactorState:
         self.loadings = loadings
         self.first = [Total(**one) for one in written["first"]]
         self.past = [Past.read(one) for one in written["past"]]
+        self.totals = [SlotTotal(**one) for one in written.get("totals", ())]
         for name in ("usual", "ratios", "used", "share"):
             setattr(self, name, written[name])
 
-    SCHEMA = state_codec.record_schema(
-        "Factor",
-        total=TotalFilter.SCHEMA,
-        loadings=Loadings.SCHEMA,
-        usual="double",
-        first={
+    _FORMER: ClassVar[dict[str, Any]] = {
+        "total": TotalFilter.SCHEMA,
+        "loadings": Loadings.SCHEMA,
+        "usual": "double",
+        "first": {
             "type": "array",
             "items": state_codec.record_schema(
                 "Total", slot="long", total="double", variance="double"
             ),
         },
-        ratios={"type": "array", "items": "double"},
-        past={"type": "array", "items": PAST},
-        used="boolean",
-        share="double",
+        "ratios": {"type": "array", "items": "double"},
+        "past": {"type": "array", "items": PAST},
+        "used": "boolean",
+        "share": "double",
+    }
+    FORMER_SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema("Factor", **_FORMER)
+    SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
+        "Factor",
+        **_FORMER,
+        totals={
+            "type": "array",
+            "items": state_codec.record_schema("SlotTotal", mean="double", variance="double"),
+        },
     )
 
 
@@ -215,15 +232,21 @@ class Factor:
     Args:
         bins: how many there are.
         slot_length: of a slot in microseconds, if it is known: days have a week.
+        tells_total: whether the total is a cell of its own: its error then counts in the plan as
+            that of a bin does.
     """
 
-    def __init__(self, bins: int, slot_length: int | None) -> None:
+    def __init__(self, bins: int, slot_length: int | None, tells_total: bool = False) -> None:
         self.bins = bins
+        self.tells_total = tells_total
+        self._shares = OF_TOLD if tells_total else SHARES
         self.model = TotalModel(WEEK if slot_length in (None, MICROSECONDS["d"]) else 0)
 
     def start(self) -> FactorState:
         """Nothing known."""
-        return FactorState(self.model.start(), Loadings.start(self.bins))
+        known = FactorState(self.model.start(), Loadings.start(self.bins))
+        known.share = UNKNOWN_SIZE if self.tells_total else UNPROVEN
+        return known
 
     def begin(self, state: FactorState, slot: int, elapsed: int) -> None:
         """Go on to a slot, so many slots after the last release."""
@@ -245,6 +268,17 @@ class Factor:
         state.total.round()
         here = state.released or bank.past(level)
         state.past = [*state.past, here][-1 - revise :] if revise else []
+        if self.tells_total:
+            state.here = self._total(state, bank.slot)
+            state.totals = [*state.totals, state.here][-1 - revise :] if revise else []
+
+    @staticmethod
+    def _total(state: FactorState, slot: int) -> SlotTotal:
+        """What is known of the total of a slot, the present one."""
+        if not state.usual:
+            return by_first(state.first, slot)
+        size = state.usual
+        return SlotTotal(state.ratio * size, state.variance * size**2, state.by_counts)
 
     def measure(
         self,
@@ -276,7 +310,7 @@ class Factor:
             weighting = self._weighting(terms, offers, size)
         if weighting:
             variance = weighting.noise_variance + weighting.dispersion * size
-            if state.used or _tells(variance, size):
+            if state.used or self.tells_total or _tells(variance, size):
                 total = weighting.release(counts.sum(axis=1, keepdims=True), noise, "total")
                 state.by_counts = self._learn(state, Total(slot, float(total[0]), variance))
                 spent = weighting.spent
@@ -362,7 +396,10 @@ class Factor:
         Returns whether it is better to release every slot.
         """
         state.used = bool(state.usual) and state.loadings.evidence > (LOST if state.used else FOUND)
-        if not state.used:
+        if self.tells_total and not state.usual:
+            state.share = UNKNOWN_SIZE
+            return False
+        if not (state.used or self.tells_total):
             state.share = UNPROVEN if gap > 1 else 0.0
             return False
         weighting = self._weighting(terms, terms.rates.main, state.usual)
@@ -371,26 +408,29 @@ class Factor:
         noise, gap = weighting.noise_variance, max(gap, 1)
         costs = self._costs(state, noise, level, gap, point)
         every = self._costs(state, noise, level, 1, True)
-        better = begins and gap > 1 and float(every.min()) < float(costs.min())
-        state.share = float(SHARES[(every if better else costs).argmin()])
+        better = state.used and begins and gap > 1 and float(every.min()) < float(costs.min())
+        state.share = float(self._shares[(every if better else costs).argmin()])
         return better
 
     def _costs(
         self, state: FactorState, noise: float, level: Forecast, gap: int, point: bool
     ) -> Floats:
         """Expected error of a count at each share, where all a slot saves up has such noise."""
-        each = noise / ((1 - SHARES) * gap) ** 2
-        blur = noise / np.maximum(SHARES * state.usual, _LEAST) ** 2
+        shares = self._shares
+        each = noise / ((1 - shares) * gap) ** 2
+        blur = noise / np.maximum(shares * state.usual, _LEAST) ** 2
         if gap == 1:  # each release tells a total, too
             blur = 1 / (1 / blur + state.usual**2 / (self.bins * each))
-        loading, _ = state.loadings.estimates()
-        left = self.model.left(state.total, blur)[:, None] * (loading * level.mean) ** 2
-        unsure = level.variance / (1 - SHARES)[:, None] + left
+        loading = state.loadings.estimates()[0] if state.used else np.zeros(self.bins)
+        ratio = self.model.left(state.total, blur)
+        left = ratio[:, None] * (loading * level.mean) ** 2
+        unsure = level.variance / (1 - shares)[:, None] + left
         own = unsure + level.white
         released = own * each[:, None] / (own + each[:, None])
         part_released = 1 / gap if point else 0.0
         found: Floats = part_released * released + (1 - part_released) * unsure
-        return np.asarray(found.mean(axis=1))
+        of_total = ratio * state.usual**2 / self.bins if self.tells_total else 0.0
+        return np.asarray(found.mean(axis=1) + of_total)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,9 @@ Adjacency: streams that differ in one user's events, all added or removed (sensi
 contribution a slot); replaced with twice the sensitivity.
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
-(`running_sum.py`); of the total of a slot, that of its histogram (`factor.py`).
+(`running_sum.py`); of the total of a slot, that of its histogram (`factor.py`). Where the last cell
+is the sum of all bins, and totals are followed, no result is made of it: the sensitivity that
+counts is that of the bins, half of that of all cells (`slot_total.py`).
 Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
 for each noisy result, each at most exp(what it is charged): a sum to the slots of the user's window
@@ -93,17 +95,23 @@ class Adaptive(AdaptiveRelease):
         cycle: str = NONE,
     ) -> None:
         super().__init__(name, Cycle.of(name, cycle, population.slot_length))
-        shares = Shares.of(name, gate, audit, reserve, population.bins)
+        parts = len(population.graded)
         self.population = population
+        self.layout = Layout(parts, population.totals, bool(population.ratio))
+        if self.layout in (Layout(), Layout(totals=1)):
+            self.look_for_factor(
+                population.bins - population.totals,
+                population.slot_length,
+                population.requirements.longest,
+                bool(population.totals),
+            )
+        if self.factor and self.factor.tells_total:
+            population, self.layout = _without_total(population), Layout()
+        self._counted = population
+        shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.quantum = population.quantum
         self.ratio = population.ratio
-        parts = len(population.graded)
-        self.layout = Layout(parts, population.totals, bool(population.ratio))
         plain = self.layout == Layout()
-        if plain:
-            self.look_for_factor(
-                population.bins, population.slot_length, population.requirements.longest
-            )
         self.assume_independent = assume_independent
         self.windows = population.requirements.windows
         self.longest = population.requirements.longest
@@ -172,6 +180,7 @@ class Adaptive(AdaptiveRelease):
         asked = zip(self.windows.tolist(), to_epsilon(caps).tolist(), strict=True)
         requirements = Requirements(Requirement(window, epsilon) for window, epsilon in asked)
         other.population = replace(self.population, requirements=requirements)
+        other._counted = replace(self._counted, requirements=requirements)
         other._divide(caps, pace)
         return other
 
@@ -181,14 +190,14 @@ class Adaptive(AdaptiveRelease):
             rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
             def found(offers: Units) -> Choices:
-                return choices(offers, self.population, self.assume_independent)
+                return choices(offers, self._counted, self.assume_independent)
 
             plan = Plan(
                 lambda gap: found(rates.offers(np.minimum(gap, self.windows), gap > 1)),
                 found(rates.offers(1)),
                 lambda slots: found(rates.gate * slots),
             )
-            givers = (self.population.sizes > 0) & (rates.main > 0) & (self.reserve_cap > 0)
+            givers = (self._counted.sizes > 0) & (rates.main > 0) & (self.reserve_cap > 0)
             self._rates[alert] = rates, plan, np.flatnonzero(givers)
         return self._rates[alert]
 
@@ -210,7 +219,7 @@ class Adaptive(AdaptiveRelease):
             main = np.minimum(np.maximum(main, 0), left)
             reserve = np.minimum(np.maximum(reserve, 0), left)
         return Terms(
-            self.population,
+            self._counted,
             self.assume_independent,
             self.windows,
             rates,
@@ -249,3 +258,12 @@ class Adaptive(AdaptiveRelease):
                 self._sums.read(record["spent"]), self._sums.read(record["reserve"])
             ),
         )
+
+
+def _without_total(population: Population) -> Population:
+    """The same of the bins alone, where the last cell is the sum of all others.
+
+    An event changes that sum by as much as it changes its bin: half of the sensitivity is of bins.
+    """
+    sensitivity = (population.sensitivity + 1) // 2
+    return replace(population, bins=population.bins - 1, sensitivity=sensitivity, totals=0)

@@ -13,6 +13,7 @@ from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
+from streamveil.mechanisms.adaptive.slot_total import ROUNDING, UNKNOWN, revised_with_total
 from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
 from streamveil.mechanisms.adaptive.totals import Layout, published
 from streamveil.mechanisms.core.arrays import Floats
@@ -20,8 +21,6 @@ from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.protocol import Lasting, SlotRelease, SlotRevision
 from streamveil.mechanisms.protocol import Observed as Told
 
-# Variance of rounding to whole counts.
-ROUNDING = 1 / 12
 # More than any count, where the number of users is assumed.
 UNBOUNDED = 1 << 62
 _LEAST = 1e-9
@@ -51,7 +50,7 @@ def told(
     else:
         status, mean = PREDICTED, forecast.mean
         variance, error = _variance(state, forecast, every), forecast.variance
-    most = UNBOUNDED if terms.crowd.assumed else terms.most
+    most = most_of(terms)
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else here.level.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
@@ -91,6 +90,11 @@ def _by_itself(seen: Observed) -> Floats:
     """
     missed = seen.observed - seen.mean
     return np.asarray(missed**2 + seen.noise + seen.error)
+
+
+def most_of(terms: Terms) -> int:
+    """The largest count that there can be."""
+    return UNBOUNDED if terms.crowd.assumed else terms.most
 
 
 def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:
@@ -139,9 +143,17 @@ def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tupl
 
 
 def revised(
-    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int, layout: Layout
+    state: AdaptiveState,
+    cycle: Cycle | None,
+    until: int,
+    quantum: int,
+    layout: Layout,
+    tells_total: bool,
 ) -> Iterator[SlotRevision]:
-    """Revise all slots up to one that have not been."""
+    """Revise all slots up to one that have not been.
+
+    If the total is told, too, it stays what the release said: later slots tell little of it.
+    """
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
     weights, every = levels.mixture(state.bank).weights, _every(state)
@@ -159,7 +171,13 @@ def revised(
             error = known.variance + ring.doubt
             mean, variance, share = published(state.shrinkage, layout, mean, variance, error)
         told = _in_counts(mean, variance, quantum, ring.most)
-        yield SlotRevision(slot, *told, _if_shrunk(*before, quantum, share))
+        revision = SlotRevision(slot, *told, _if_shrunk(*before, quantum, share))
+        if tells_total and state.factor:
+            back = ring.last_slot - slot
+            known_totals = state.factor.totals
+            total = known_totals[-1 - back] if back < len(known_totals) else UNKNOWN
+            revision = revised_with_total(revision, total, quantum, ring.most)
+        yield revision
 
 
 def _if_shrunk(mean: Floats, variance: Floats, quantum: int, share: float) -> Told | None:

@@ -71,9 +71,12 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             dispersion="double",
         ),
         2: state_codec.record_schema("Adaptive", **beliefs, **accounts, **_KEPT),
-        3: state_codec.record_schema(
-            "Adaptive", **beliefs, factor=["null", FactorState.SCHEMA], **accounts, **_KEPT
-        ),
+        **{
+            version: state_codec.record_schema(
+                "Adaptive", **beliefs, factor=["null", factor], **accounts, **_KEPT
+            )
+            for version, factor in ((3, FactorState.FORMER_SCHEMA), (4, FactorState.SCHEMA))
+        },
     }
 
 

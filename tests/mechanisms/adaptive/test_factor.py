@@ -330,7 +330,8 @@ def test_every_slot_is_released_where_totals_tell_too_little():
         ({"cycle": "7"}, people()),
         ({}, people(requirements=(Requirement(1, 1.0),) * 3)),
         ({}, people(ratio=2, graded=(True, False))),
-        ({}, people(totals=1)),
+        ({}, people(FEWEST_BINS, totals=1)),
+        ({}, people(totals=2)),
     ],
 )
 def test_who_has_no_factor(options, population):

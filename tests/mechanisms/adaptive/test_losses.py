@@ -20,6 +20,7 @@ import pytest
 from streamveil.mechanisms import DynamicStream, NoiseSource, Population, ReleaseStream, Requirement
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.protocol import Setting
@@ -55,6 +56,8 @@ class Case:
     sensitivity: int
     bins: int
     cyclic: bool
+    total: bool
+    """Whether there is one more cell, the sum of all bins."""
 
 
 def requirement(random) -> tuple[int, float]:
@@ -67,10 +70,16 @@ def requirement(random) -> tuple[int, float]:
     return int(random.integers(1, HORIZON + 1)), epsilon
 
 
-def counts(random, cohorts, bins) -> dict[int, np.ndarray]:
+def counts(random, cohorts, bins, total) -> dict[int, np.ndarray]:
     """Of a slot: from nothing to so many that a sum of them wraps round."""
     most = random.choice([0, 3, 1000, 10**6, 2**44])
-    return {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
+    found = {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
+    return {k: with_sum(one) for k, one in found.items()} if total else found
+
+
+def with_sum(bins) -> np.ndarray:
+    """Bins, and the sum of them."""
+    return np.append(bins, bins.sum())
 
 
 def population(random):
@@ -96,6 +105,11 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
     length = TWO_HOURS if seed % 4 == 1 else None
     asking = tuple(Requirement(*pair) for pair in pairs)
     people = Population(asking, sizes, bins, sensitivity, length)
+    total = changing == ALL_SLOTS and bins >= FEWEST_BINS and seed % 2 == 0
+    if total:
+        people = Population(asking, sizes, bins + 1, 2 * sensitivity, totals=1)
+        # A cycle is followed with the total measured in each release, or not at all.
+        options["cycle"] = "none"
     source = NoiseSource(KEY)
     setting = Setting(bins, HORIZON, sensitivity, length)
     machines = (
@@ -123,14 +137,14 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
             moves = Moves(*columns, asked_units(np.array([asks[child]])))
         # Under fixed requirements there are classes without users; they are charged as others.
         here = [k for k in users if slot < changing or (users[k] and asks[k][2])]
-        slots.append(Slot(counts(random, here, bins), moves))
+        slots.append(Slot(counts(random, here, bins, total), moves))
         exact = {
             k: (asks[k][0], Fraction(asks[k][1]), asks[k][2], Fraction(asks[k][3])) for k in here
         }
         asked.append(exact)
     streams = [fixed] * changing + [dynamic] * (ALL_SLOTS - changing)
     world = World(streams, slots, tape).run(random)
-    return Case(world, asked, parents, sensitivity, bins, bool(machines[1].cycle))
+    return Case(world, asked, parents, sensitivity, bins, bool(machines[1].cycle), total)
 
 
 def wish(random, asks) -> tuple[int, float, int, float]:
@@ -144,7 +158,13 @@ def wish(random, asks) -> tuple[int, float, int, float]:
 
 
 def events(random, case, there=None) -> np.ndarray:
-    """What one user may change in a slot at most: in one bin, in several, or moved between two."""
+    """What one user may change in a slot at most: see :func:`of_bins`."""
+    changed = of_bins(random, case, there)
+    return with_sum(changed) if case.total else changed
+
+
+def of_bins(random, case, there) -> np.ndarray:
+    """The change in one bin, in several, or moved between two."""
     one, size = np.eye(case.bins, dtype=np.int64), case.sensitivity
     if there is not None and size % 2 == 0 and case.bins > 1 and random.random() < 0.5:
         of, to = random.permutation(case.bins)[:2]

@@ -103,7 +103,8 @@ def test_a_bin_unlike_all_others_keeps_its_coverage(monkeypatch):
         (True, {}),
         (False, {"bins": FEWEST_BINS - 1}),
         (True, {"quantum": 2}),
-        (False, {"totals": 1}),
+        (True, {"totals": 1}),
+        (False, {"totals": 2}),
         (False, {"ratio": 2, "graded": (True, False)}),
     ],
 )

@@ -1,0 +1,114 @@
+"""The total of all bins as a cell of its own, for a tree whose top is one group of all bins.
+
+The mechanism follows the total with a filter (`total_filter.py`), so nothing more is released for
+this cell: neither the sensitivity of a slot nor its noise grows. The cell has the filter's estimate
+and its standard error.
+
+Until the usual size of the total is known, the first totals tell it: slots are taken to deviate
+from a level that they have in common by about as much as usual waves do.
+
+Everything here is post-processing of releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.intervals import SWING
+from streamveil.mechanisms.protocol import Lasting, Observed, SlotRelease, SlotRevision
+
+Floats = npt.NDArray[np.float64]
+R = TypeVar("R", SlotRevision, SlotRelease)
+
+# Variance of rounding to whole counts.
+ROUNDING = 1 / 12
+
+
+class SlotTotal(NamedTuple):
+    """What is known of the total of a slot."""
+
+    mean: float
+    variance: float
+    follows: float = 0.0
+    """How much the mean follows the slot's own noisy totals, from 0 to 1."""
+
+
+UNKNOWN = SlotTotal(0.0, float("nan"))
+"""Before any noisy total."""
+
+
+def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:
+    """The total of a slot, by the first noisy totals of the stream.
+
+    Args:
+        first: slot, total and variance of each, shape (n, 3).
+        slot: the one that is looked for.
+    """
+    slots, totals, variances = np.reshape(first, (-1, 3)).T
+    if not len(slots):
+        return UNKNOWN
+    own = slots == slot
+    waves = (SWING * max(float(np.average(totals, weights=1 / variances)), 0.0)) ** 2
+    # The slot by itself, and the mean of the others, from which it deviates as they do.
+    weights = np.where(own, 0.0, 1 / (variances + waves))
+    mean, precision = 0.0, 0.0
+    if not own.all():
+        mean = float(np.average(totals, weights=weights))
+        precision = 1 / (waves + 1 / float(weights.sum()))
+    of_slot = float((own / variances).sum())
+    seen = float((totals * own / variances).sum())
+    whole = precision + of_slot
+    return SlotTotal((precision * mean + seen) / whole, 1 / whole, of_slot / whole)
+
+
+def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) -> SlotRelease:
+    """A release of bins, with the cell of their total behind them.
+
+    Args:
+        release: of the bins alone.
+        total: of its slot, in quanta.
+        quantum: the most that one event adds to a cell.
+        most: the largest total that there can be.
+    """
+    last = release.lasting
+    return replace(
+        _with_cell(release, total, quantum, most),
+        observed=tuple(
+            Observed(_summed(one.counts), _summed(one.variances), one.slots)
+            for one in release.observed or ()
+        ),
+        lasting=last
+        and Lasting(np.append(last.kept, 1 - total.follows), np.append(last.part, 1.0)),
+    )
+
+
+def revised_with_total(
+    revision: SlotRevision, total: SlotTotal, quantum: int, most: int
+) -> SlotRevision:
+    """The same of a revision: bins are revised, and the total is the one of the release."""
+    return _with_cell(revision, total, quantum, most)
+
+
+def _with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
+    mean, variance = total.mean * quantum, total.variance * quantum**2
+    value = min(max(mean, 0.0), float(most))
+    plain = told.unshrunk
+    if plain is None and value != mean:
+        plain = Observed(told.values, told.stderr**2)
+    if plain is not None:
+        plain = Observed(np.append(plain.counts, mean), np.append(plain.variances, variance))
+    return replace(
+        told,
+        counts=np.append(told.counts, round(value)),
+        stderr=np.append(told.stderr, (variance + ROUNDING) ** 0.5),
+        estimates=np.append(told.values, value),
+        unshrunk=plain,
+    )
+
+
+def _summed(cells: Floats) -> Floats:
+    return np.append(cells, cells.sum())
