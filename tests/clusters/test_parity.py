@@ -58,6 +58,12 @@ queries:
   - {name: usual, by: place, keys: [cafe, park, pier], statistic: mean, of: amount,
      bounds: [0, 100], levels: [all]}
 """
+TOTAL = """
+slot: 1d
+queries:
+  - {name: sizes, by: amount, keys: {edges: [0, 20, 40, 60, 80, 100]}, rollups: [2d],
+     levels: [all]}
+"""
 BOUNDS = """
 slot: 1d
 queries:
@@ -92,6 +98,14 @@ JOBS = {
     "running": ("per-record", *AMOUNTS, "--statistic=running-sum", "--output=out.jsonl"),
     "queries": ("release", *ASKED, "--queries=queries.yaml", *ANSWERED),
     "levels": ("release", *ASKED, "--queries=levels.yaml", *ANSWERED),
+    "total": (
+        "release",
+        *ASKED,
+        "--queries=total.yaml",
+        "--revise=2",
+        "--revisions=revised.csv",
+        *ANSWERED,
+    ),
     "private bounds": ("release", *ASKED_BY_FEW, "--queries=bounds.yaml", *ANSWERED),
     "limit": (
         "release",
@@ -175,9 +189,17 @@ JOBS = {
         "--state=state",
         *ANSWERED,
     ),
+    "total in passes": (
+        "release",
+        *ASKED,
+        "--queries=total.yaml",
+        "--state=state",
+        *ANSWERED,
+    ),
     "rows": ("rows",),
 }
-HERE = {"passes", "queries in passes"}  # a state is kept on this machine, without a runner
+# A state is kept on this machine, without a runner.
+HERE = {"passes", "queries in passes", "total in passes"}
 # The others have no steps that these have not, and clusters take seconds for each.
 ON_CLUSTERS = {
     *("unknown range", "strangers", "dynamic", "infinite", "local", "running"),
@@ -212,6 +234,7 @@ def inputs(tmp_path_factory):
         lines = [f"u{u},{FIRST + u % DAYS},{w},1.5,{w},1.5" for u, w in windows]
         (folder / name).write_text("\n".join([names, *lines]) + "\n")
     files = {"queries.yaml": QUERIES, "levels.yaml": LEVELS, "bounds.yaml": BOUNDS}
+    files["total.yaml"] = TOTAL
     for name, text in files.items():
         (folder / name).write_text(text)
     for name, key in zip(KEYS, ("5e", "5f"), strict=True):
