@@ -47,6 +47,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
+from streamveil.mechanisms.adaptive.slot_total import tells_total
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, guessed_bias
@@ -98,12 +99,13 @@ class Adaptive(AdaptiveRelease):
         parts = len(population.graded)
         self.population = population
         self.layout = Layout(parts, population.totals, bool(population.ratio))
-        if self.layout in (Layout(), Layout(totals=1)):
+        told = self.layout == Layout(totals=1) and tells_total(population.slot_length)
+        if told or self.layout == Layout():
             self.look_for_factor(
                 population.bins - population.totals,
                 population.slot_length,
                 population.requirements.longest,
-                bool(population.totals),
+                told,
             )
         if self.factor and self.factor.tells_total:
             population, self.layout = _without_total(population), Layout()

@@ -4,6 +4,9 @@ The mechanism follows the total with a filter (`total_filter.py`), so nothing mo
 this cell: neither the sensitivity of a slot nor its noise grows. The cell has the filter's estimate
 and its standard error.
 
+Of short slots the cell is released with the bins instead. Their noise is reduced by sums of many
+slots, and a total of that sum has less noise than the sum of as many totals.
+
 Until the usual size of the total is known, the first totals tell it: slots are taken to deviate
 from a level that they have in common by about as much as usual waves do.
 
@@ -19,11 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.intervals import SWING
+from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.mechanisms.protocol import Lasting, Observed, SlotRelease, SlotRevision
 
 Floats = npt.NDArray[np.float64]
 R = TypeVar("R", SlotRevision, SlotRelease)
 
+# Slots are this long at least, where totals are told.
+SHORTEST = 6 * MICROSECONDS["h"]
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
 
@@ -39,6 +45,11 @@ class SlotTotal(NamedTuple):
 
 UNKNOWN = SlotTotal(0.0, float("nan"))
 """Before any noisy total."""
+
+
+def tells_total(slot_length: int | None) -> bool:
+    """Whether totals of such slots, in microseconds if it is known, are told, and not released."""
+    return slot_length is None or slot_length >= SHORTEST
 
 
 def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:

@@ -52,6 +52,8 @@ def released(counts, made=None) -> list:
     ("more", "told"),
     [
         ({"totals": 1}, True),
+        ({"totals": 1, "slot_length": DAY}, True),
+        ({"totals": 1, "slot_length": DAY // 24}, False),
         ({"totals": 2}, False),
         ({"totals": 0}, False),
         ({"totals": 1, "bins": 5}, False),
