@@ -272,13 +272,12 @@ class Factor:
             state.here = self._total(state, bank.slot)
             state.totals = [*state.totals, state.here][-1 - revise :] if revise else []
 
-    @staticmethod
-    def _total(state: FactorState, slot: int) -> SlotTotal:
+    def _total(self, state: FactorState, slot: int) -> SlotTotal:
         """What is known of the total of a slot, the present one."""
         if not state.usual:
             return by_first(state.first, slot)
-        size = state.usual
-        return SlotTotal(state.ratio * size, state.variance * size**2, state.by_counts)
+        variance = min(self.model.told_variance(state.total, slot), MOST**2)
+        return SlotTotal(state.ratio * state.usual, variance * state.usual**2, state.by_counts)
 
     def measure(
         self,

@@ -27,6 +27,8 @@ DRIFTS, DEVIATIONS, SEASONS = (1e-5, 1e-3), (0.02, 0.06, 0.2), (0.0, 0.2)
 SEASON_STEP = 1e-4
 # The weight of a prediction after the next observation, relative to that of the next one.
 MEMORY = 0.985
+# Power of the likelihood of a member, where the variance of a ratio is told.
+CAUTION = 0.5
 # Variance of the level before any observation.
 LEVEL = 1.0
 # No total is taken to be known better: records round to single precision.
@@ -108,6 +110,18 @@ class TotalModel:
         variance = np.maximum(state.covariance @ sums @ sums, 0.0)
         mean = float(weights @ each)
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
+
+    def told_variance(self, state: TotalFilter, slot: int) -> float:
+        """Variance to tell of the ratio of a slot.
+
+        Noise hides how large the deviations of slots are, and the likeliest size is too small as
+        often as too large. So each member counts with the root of its likelihood here.
+        """
+        sums, weights = self._sums(slot), state.weights**CAUTION
+        weights = weights / weights.sum()
+        each = state.mean @ sums - float(state.weights @ (state.mean @ sums))
+        variance = np.maximum(state.covariance @ sums @ sums, 0.0)
+        return float(weights @ (variance + each**2))
 
     def size(self, state: TotalFilter) -> Ratio:
         """What is known of the ratio of a slot without deviation, over all phases of the season."""

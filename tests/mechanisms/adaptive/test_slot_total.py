@@ -10,6 +10,7 @@ from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.factor import OF_TOLD, UNKNOWN_SIZE
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.slot_total import UNKNOWN, by_first
+from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalModel
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.adaptive.test_factor import (
@@ -162,6 +163,20 @@ def test_intervals_of_the_total_hold_the_truth(ratios):
     # On average neither too high nor too low.
     every = np.concatenate(missed)
     assert abs(every.mean()) < 4 * every.std() / len(every) ** 0.5
+
+
+# Where noise hides how much slots deviate, members that are less likely count for more.
+def test_what_is_told_is_wider_where_members_are_alike():
+    random, model, found = np.random.default_rng(5), TotalModel(0), []
+    for noise in (1e-6, 0.3):
+        state = model.start()
+        for slot in range(60):
+            model.advance(state, slot)
+            model.observe(state, slot, Ratio(1 + random.normal(0, 0.02), noise**2))
+        model.advance(state, 60)
+        found.append(model.told_variance(state, 60) / model.ratio(state, 60).variance)
+    assert found[0] == pytest.approx(1, rel=0.02)
+    assert found[1] > 1.2
 
 
 # Before the usual size is known, the first totals tell it.
