@@ -14,6 +14,7 @@ from streamveil.mechanisms.adaptive import (
     algorithm,
     cycle,
     factor,
+    fixed,
     gate,
     outputs,
     releases,
@@ -39,7 +40,7 @@ ADD, RELEASE = RunningSum.add, RunningSum.release
 ADD_SLOT, SUM_UP, OBSERVE = releases.add, releases.sum_up, releases.observe
 LOOK, TOLD, BEGUN = gate.look, outputs.told, cycle._begun
 REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
-MEASURE = Factor.measure
+MEASURE, WITHOUT_TOTAL = Factor.measure, fixed._without_total
 
 
 # What is audited: epsilon over so many slots.
@@ -274,6 +275,16 @@ def shares_of_totals_by_counts(patch) -> None:
     patch.setattr(Factor, "measure", measure)
 
 
+def without_more_than_the_total(patch) -> None:
+    """Beside a total that is told, bins are taken for half as sensitive as they are."""
+
+    def bins_of(population):
+        found = WITHOUT_TOTAL(population)
+        return replace(found, sensitivity=(found.sensitivity + 1) // 2)
+
+    patch.setattr(fixed, "_without_total", bins_of)
+
+
 def looks_for_free(patch) -> None:
     """Whoever looks at a slot of a sum pays for the slot alone."""
 
@@ -361,6 +372,7 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
         (totals_twice, ANY),
         (totals_where_there_is_something, ANY),
         (shares_of_totals_by_counts, ANY),
+        (without_more_than_the_total, FIXED),
         (looks_for_free, ANY),
         (plans_by_counts, ANY),
         (tells_of_counts, ANY),
