@@ -23,9 +23,10 @@ process; rates are per CPU second, so they are per core.
 """
 NAMES = (
     *("end_to_end", "query_engines", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
-    *("utility", "changing", "adaptive", "factor", "local", "local_presence", "per_record"),
-    *("infinite", "for_ever", "presence", "discovery", "query_sets", "delays", "coverage", "real"),
-    *("query_pass", "scaling", "readers", "messages", "following", "startup", "mutants"),
+    *("utility", "changing", "adaptive", "factor", "total", "local", "local_presence"),
+    *("per_record", "infinite", "for_ever", "presence", "discovery", "query_sets", "delays"),
+    *("coverage", "real", "query_pass", "scaling", "readers", "messages", "following"),
+    *("startup", "mutants"),
 )
 
 

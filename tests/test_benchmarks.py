@@ -66,6 +66,7 @@ SMALL = {
         *("--repeats=1",),
     ),
     "factor": ("--streams", "flat", "one week", "--slots=30", "--seeds", "1", "--epsilons=1"),
+    "total": ("--streams", "flat", "--slots=30", "--seeds", "1"),
     "mutants": ("--mutants", "the_truth_too_often", "--repeats=1", "--processes=1"),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
@@ -86,7 +87,7 @@ def tables(folder, name):
     "name",
     [
         *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
-        *("query_pass", "mutants", "coverage", "real", "factor", "discovery"),
+        *("query_pass", "mutants", "coverage", "real", "factor", "total", "discovery"),
     ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
