@@ -91,7 +91,8 @@ class Population:
     """For each part of an event, whether the part adds any amount up to a quantum (true), or either
     nothing or a whole quantum (false). The parts of an event are consecutive bins."""
     totals: int = 0
-    """Number of bins at the end that are sums of other bins."""
+    """Number of bins at the end that are sums of other bins. If it is 1, the last bin is the sum of
+    all others. In any case, `sensitivity` includes the changes of these bins."""
     guessed: int | None = None
     """The class whose size is assumed, such as the class of unregistered users, or None if all
     sizes are known. If a size is assumed, sizes are not upper bounds on counts."""
