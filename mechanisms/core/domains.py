@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -300,9 +302,38 @@ def is_list(text: str) -> bool:
     return "," in text and not text.startswith(FILE)
 
 
+# A value between quotation marks, in which "" is one of them, or one without any.
+_LISTED = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",]*))\s*(?:,|$)')
+
+
 def domain_of_list(text: str) -> Categories:
-    """The domain that a text lists as `A,B,C`. Raises ConfigurationError."""
-    return Categories(tuple(value.strip() for value in text.split(",")))
+    """The domain that a text lists as one CSV line, such as `A,B,"C, D"`.
+
+    Raises:
+        ConfigurationError: for a quotation mark that does not enclose a value.
+    """
+    values, at = list[str](), 0
+    while at <= len(text):
+        match = _LISTED.match(text, at)
+        if match is None:
+            raise ConfigurationError(
+                f"the list {text!r} has a quotation mark that does not enclose a whole value: "
+                'quote values as in A,"B, C","5"" pipe", or write a JSON list in a .json file'
+            )
+        quoted, plain = match.groups()
+        values.append(plain.strip() if quoted is None else quoted.replace('""', '"'))
+        at = match.end() if match[0].endswith(",") else len(text) + 1
+    return Categories(tuple(values))
+
+
+def list_text(values: Sequence[str]) -> str:
+    """Values as :func:`domain_of_list` reads them, with a blank after each comma."""
+    return ", ".join(
+        '"{}"'.format(one.replace('"', '""')) if _QUOTED.search(one) else one for one in values
+    )
+
+
+_QUOTED = re.compile(r'[",]|^\s|\s$')
 
 
 def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:

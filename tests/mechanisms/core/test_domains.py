@@ -5,7 +5,7 @@ import math
 import pytest
 
 from streamveil.mechanisms import Categories, ConfigurationError, Edges, Grid
-from streamveil.mechanisms.core.domains import MOST_GRID_CELLS
+from streamveil.mechanisms.core.domains import MOST_GRID_CELLS, domain_of_list, list_text
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,35 @@ def test_categories():
     assert domain.values == domain.labels == ("3", "b")
     assert domain.bins == 2
     assert hash(domain) == hash(Categories(("3", "b")))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('bike,e-bike,"cargo, large"', ("bike", "e-bike", "cargo, large")),
+        ('"a, b"', ("a, b",)),
+        (' a , "b ""x""" ,c', ("a", 'b "x"', "c")),
+        ('" a ",b', (" a ", "b")),
+        ("it's,b", ("it's", "b")),
+    ],
+)
+def test_a_list_is_a_csv_line(text, values):
+    assert domain_of_list(text).values == values
+    assert domain_of_list(list_text(values)).values == values
+
+
+@pytest.mark.parametrize("text", ['a,"b', '5" pipe,x', '"a"b,c', 'a,b"'])
+def test_a_stray_quote_is_refused_in_a_line(text):
+    with pytest.raises(ConfigurationError, match="does not enclose a whole value: quote") as told:
+        domain_of_list(text)
+    assert "JSON" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["a,,b", "a,", ',"a"', 'a,""'])
+def test_an_empty_value_of_a_list_is_refused(text):
+    with pytest.raises(ConfigurationError, match="empty value"):
+        domain_of_list(text)
 
 
 @pytest.mark.parametrize(
