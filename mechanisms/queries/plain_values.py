@@ -115,17 +115,25 @@ def columns(key: str, value: Any) -> tuple[str, ...]:
 
 def text(key: str, value: Any) -> str:
     """Text without white space around it. Raises ConfigurationError."""
+    return _text(key, value).strip()
+
+
+def _text(key: str, value: Any) -> str:
+    """Text as it is given."""
     if isinstance(value, bool):
         refuse(key, value, "without quotes YAML reads yes, no, on and off so: write it in quotes")
     if not isinstance(value, str) or not value.strip():
         refuse(key, value, "write text, in quotes if it looks like something else")
     if any("\ud800" <= each <= "\udfff" for each in value):
         refuse(key, value, "it has half of a character: write the whole of it")
-    return value.strip()
+    return value
 
 
 def texts(key: str, value: Any) -> tuple[str, ...]:
-    """Values as events have them: text, whole numbers in decimal, and booleans as JSON has them."""
+    """Values as events have them, with whole numbers in decimal, and booleans as JSON has them.
+
+    Text is kept as it is: blanks around it are part of a value, as they are in events.
+    """
     return tuple(_category(key, each) for each in listed(key, value))
 
 
@@ -141,7 +149,7 @@ def _category(key: str, value: Any) -> str:
             "values are text or whole numbers: write it in quotes, or ranges of numbers as edges: "
             "[0, 1.5, 3] in keys and {from: 0, to: 1.5} in where",
         )
-    return text(key, value)
+    return _text(key, value)
 
 
 def listed(key: str, value: Any, remedy: str = "write a list, such as [1, 2]") -> Sequence[Any]:

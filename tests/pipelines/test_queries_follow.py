@@ -333,6 +333,7 @@ SLOT = "the slots changed: slot: 30m, but those of the stream"
     ("before", "after", "words"),
     [
         ("weight: 2", "weight: 9", "the weights or shares asked for changed since it was"),
+        ("[A, B], rollups", "[A, 'B '], rollups", "the query state changed since it was written"),
         ("bounds: [0, 128]", "bounds: [0, 64]", "the query speed changed since it was written"),
         (
             "  - {name: late",

@@ -77,6 +77,8 @@ def test_weeks_begin_on_mondays_and_days_at_midnight():
     [
         ("by: a, keys: [1, x, '007']", "domain", Categories(("1", "x", "007"))),
         ("by: a, keys: 'x, y'", "domain", Categories(("x", "y"))),
+        ("by: a, keys: 'x, \"y, z\"'", "domain", Categories(("x", "y, z"))),
+        ("by: a, keys: [x, 'y ']", "domain", Categories(("x", "y "))),
         ("by: a, keys: 'edges:0,1.5'", "domain", Edges((0, 1.5))),
         ("by: a, keys: {edges: [0, 1.5]}", "domain", Edges((0, 1.5))),
         ("by: [x, y], keys: {grid: [4, 50, 5, 51, 3, 2]}", "domain", Grid(4, 50, 5, 51, 3, 2)),
@@ -103,6 +105,7 @@ def test_weeks_begin_on_mondays_and_days_at_midnight():
             AutoBounds("quantiles", "a", quantiles=(0.9,)),
         ),
         ("where: {kind: car}", "where", (Condition("kind", ("car",)),)),
+        ("where: {kind: ' car '}", "where", (Condition("kind", (" car ",)),)),
         ("where: {year: [2023, 2024]}", "where", (Condition("year", ("2023", "2024")),)),
         ("where: {km: {from: 1, to: 2.5}}", "where", (Condition("km", low=1, high=2.5),)),
         (
