@@ -27,6 +27,7 @@ from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
+    InputLost,
     Lifetime,
     Slots,
     format_time,
@@ -85,11 +86,14 @@ class _Sample:
             state: the folder that a run would go on from; a pass of it may find no more events.
         """
         tally = EventTally.total([self.unparsed, mapped])
-        lost = tally.read > 0 and tally.all_lost == tally.read
         first, last = plan.first_slot, plan.last_slot
+        limit = LossLimit.of(plan)
+        most = limit.max_rejected if state is None else 1.0
+        lost = tally.read > 0 and (
+            tally.all_lost == tally.read or tally.all_lost > most * tally.read
+        )
         try:
             if lost or (self.whole and state is None):
-                limit = LossLimit.of(plan)
                 if state is not None and last is None:
                     limit = replace(limit, last_slot=first)
                 limit.check(tally.to_bytes(), "")
@@ -97,6 +101,13 @@ class _Sample:
                 ends = [one for one in (first, *slots, last) if one is not None]
                 for before, after in itertools.pairwise(ends):
                     refuse_gap(plan.slots, before + 1, after)
+        except InputLost as error:
+            if self.whole:
+                return error
+            return InputLost(
+                f"if the other records are like the sample, which is the first {self.records:,}, "
+                f"a run would end like this: {error}"
+            )
         except ConfigurationError as error:
             return error
         return None

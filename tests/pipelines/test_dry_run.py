@@ -340,15 +340,21 @@ def test_what_a_run_takes_a_dry_run_takes(job, case):
     assert job("--dry_run", **flags).code == 0
 
 
-def test_a_sample_of_many_records_speaks_for_them_only_where_all_are_lost(job, monkeypatch):
+def test_a_sample_that_loses_too_much_is_refused_as_a_run_of_such_events(job, monkeypatch):
     monkeypatch.setattr("streamveil.pipelines.jobs.dry_run.SAMPLE", 5)
     bad = ["u1,A,yesterday"] * 5
-    job.lines(*bad[:4], *GOOD, *GOOD)
+    job.lines(*bad[:2], *GOOD, *GOOD)
     assert job("--dry_run", **RANGE).code == 0
-    job.lines(*bad, *GOOD)
-    outcome = job("--dry_run", **RANGE)
-    assert outcome.code == 3
-    assert "all 5 events were rejected" in outcome.err
+    job.lines(*bad[:4], *GOOD, *GOOD)
+    assert job("--dry_run", **RANGE, max_rejected=0.9).code == 0
+    for lost, told in ((4, "4 of 5 events were rejected"), (5, "all 5 events were rejected")):
+        job.lines(*bad[:lost], *GOOD, *GOOD)
+        outcome = job("--dry_run", **RANGE)
+        assert outcome.code == 3
+        assert f"like the sample, which is the first 5, a run would end like this: {told}" in (
+            outcome.err
+        )
+        assert "Likely cause: the column time is not that of the times" in outcome.err
     job.lines("u1,A,0001-01-01", *GOOD, *GOOD)
     assert job("--dry_run").code == 0
 
