@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from streamveil.mechanisms.core.domains import list_text
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.cards.registry_form import promised
 from streamveil.pipelines.console.errors import in_one_line
@@ -51,7 +52,7 @@ def _about(card: Record) -> Iterator[str]:
     if "domain" in data:
         yield f"bins:       {_domain(data['domain'])}"
     if data.get("slot"):
-        yield f"slots:      {data['slot']}{zone}, the first from {data['origin']} on"
+        yield f"slots:      {data['slot']}{zone}, of which slot number 0 begins at {data['origin']}"
 
 
 def _domain(stated: Record) -> str:
@@ -59,7 +60,7 @@ def _domain(stated: Record) -> str:
     other += f", and {stated['null']} for null values" if "null" in stated else ""
     if "values" in stated:
         listed, more = stated["values"][:_MOST_BINS], len(stated["values"]) - _MOST_BINS
-        return f"{in_one_line(', '.join(listed))}{f' and {more:,} more' if more > 0 else ''}{other}"
+        return f"{in_one_line(list_text(listed))}{f' and {more:,} more' if more > 0 else ''}{other}"
     if "edges" in stated:
         edges = stated["edges"]
         return f"{number_of(len(edges) - 1, 'bin')} from {edges[0]:g} to {edges[-1]:g}{other}"

@@ -411,14 +411,19 @@ def test_files_elsewhere_are_found_by_their_options(stream, tmp_path, toolbox):
 
 
 def test_a_card_is_told_in_words(honest, toolbox):
-    told = toolbox.run("card", str(honest / "card.json"))
+    card = json.loads((honest / "card.json").read_text())
+    card["data"]["domain"]["values"].append("cargo, large")
+    (honest / "other.json").write_text(json.dumps(card))
+    told = toolbox.run("card", str(honest / "other.json"))
+    (honest / "other.json").unlink()
     assert told.code == 0
     for words in (
         "w-event",
         "epsilon 0.5 over any 5 slots: 20 users",
         "delta 0",
         "none in the other",
-        "cafe, park",
+        'cafe, park, "cargo, large"',
+        "1d, of which slot number 0 begins at 1970-01-01T00:00:00Z",
         "given by the operator",
     ):
         assert words in told.out
