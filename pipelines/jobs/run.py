@@ -16,6 +16,7 @@ from streamveil.io.events import REJECTED_FORM, file_outputs
 from streamveil.io.files import is_there
 from streamveil.io.result_files import Files, ResultFile
 from streamveil.mechanisms.core.records import InputLost, MachineFault
+from streamveil.mechanisms.core.wording import opt
 from streamveil.pipelines.console.errors import reason_of
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.console.progress import progress
@@ -49,7 +50,11 @@ def run_and_tell(job: Job[Any], execution: Execution, title: str) -> None:
         lost = replace(Summary.of_tally(tally_in(str(error))), test_mode=job.plan.test_mode)
         write_summary(job.summary, lost.figures())
         letters = job.rejected and is_there(job.rejected)
-        raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
+        told = (
+            f"{error}. Dead letters: {job.rejected}; before the next run, move or delete this "
+            f"file, or give {opt.rejected} another name"
+        )
+        raise InputLost(told if letters else error) from error
     if summary.handed_over:
         tell(HANDED_OVER)
         return

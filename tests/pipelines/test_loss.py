@@ -245,7 +245,8 @@ def test_dead_letters_of_a_refused_run_are_told_where_they_are(job):
     job.lines("u1,?,2024-01-01")
     outcome = job(rejected=job.path("dead.jsonl"), **RANGE)
     assert outcome.code == 3
-    assert f"Dead letters: {job.path('dead.jsonl')}" in outcome.message
+    assert f"Dead letters: {job.path('dead.jsonl')}; before the next run, move" in outcome.message
+    assert "or give --rejected another name" in outcome.message
     assert [row["record"] for row in job.json_rows("dead.jsonl")]
     assert not os.path.exists(job.path("out.jsonl"))
 
