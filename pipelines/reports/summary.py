@@ -382,14 +382,20 @@ class Summary(_Tally):
             f"{most:g} ({opt.max_rejected}): the dead letters ({opt.rejected}) say why"
         )
 
+    def rejected_text(self, dead_letters: str | None = None) -> str | None:
+        """Why events were rejected, and how to keep them; None if there are none."""
+        if not self.rejected:
+            return None
+        listed = ", ".join(f"{reason} {number:,}" for reason, number in self.rejected.items())
+        return f"{listed}{'' if dead_letters else f' (give {opt.rejected}=FILE to keep them)'}"
+
     def text(self, dead_letters: str | None = None) -> str:
         """A few lines for the operator."""
         lines = [f"warning:  {NOT_PRIVATE}"] if self.test_mode else []
         lines.append(f"events:   {self.events_text()}")
-        if self.rejected:
-            listed = ", ".join(f"{reason} {number:,}" for reason, number in self.rejected.items())
-            where = "" if dead_letters else f" (give {opt.rejected}=FILE to keep them)"
-            lines.append(f"rejected: {listed}{where}")
+        rejected = self.rejected_text(dead_letters)
+        if rejected:
+            lines.append(f"rejected: {rejected}")
         lines += [f"query: {one.text()}" for one in self.queries.values()]
         limits = self.limits_text()
         if limits:

@@ -546,7 +546,8 @@ class Follow:
         self.monitor.passed(job.due, summary)
         self._write_summary()
         written = [self._results.place(kind, target) for kind, target in targets.items()]
-        self.log.tell(job.due, summary, self.plan, self._outputs, written)
+        letters = self.places.get("rejected")
+        self.log.tell(job.due, summary, self.plan, self._outputs, written, letters)
         self._stream_card.show(committed)
         self._show_page(committed)
         return committed

@@ -44,7 +44,13 @@ class PassLog:
         self.last.append((due, summary))
 
     def tell(
-        self, due: Pass, summary: Summary, plan: UserPlan, outputs: Outputs, written: Sequence[str]
+        self,
+        due: Pass,
+        summary: Summary,
+        plan: UserPlan,
+        outputs: Outputs,
+        written: Sequence[str],
+        dead_letters: str | None = None,
     ) -> None:
         """Say what became of the events of a pass, and to which places its results are written."""
         slots = plan.slots
@@ -56,6 +62,9 @@ class PassLog:
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
             f"{', '.join(written)}"
         )
+        rejected = summary.rejected_text(dead_letters)
+        if rejected:
+            tell(f"rejected: {rejected}")
         counted = summary.counters
         if counted.get(metrics.CHANGES_READ):
             refused = sum(

@@ -268,7 +268,9 @@ def test_names_tell_the_day_of_a_calendar(drops):
     stream.clock(dt.datetime(2024, 4, 5, tzinfo=UTC))
     (stream.folder / "done" / "2024-03-30.ok").touch()
     stream.events("a.csv", [("u1", "A", dt.datetime(2024, 3, 30, 9, tzinfo=UTC))])
-    assert "waits for its marker done/2024-03-31.ok" in stream(**flags).out
+    assert "the slot of 2024-03-31T00:00:00+01:00 waits for its marker done/2024-03-31.ok" in (
+        stream(**flags).out
+    )
     assert released(stream) == [dt.datetime(2024, 3, 29, 23, tzinfo=UTC)]
     for name in ("2024-03-31", "2024-04-01"):
         (stream.folder / "done" / f"{name}.ok").touch()
@@ -492,6 +494,7 @@ def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):
     stream.clock(day(3))
     assert stream.job(**stream.flags_with({})).code == 3
     outcome = stream(follow="100ms", end="2024-01-03")
+    assert "rejected: no requirement 1\n" in outcome.out
     assert "warning: 2 of 2 events were rejected or late" in outcome.out
     assert released(stream) == [day(1), day(2)]
 
