@@ -9,12 +9,12 @@ import datetime as dt
 from dataclasses import dataclass
 
 from streamveil.io import list_files
+from streamveil.mechanisms.core.local_days import time_text
 from streamveil.mechanisms.core.records import (
     EPOCH,
     MICROSECONDS,
     ConfigurationError,
     Slots,
-    format_time,
 )
 from streamveil.mechanisms.core.wording import opt
 from streamveil.pipelines.options.parsers import CLOCK, FILES, MARKER, close_rule_of
@@ -59,8 +59,9 @@ class CloseBy:
             if slot != first and name == self.name(slots, first):
                 raise ConfigurationError(
                     f"{opt.close_by}={self.rule}:{self.pattern} gives the slots of "
-                    f"{format_time(start)} and {format_time(slots.start(slot))} one name, {name}: "
-                    "write the year and everything that distinguishes slots, such as %Y-%m-%dT%H"
+                    f"{time_text(start, slots)} and {time_text(slots.start(slot), slots)} one "
+                    f"name, {name}: write the year and everything that distinguishes slots, such "
+                    "as %Y-%m-%dT%H"
                 )
 
     def until(self, slots: Slots, first: int, last: int, now: int) -> int:
@@ -85,7 +86,7 @@ class CloseBy:
 
     def waits_for(self, slots: Slots, slot: int, last: int) -> str:
         """What a slot waits for whose time is over, as are those up to `last`."""
-        start = format_time(slots.start(slot))
+        start = time_text(slots.start(slot), slots)
         if self.rule == FILES:
             return (
                 f"the slot of {start} waits for a file of a later slot, such as "
