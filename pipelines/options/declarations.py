@@ -103,6 +103,7 @@ _OF_QUERY = "each query has its own"
 _LIST_EVERY_USER = (
     "the server must know which users it can request reports from, so list every user"
 )
+_OF_PLAN = "it reads no events, and the bins and slots of each query are in the file of --queries"
 _SAME = "does not change the noise or the privacy cost"
 _OF_RUN = f"it matters in real runs only, and {_SAME}"
 _NO_STATE = {
@@ -146,6 +147,7 @@ _EVENTS = (
         "FILES",
         f"{EVENT_FILES}. Or give a BigQuery table or query in the form {TABLE_FORM}. Or give a "
         f"stream in one of these forms: {SOURCE_FORMS}",
+        refused={PLAN: _OF_PLAN},
         meanings=dict.fromkeys((EVALUATE, AUDIT), EVENT_FILES),
         brief="events: files, a folder, a glob, a table or a stream",
         fronts=(FLEX,),
@@ -180,7 +182,10 @@ _EVENTS = (
         "NAME",
         "name of the column that contains the user ids",
         commands=_COUNTING,
-        refused={PER_RECORD: f"the privacy unit is the record; {_RECORDS_PER_USER}"},
+        refused={
+            PER_RECORD: f"the privacy unit is the record; {_RECORDS_PER_USER}",
+            PLAN: _OF_PLAN,
+        },
         brief="name of the column of user ids",
     ),
     _read(
@@ -188,7 +193,7 @@ _EVENTS = (
         "NAME",
         "name of the column whose values are counted, for example the column of places. To count "
         "by the cells of a map grid, give two columns, LONGITUDE,LATITUDE",
-        refused={QUERIES: _OF_QUERY},
+        refused={QUERIES: _OF_QUERY, PLAN: _OF_PLAN},
         meanings={
             PER_RECORD: "name of the column that contains the numbers; a record is dropped if its "
             "number is not from 0 to --value_max"
@@ -199,6 +204,7 @@ _EVENTS = (
         "time_column",
         "NAME",
         "name of the column that contains the event times",
+        refused={PLAN: _OF_PLAN},
         brief="name of the column of event times",
     ),
     _read(
@@ -241,7 +247,10 @@ _TIMES = (
         "LENGTH",
         "length of a slot (a fixed, tumbling time window) for which a result is released, for "
         "example 1mo, 1w, 1d, 1h, 5m or 60s",
-        refused={QUERIES: "the file sets the slot, and each query may set a longer one (every)"},
+        refused={
+            QUERIES: "the file sets the slot, and each query may set a longer one (every)",
+            PLAN: _OF_PLAN,
+        },
         meanings={
             PER_RECORD: "length of a slot (a fixed time window), for example 1d, 1h, 5m or 60s "
             "(default: one result for all times)"
@@ -308,6 +317,7 @@ _BINS = (
         refused={
             PER_RECORD: f"{_NO_BINS}; public groups are --key_column and --keys",
             QUERIES: _OF_QUERY,
+            PLAN: _OF_PLAN,
         },
         brief="the public values to count: A,B,C, or a file",
     ),
@@ -1043,6 +1053,7 @@ def saying(case: str) -> str:
     return {
         COLLECT: "is for streamveil release, not for streamveil collect:",
         PER_RECORD: "is not for per-record:",
+        PLAN: "is not for streamveil plan:",
         QUERIES: f"is not for {opt.queries}:",
         AUDIT: "cannot be audited:",
     }.get(case, "is refused:")
