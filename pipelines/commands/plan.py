@@ -47,6 +47,7 @@ _MOST_CLASSES = 5
 _WORTH = 0.1
 # So large a part of the events that contribution bounding drops is told.
 _TOLD = 0.01
+_OTHER_SHARES = " at half the share | at twice the share |"
 _MEANING = (
     "error: root mean squared error of one figure of one slot, on average; two of three figures "
     "err by less"
@@ -142,10 +143,11 @@ def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
     """What is told, line by line."""
     yield from _assumptions(plan)
     yield ""
-    yield "| query | slot | figure | share | error | at half the share | at twice the share |"
-    yield "| :-- | :-- | :-- | --: | --: | --: | --: |"
+    shared = any(f"{share:.1%}" != "100.0%" for share in plan.shares)
+    yield f"| query | slot | figure | share | error |{_OTHER_SHARES if shared else ''}"
+    yield f"| :-- | :-- | :-- | --: | --: |{' --: | --: |' if shared else ''}"
     for number in range(len(plan.query_set.queries)):
-        yield from _rows(plan, number)
+        yield from _rows(plan, number, (1.0, 0.5, 2.0) if shared else (1.0,))
     yield ""
     yield _MEANING
     yield from _dropped(plan)
@@ -154,10 +156,10 @@ def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
         yield _needed(plan, one)
 
 
-def _rows(plan: _Plan, number: int) -> Iterator[str]:
-    """Rows of a query: of its slots, and then of its rollups."""
+def _rows(plan: _Plan, number: int, parts: Sequence[float]) -> Iterator[str]:
+    """Rows of a query at parts of its share: of its slots, and then of its rollups."""
     query = plan.query_set.queries[number]
-    errors = [plan.error(number, part) for part in (1.0, 0.5, 2.0)]
+    errors = [plan.error(number, part) for part in parts]
     of_slots = plan.query_set.slots_of(query).text, [one.figures for one in errors]
     of_rollups = [
         (f"{plan.query_set.of_length(length).text} (rollup)", [one.rollups[i] for one in errors])
@@ -193,9 +195,9 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
     for query, one in zip(plan.query_set, plan.assumed, strict=True):
         later = "" if one.long_drift is None else f" and by {one.long_drift:.3g} over a window"
         chance = "" if one.chance is None else f", whose variance is {one.chance:.3g} of the count"
-        own = " of one key" if query.name in discovered else ""
+        own = ", all of the one key whose error is shown" if query.name in discovered else ""
         yield (
-            f"assumed for {query.name}: {one.rate:,.6g} events{own} in {base}, and counts that "
+            f"assumed for {query.name}: {one.rate:,.6g} events in {base}{own}, and counts that "
             f"change by {one.drift:.3g} of themselves from slot to slot{later}, but for "
             f"chance{chance}"
         )
@@ -296,6 +298,12 @@ def _wanted(text: str | None, plan: _Plan) -> list[_Wanted]:
         if not error > 0:
             raise ConfigurationError(f"{opt.wanted}={text}: give an error above 0")
         asked = [_number_of("wanted", text, name, plan.query_set)] if colon else _counts(plan)
+        if not asked:
+            raise ConfigurationError(
+                f"{opt.wanted}={text}: a per cent without a query is for counts, and no query "
+                "counts events or users: write QUERY:ERROR, with the error in the unit of the "
+                "numbers"
+            )
         found += [_of_mean(plan, q, error) if per_cent else _Wanted(q, error) for q in asked]
     return found
 

@@ -61,9 +61,10 @@ def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
     outcome = toolbox.run("plan", *flags)
     assert outcome.code == 0, outcome.err
     assert "asked for: epsilon 1 over 7 base slots; 1,000 users (a guess)" in outcome.out
+    assert "at half the share" not in outcome.out  # one query has all of it
     rows = [line.split(" | ") for line in outcome.out.splitlines() if line.startswith("| places")]
     assert [row[1] for row in rows] == ["1d", "1w (rollup)", "1mo (rollup)"]
-    slot, week, month = (float(row[4]) for row in rows)
+    slot, week, month = (float(row[4].strip(" |")) for row in rows)
     assert slot < week < month
     assert "places: contribution bounding would drop about 50% of the events" in outcome.out
     outcome = toolbox.run("plan", *flags, "--default_requirement=7,1")
@@ -88,6 +89,8 @@ def test_a_per_cent_is_of_the_average_count(run):
         (("--wanted=places:some%",), "'some' is not a number"),
         (("--wanted=place:3",), "there is no query 'place': choose one of places, delay, late"),
         (("--wanted=places:0",), "give an error above 0"),
+        (("--value_column=x",), "it reads no events, and the bins and slots of each query are in"),
+        (("--input=a.csv",), "--input=a.csv is not for streamveil plan: it reads no events"),
         (("--rate=5,5",), "--rate=5,5 has two numbers for all queries: give one"),
         (("--rate=late:1,5,late:2",), "has two numbers for query 'late': give one"),
         (("--rate=many",), "'many' is not a number"),
@@ -127,6 +130,14 @@ def test_a_file_of_queries_that_is_none_is_told_in_one_line(run, text, words):
     assert outcome.code == 2
     assert words in outcome.err
     assert "queries.yaml" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_per_cent_of_no_count_is_refused_in_one_line(run):
+    mean = "{name: glucose, statistic: mean, of: level, bounds: [40, 400], mechanism: uniform}"
+    outcome = run("--wanted=10%", text=f"slot: 1d\nqueries: [{mean}]\n")
+    assert outcome.code == 2
+    assert "--wanted=10%: a per cent without a query is for counts, and no query" in outcome.err
     assert outcome.err.count("\n") == 1
 
 
