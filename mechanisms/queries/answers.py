@@ -41,7 +41,7 @@ from streamveil.mechanisms.queries.usual import Shifts, Usual
 
 UNKNOWN = "nothing is known yet"
 EMPTY = "no events to speak of"
-FEW = "so few events that the noise may be as large as their number"
+FEW = "so few events, or none, that the noise may be as large as their number"
 BEYOND = "beyond the edges"
 TAILS = "about {} of the numbers are beyond the bounds: wrong if they are far beyond"
 MAYBE = "up to {} of the numbers may be beyond the bounds: wrong if they are far beyond"
