@@ -64,7 +64,8 @@ class PrivateQueries(beam.PTransform):
         user: name of the column that contains the user ids.
         time: name of the column that contains the event times.
         slot: length of a slot, such as `1mo`, `1d`, `1h`, a timedelta or a `Slots` object. If you
-            give a `QuerySet`, leave out this argument, because the set has its own slots.
+            give a `QuerySet`, leave out this argument, because the set has its own slots. Days,
+            weeks and months begin at midnight in UTC.
         requirements: the public requirements table, which gives each user's privacy budget. Give a
             `Registry`, a mapping user -> (window in slots, epsilon), or a table.
         budget: the same privacy budget for each user, instead of a requirements table. For example,
@@ -103,9 +104,11 @@ class PrivateQueries(beam.PTransform):
         shards: number of groups into which users are divided, so that several workers can share the
             counting of a slot with many events.
         resume: the saved state of an earlier run, from which this run resumes. `start` must be the
-            beginning of the slot after the last slot of that run.
-        final: whether the stream ends with the last slot of this run. If false, a later run may
-            continue the stream.
+            beginning of the slot after the last slot of that run, and `noise_key` the key of that
+            run.
+        final: whether the stream ends with the last slot of this run. If true, the run also
+            releases unfinished rollups and the revisions of the last slots. If false, a later run
+            may continue the stream.
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after the
