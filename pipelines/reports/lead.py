@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,7 +123,7 @@ def _of_results(report: Report, query: Query) -> Lead:
     bins = series.best[:_BINS]
     half = (series.high - series.low)[..., 0] / 2
     known = half[np.isfinite(half)]
-    days = " to ".join(dict.fromkeys(date_of(series, i) for i in (0, slots - 1)))
+    days = " to ".join(dict.fromkeys(dates_of(series)))
     tiles = [
         Tile(
             "Results",
@@ -179,7 +180,8 @@ def _budget_tile(reports: Sequence[Report]) -> Tile:
     largest = max(share for _, share in uses)
     return Tile(
         f"Privacy budget of each {first.user}",
-        f"ε = {_range(sorted(one.epsilon for one, _ in uses))}",
+        f"ε = {_range(sorted(one.epsilon for one, _ in uses))}"
+        + (f", δ = {first.delta:g}" if first.delta else ""),
         f"over {_period([one for one, _ in uses], first.query_set.base)}; "
         + (
             f"{users} was exceeded"
@@ -213,7 +215,18 @@ def date_of(series: QueryFigures, i: int) -> str:
     """When a slot begins, in words."""
     time = series.edges[i].item()
     hour = f", {time:%H:%M} UTC" if not series.slots.of_days else ""
-    return f"{time.day} {time:%b %Y}{hour}"
+    return f"{_day(time)}{hour}"
+
+
+def dates_of(series: QueryFigures) -> list[str]:
+    """The first and the last day of all slots; of slots in a day, when the outer ones begin."""
+    if not series.slots.of_days:
+        return [date_of(series, i) for i in (0, -2)]
+    return [date_of(series, 0), _day((series.edges[-1] - np.timedelta64(1, "D")).item())]
+
+
+def _day(time: dt.datetime) -> str:
+    return f"{time.day} {time:%b %Y}"
 
 
 def spoken(series: QueryFigures, words: Wording, j: int, part: slice) -> str:

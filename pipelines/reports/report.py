@@ -227,6 +227,8 @@ class Report:
     ends with the slot."""
     forever: bool = False
     """Whether every user has one budget for the whole stream."""
+    delta: float = 0.0
+    """Probability with which the bound of a budget may fail in a window."""
     unshown: str = ""
     """Why no use of budgets is shown, although there is a ledger."""
     words: Mapping[str, Wording] = field(default_factory=dict)

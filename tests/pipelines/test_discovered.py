@@ -264,8 +264,10 @@ def run(toolbox, files):
 
 
 def test_the_command_releases_the_same_as_python(run, files, toolbox):
-    outcome = run(*BUDGET, f"--ledger={files / 'answers' / 'ledger.csv'}")
+    flags = f"--ledger={files / 'answers' / 'ledger.csv'}", f"--page={files / 'page.html'}"
+    outcome = run(*BUDGET, *flags)
     assert outcome.code == 0, outcome.err
+    assert "δ = 1e-06</b>over any 7 days" in (files / "page.html").read_text()
     assert "listed: 2 keys" in outcome.out
     told = {**TOLD, "slot": None, "noise_key": f"file:{files / 'key'}"}
     found = sv.release(EVENTS, str(files / "queries.yaml"), **told)

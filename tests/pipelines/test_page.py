@@ -617,6 +617,15 @@ def test_a_section_for_each_query_and_the_budget(answers):
     assert answers.count("so the noise covers twice as many") == 1
     assert "1,234 (1,232 to 1,236)" in answers
     assert "1,200 users with ε = 1 over\n  2 days" in answers
+    # The last of two slots of 2 days begins on the day before.
+    assert "one for every slot of 2d, 11 Jan 1970 to 14 Jan 1970" in answers
+    assert "δ" not in answers
+
+
+def test_delta_is_told_beside_epsilon(several, tmp_path):
+    html = page(replace(several, delta=1e-9), tmp_path)
+    assert re.search(r"<b>ε = 1 to 4, δ = 1e-09</b>over any 2 to 3 days", html)
+    assert "except with a probability of at most δ = 1e-09" in html
 
 
 @pytest.mark.slow
