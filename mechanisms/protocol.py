@@ -304,6 +304,36 @@ class Resizable(Protocol):
         """
 
 
+@runtime_checkable
+class Growing(Protocol):
+    """A mechanism over fixed requirements that can continue with more bins."""
+
+    def grown(self, state: Any, origin: npt.NDArray[np.int64]) -> Any:
+        """Turn a state of the same mechanism with fewer bins into a state of this one.
+
+        What was spent stays as it is. Nothing of a new bin is in the state, and a sum over slots
+        that has begun is dropped without a release: its slots were counted in other bins.
+
+        Args:
+            state: after the last slot with fewer bins; not used again.
+            origin: for each bin of this mechanism the number of this bin before, or -1 for a new
+                bin, shape (d,).
+        """
+
+
+def carried(
+    fresh: npt.NDArray[Any], before: npt.NDArray[Any], origin: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
+    """Values by bin of a :class:`Growing` mechanism: those of before, and of new bins `fresh` ones.
+
+    Args:
+        fresh: as at the start of a stream, shape (..., d).
+        before: of the bins before, shape (..., number of these).
+        origin: see :meth:`Growing.grown`.
+    """
+    return np.where(origin < 0, fresh, before[..., origin]).astype(before.dtype)
+
+
 @dataclass(frozen=True)
 class Setting:
     """The public facts about a stream whose requirements change."""

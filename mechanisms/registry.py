@@ -92,6 +92,8 @@ class Spec:
     """Asks devices, and follows what users ask for when that changes."""
     revises: bool = False
     """Can revise slots when more is known: see `mechanisms/adaptive/revisions.py`."""
+    grows: bool = False
+    """Can continue with more bins: see `Growing` in `mechanisms/protocol.py`."""
     draws: bool = False
     """Draws by lot for every single unit of a count, which there should not be too many of."""
 
@@ -121,11 +123,11 @@ class Spec:
 Specs = Mapping[str, Spec]
 
 REGISTRY = (
-    Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True, revises=True),
-    Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True, draws=True),
-    Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True, draws=True),
-    Spec("ba", WINDOWS, "wevent.pba:PBA", schedule=True, strictest=True, compared=True),
-    Spec("bd", WINDOWS, "wevent.pbd:PBD", schedule=True, strictest=True, compared=True),
+    Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True, revises=True, grows=True),
+    Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True, grows=True, draws=True),
+    Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True, grows=True, draws=True),
+    Spec("ba", WINDOWS, "wevent.pba:PBA", schedule=True, grows=True, strictest=True, compared=True),
+    Spec("bd", WINDOWS, "wevent.pbd:PBD", schedule=True, grows=True, strictest=True, compared=True),
     Spec("uniform", WINDOWS, "comparators.baselines:Uniform", compared=True, draws=True),
     Spec("sample", WINDOWS, "comparators.baselines:Sample", compared=True, draws=True),
     Spec("spas", WINDOWS, "comparators.spas:SPAS", compared=True),

@@ -46,6 +46,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
+from streamveil.mechanisms.adaptive.growth import grown
 from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.slot_total import tells_total
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
@@ -185,6 +186,10 @@ class Adaptive(AdaptiveRelease):
         other._counted = replace(self._counted, requirements=requirements)
         other._divide(caps, pace)
         return other
+
+    def grown(self, state: AdaptiveState, origin: npt.NDArray[np.int64]) -> AdaptiveState:
+        """A state of fewer bins, for this mechanism: see `growth.py`."""
+        return grown(state, self.start(), origin, at_once=self.at_once is not None)
 
     def _rates_at(self, alert: float) -> tuple[Rates, Plan, npt.NDArray[np.int64]]:
         """What slots may use at a level of alert, what can be planned of it, and who gives."""

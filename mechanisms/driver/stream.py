@@ -31,6 +31,7 @@ from streamveil.mechanisms.driver.saved_state import (
     public_facts,
 )
 from streamveil.mechanisms.protocol import (
+    Growing,
     Mechanism,
     Resizable,
     Revising,
@@ -179,6 +180,20 @@ class ReleaseStream:
         history = digest(state.history, b"budgets", caps.tobytes(), pace.tobytes())
         booked = booked.under(self._requirements)
         return StreamState(state.mechanism, booked, history, state.next_slot)
+
+    def grown(self, state: StreamState, origin: npt.NDArray[np.int64]) -> StreamState:
+        """Return the state of a stream with fewer bins, with which this stream continues.
+
+        What the filter booked stays. The noise of all later slots also depends on the new bins.
+
+        Args:
+            state: of a stream with the same configuration, but for the bins.
+            origin: see :meth:`streamveil.mechanisms.protocol.Growing.grown`.
+        """
+        assert isinstance(self.mechanism, Growing)
+        history = digest(state.history, b"bins", self._configuration)
+        inner = self.mechanism.grown(state.mechanism, origin)
+        return StreamState(inner, state.filter, history, state.next_slot)
 
     def price(self, state: StreamState) -> Units:
         """Return an upper bound on the budget that the next slot spends from each class.

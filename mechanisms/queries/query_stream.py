@@ -303,6 +303,26 @@ class QueryStream:
         past = [dict[int, Seen]() for _ in self.query_set]
         return QueryState(states, self._filter(), usual, times, plan, past=past)
 
+    def grown(self, state: QueryState, bins: Mapping[int, Integers]) -> QueryState:
+        """The state of a query set with fewer keys, with which this one continues.
+
+        Args:
+            state: of the same query set, but for keys that were discovered since; not used again.
+            bins: by the number of each query with new keys, for each of its bins the number of the
+                bin before, or -1 for a new one, shape (bins,).
+        """
+        queries, usual = list(state.queries), list(state.usual)
+        streams = self._under(state.plan)
+        for q, origin in bins.items():
+            measure, known = self.query_set.queries[q].measure, usual[q]
+            cells = origin[:, None] * measure.parts + np.arange(measure.parts)
+            stream = streams[q]
+            assert isinstance(stream, ReleaseStream)
+            cells[origin < 0] = -1
+            queries[q] = stream.grown(queries[q], cells.ravel())
+            usual[q] = known and known.grown(origin)
+        return replace(state, queries=queries, usual=usual)
+
     def _under(self, plan: Plan | None) -> tuple[AnyStream, ...]:
         """The streams of the queries under a plan."""
         last, found = self._in_force

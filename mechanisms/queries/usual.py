@@ -216,6 +216,19 @@ class Usual:
         size = ratios.told(nothing[0], nothing[0], nothing[0]).beside.shape[1]
         return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
+    def grown(self, origin: npt.NDArray[np.int64]) -> Usual:
+        """The same of more nodes, where nothing is known of new ones.
+
+        Args:
+            origin: for each node the number of this node before, or -1, shape (nodes,).
+        """
+
+        def by_node(before: Floats) -> Floats:
+            return np.where((origin < 0)[:, None], 0.0, before[..., origin, :])
+
+        known = self.settled()
+        return replace(known, parts=by_node(known.parts), noise=by_node(known.noise))
+
     @property
     def shares(self) -> Floats:
         """Of each part over a long time, shape (nodes, parts)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.protocol import SlotRelease, carried
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 # The fields of a publication in a mechanism's record.
@@ -81,6 +81,13 @@ class Publication:
             diagnostics or {},
             spent=spent,
         )
+
+    def grown(self, origin: npt.NDArray[np.int64]) -> Publication:
+        """The same of more bins: see :meth:`streamveil.mechanisms.protocol.Growing.grown`."""
+        fresh = Publication.nothing(len(origin))
+        counts = carried(fresh.counts, self.counts, origin)
+        stderr = carried(fresh.stderr, self.stderr, origin)
+        return replace(self, counts=counts, stderr=stderr)
 
     def record(self) -> dict[str, Any]:
         """Values of `FIELDS`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.schedule import Offer, Schedule
 from streamveil.mechanisms.core import state_codec
@@ -117,6 +118,16 @@ class PWSM(Generic[S]):
         spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
         return state, state.last.release(status, spent)
+
+    def grown(
+        self, state: PublicationState[S], origin: npt.NDArray[np.int64]
+    ) -> PublicationState[S]:
+        """A state of fewer bins, for this mechanism: new bins were published as 0.
+
+        The dissimilarity of later slots is from public counts, whatever their bins are, so its
+        sensitivity is the same. The schedule does not know of bins.
+        """
+        return PublicationState(state.schedule, state.last.grown(origin))
 
     def encode(self, state: PublicationState[S]) -> bytes:
         """Bytes of the state."""

@@ -227,3 +227,17 @@ def test_a_quantile_is_hardly_worse_than_a_constant():
     truth = np.array(truth)[KNOWN:]
     assert np.sqrt(np.mean((values - truth) ** 2)) < 1.5 * truth.std()
     assert ((low <= truth) & (truth <= high)).mean() >= 0.85
+
+
+def test_nodes_that_come_know_nothing_and_the_others_keep_what_is_known():
+    parts, variances = np.array([[40.0, 10.0], [5.0, 20.0]]), np.full((2, 2), 4.0)
+    known = Usual.start(2, 2, SHARES).after([Observed(parts, variances)])
+    more = known.grown(np.array([0, -1, 1]))
+    settled = known.settled()
+    assert (more.parts[:, [0, 2]] == settled.parts).all()
+    assert (more.noise[:, [0, 2]] == settled.noise).all()
+    assert not more.parts[:, 1].any()
+    later = [Observed(parts, variances)]
+    three = [Observed(np.insert(parts, 1, 7.0, axis=0), np.full((3, 2), 4.0))]
+    after, grown = known.after(later), more.after(three)
+    assert np.allclose(grown.settled().parts[:, [0, 2]], after.settled().parts)

@@ -1,0 +1,182 @@
+"""Bins that come in the middle of a stream: losses are counted from outside (`recount.py`)."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import (
+    BudgetExceeded,
+    NoiseSource,
+    Population,
+    ReleaseStream,
+    Requirement,
+)
+from streamveil.mechanisms.adaptive import fixed, growth
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_errors import SUM
+from streamveil.mechanisms.protocol import Growing, SlotInput, carried
+from streamveil.mechanisms.registry import mechanism
+from tests.mechanisms.adaptive.recount import ANSWERS, GAPS, KINDS, Slot, Tape, World
+from tests.mechanisms.adaptive.test_fixed import OPTIONS
+from tests.mechanisms.adaptive.test_losses import counts, population
+from tests.mechanisms.streams import KEY
+
+SLOTS, SAMPLE = 24, 12
+
+
+def origin_of(before, after):
+    """New bins come before the last one, as keys do before the bin of all others."""
+    return np.array([*range(before - 1), *[-1] * (after - before), before - 1])
+
+
+class GrowingWorld(World):
+    def _thawed(self, state, number):
+        before, after = (
+            self.streams[at].mechanism.population.bins for at in (max(number - 1, 0), number)
+        )
+        if before == after:
+            return state
+        return self.streams[number].grown(state, origin_of(before, after))
+
+
+def case_of(seed):
+    random = np.random.default_rng([seed, 7])
+    tape = Tape(seed, random.choice(ANSWERS), random.choice(GAPS), random.choice(KINDS), SLOTS)
+    bins, sensitivity, pairs, sizes = population(random)
+    options = OPTIONS[random.choice(len(OPTIONS))]
+    options = {**options, "cycle": random.choice(["none", "none", "3"])}
+    streams, slots, made = [], [], {}
+    for slot in range(SLOTS):
+        if slot and random.random() < 0.2:
+            bins += int(random.integers(1, 5))
+        if bins not in made:
+            people = Population(
+                tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity
+            )
+            made[bins] = ReleaseStream(Adaptive("adaptive", people, **options), NoiseSource(KEY))
+        streams.append(made[bins])
+        slots.append(Slot(counts(random, range(len(pairs)), bins)))
+    world = GrowingWorld(streams, slots, tape).run(random)
+    return world, pairs, sensitivity
+
+
+def check(seeds):
+    """No user loses more than what is booked, or than epsilon in a window, in any bins."""
+    for seed in seeds:
+        world, pairs, sensitivity = case_of(seed)
+        random = np.random.default_rng([seed, 1])
+
+        def events(slot, world=world, random=random, sensitivity=sensitivity):
+            bins = world.streams[slot].mechanism.population.bins
+            return random.multinomial(sensitivity, np.full(bins, 1 / bins)).astype(np.int64)
+
+        for k, (window, epsilon) in enumerate(pairs):
+            booked = [slot[k] for slot in world.booked]
+            for start in range(SLOTS):
+                spent = sum(booked[start : start + window])
+                assert Fraction(spent, 2**40) <= Fraction(epsilon)
+            slot = int(random.integers(SLOTS))
+            lost = sum(loss for _, loss in world.losses({slot: (k, events(slot))}))
+            assert lost <= booked[slot]
+            start = int(random.integers(SLOTS))
+            path = {slot: (k, events(slot)) for slot in range(start, min(start + window, SLOTS))}
+            lost = sum(loss for _, loss in world.losses(path))
+            assert Fraction(lost, 2**40) <= Fraction(epsilon)
+
+
+def test_nobody_loses_more_than_is_booked_while_bins_come():
+    check(range(SAMPLE))
+
+
+def test_accounts_that_are_forgotten_are_found(monkeypatch):
+    def forgetful(state, fresh, origin, *, at_once):
+        made = growth.grown(state, fresh, origin, at_once=at_once)
+        made.accounts = fresh.accounts
+        return made
+
+    monkeypatch.setattr(fixed, "grown", forgetful)
+    with pytest.raises(BudgetExceeded):
+        check(range(3 * SAMPLE))
+
+
+@pytest.mark.slow
+def test_the_same_of_many_configurations():
+    check(range(SAMPLE, 20 * SAMPLE))
+
+
+def grown_stream(name, before=3, after=5, slots=7, seed=0):
+    """A stream that has run for some slots, its state with more bins, and what comes next."""
+    random = np.random.default_rng(seed)
+    made = [
+        ReleaseStream(
+            mechanism(name, Population((Requirement(4, 2.0),), np.array([500]), bins)),
+            NoiseSource(KEY),
+        )
+        for bins in (before, after)
+    ]
+    state = made[0].start()
+    for slot in range(slots):
+        state, _ = made[0].release(state, slot, random.integers(20, 60, (1, before)))
+    return made[1], made[1].grown(state, origin_of(before, after)), slots, random
+
+
+@pytest.mark.parametrize("name", ["adaptive", "adaptive:cycle=3", "pba", "pbd", "ba", "bd"])
+def test_a_grown_state_is_saved_and_read(name):
+    stream, state, slot, random = grown_stream(name)
+    assert isinstance(stream.mechanism, Growing)
+    again = stream.decode(stream.encode(state))
+    for at in range(slot, slot + 6):
+        table = random.integers(20, 60, (1, 5))
+        state, told = stream.release(state, at, table)
+        again, same = stream.release(again, at, table)
+        assert told.counts.tobytes() == same.counts.tobytes()
+        assert told.stderr.tobytes() == same.stderr.tobytes()
+
+
+def test_old_bins_keep_what_is_known_and_new_ones_know_nothing():
+    stream, state, *_ = grown_stream("adaptive")
+    fresh, bank = stream.mechanism.start().bank, state.mechanism.bank
+    assert (bank.level[:, 2:4] == fresh.level[:, 2:4]).all()
+    assert (bank.level_var[:, 2:4] == fresh.level_var[:, 2:4]).all()
+    assert (bank.level_var[:, [0, 1, 4]] < fresh.level_var[:, [0, 1, 4]]).all()
+
+
+def test_before_the_first_slot_nothing_is_carried():
+    stream, state, *_ = grown_stream("adaptive", slots=0)
+    mine = stream.mechanism.start()
+    assert stream.mechanism.encode(state.mechanism) == stream.mechanism.encode(mine)
+
+
+def test_a_sum_that_has_begun_is_dropped():
+    one = mechanism("adaptive", Population((Requirement(4, 2.0),), np.array([500]), 3))
+    state = one.start()
+    for slot in range(40):
+        state.gap, state.kind = 6, SUM
+        noise = NoiseSource(KEY).slot(slot, b"")
+        state, _ = one.step(state, SlotInput(slot, np.full((1, 3), 40)), noise)
+        if state.running and state.since > 3:
+            break
+    assert state.running is not None
+    more = mechanism("adaptive", Population((Requirement(4, 2.0),), np.array([500]), 4))
+    grown = more.grown(state, origin_of(3, 4))
+    assert grown.running is None
+    assert grown.since == grown.gap == 1
+
+
+# With noise of many keys: the first estimates of new bins are right on average.
+def test_the_first_estimates_of_new_bins_have_no_bias():
+    true, found = np.array([[30, 45, 12, 25, 60]]), []
+    for number in range(300):
+        stream, state, slot, _ = grown_stream("adaptive", seed=number)
+        stream._noise = NoiseSource(number.to_bytes(32, "big"))
+        _, told = stream.release(state, slot, true)
+        found.append(told.counts[2:4] - true[0, 2:4])
+    found = np.array(found)
+    assert (abs(found.mean(axis=0)) < 4 * found.std(axis=0) / 300**0.5).all()
+
+
+def test_values_are_carried_by_bin():
+    origin = np.array([0, 1, -1, 2])
+    found = carried(np.full((2, 4), 9.0), np.arange(6.0).reshape(2, 3), origin)
+    assert found.tolist() == [[0, 1, 9, 2], [3, 4, 9, 5]]
