@@ -72,18 +72,37 @@ OF_DISCOVERED = {
     f"{_LIST_THE_KEYS}",
     "lifetime": "discovering keys spends a budget over windows, which is available again later: "
     "give a budget over a window, or list the keys",
-    "state": "the state of a run has no keys that a later run could add to: release all slots in "
-    "one run, or list the keys",
+    "state": "keys that are discovered from all of an input cannot be added to by a later run: "
+    "release all slots in one run, release in passes (the command release with a state), or list "
+    "the keys",
     "test_mode": "keys without noise would not be private: give the keys that you expect",
     "unbounded": "keys are discovered from all of a bounded input, before the first slot is "
     "released: give a bounded input, or list the keys",
-    "runner": "keys are discovered in this process: use streamveil.release, or the command release "
-    "without a runner, or list the keys",
+    "runner": "keys are discovered in this process, because the keys that are listed in a slot "
+    "follow from all events before it: use streamveil.release, or the command release without a "
+    "runner, which releases unbounded input in passes over a saved state, or list the keys",
     "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",
 }
 """Why a query set whose keys are discovered cannot have something, by the name of the row."""
+
+OF_GROWING = {
+    "revise": "a revision smooths a slot with later ones, in which other keys are listed: leave "
+    "revisions out, or list the keys",
+    "rollups": "a rollup would add up slots in which a key is listed and slots in which it is "
+    "not: leave rollups out, or list the keys",
+    "slots": "keys are listed from the end of a discovery slot on, which is as long as the "
+    "longest window, and must not be within a slot of the query: give a window of whole slots of "
+    "the query, a slot of a fixed length, or list the keys",
+    "keep": "keep: distinct draws among the numbers of keys, which change as keys are listed: "
+    "leave it out, or list the keys",
+    "serve": "the served page shows the keys that are known when it begins: leave it out, give "
+    "--page, which shows all keys after every pass, or list the keys",
+    "mechanism": "the mechanism cannot continue with more keys: choose adaptive, pba or pbd, or "
+    "list the keys",
+}
+"""Why a query whose keys are discovered in passes over a stream cannot have something."""
 
 TABLE = (
     Capability("changing", "requirements that change", _all()),

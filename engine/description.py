@@ -107,4 +107,6 @@ def facts_of_domain(domain: Domain) -> Facts:
             "max_keys": listed.max_keys,
             "windows": listed.windows,
         }
+        if listed.since:
+            more["discovered"]["since"] = list(listed.since)
     return {"values": list(listed.values), **more}

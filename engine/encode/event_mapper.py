@@ -158,6 +158,10 @@ class DomainMap:
         check_value_columns(domain, columns)
         self.domain = parts.listed
         self.columns = columns
+        self._since = None
+        if isinstance(parts.listed, DiscoveredKeys) and parts.listed.since:
+            always = len(parts.listed.values) - len(parts.listed.since)
+            self._since = np.array([_ALWAYS] * always + list(parts.listed.since), np.int64)
         values = self.domain.values if isinstance(self.domain, Categories) else ()
         listed = set(values)
         others: dict[str, int] = {}
@@ -196,6 +200,21 @@ class DomainMap:
         bins[bins == _OUTSIDE] = self._other
         return bins
 
+    def listed(
+        self, bins: npt.NDArray[np.int64], base_slots: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Bins of events in their base slots: keys that are listed later are other keys there.
+
+        Args:
+            bins: what :meth:`bins` returned, shape (n,).
+            base_slots: of the events, shape (n,).
+        """
+        if self._since is None:
+            return bins
+        known = (bins >= 0) & (bins < len(self._since))
+        early = known & (self._since[np.where(known, bins, 0)] > base_slots)
+        return np.where(early, self._other, bins)
+
     def _numeric(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
         numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
         if isinstance(self.domain, Grid):
@@ -231,6 +250,8 @@ class DomainMap:
         return numbers
 
 
+_ALWAYS = -(1 << 62)
+"""Before any base slot."""
 NO_KEY = " "
 """In place of a text that is too long to be a key: a key has no blanks at its ends."""
 _PLAIN = "^[!-~]([ -~]*[!-~])?$"

@@ -46,7 +46,7 @@ from streamveil.mechanisms.core.event_tallies import (
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.queries.conditions import Condition
-from streamveil.mechanisms.queries.discovered import undiscovered
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 
 _ROWS = 1 << 18  # mapped at once
@@ -134,7 +134,7 @@ class QueriesMapper:
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
 
-        read = _Read(batch, self._bins)
+        read = _Read(batch, self._bins, slots)
         told = []
         counted, unread_by = np.zeros(len(slots), np.bool_), dict[int, str]()
         foreign = np.cumsum(members < 0) - 1 if len(strangers) else None
@@ -234,7 +234,7 @@ class QueriesMapper:
         return found
 
     def keys_of(self, batch: pa.RecordBatch) -> list[KeyEvents]:
-        """What each query that is to discover its keys reads of a batch, in order of the queries.
+        """What each query that discovers its keys reads of a batch, in order of the queries.
 
         Raises ConfigurationError as :meth:`map`, and for a column that is not text.
         """
@@ -246,7 +246,7 @@ class QueriesMapper:
             users[:, 0] = members.astype(np.uint64)
             users[members < 0] = strangers
             read, found = _Read(batch, self._bins), []
-            for query in undiscovered(self.query_set):
+            for query in discovering(self.query_set):
                 asked = good & read.meets(query)
                 for rows, _ in read.cells(query)[1]:
                     asked[rows] = False
@@ -313,9 +313,23 @@ class KeyEvents(NamedTuple):
 class _Read:
     """The columns of a batch that queries ask for, each read once."""
 
-    def __init__(self, batch: pa.RecordBatch, domains: Mapping[str, DomainMap]) -> None:
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        domains: Mapping[str, DomainMap],
+        slots: Integers | None = None,
+    ) -> None:
+        """Read a batch.
+
+        Args:
+            batch: of events.
+            domains: of the queries, by name.
+            slots: base slot of each event, shape (n,), if bins are to be those of its slot: keys
+                that were discovered are not listed in earlier ones.
+        """
         self._batch = batch
         self._domains = domains
+        self._slots = slots
         self._known: dict[Any, Any] = {}
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -382,6 +396,8 @@ class _Read:
 
     def _mapped(self, domain: DomainMap) -> tuple[Integers, list[tuple[Integers, str]]]:
         bins = domain.bins([column_of(self._batch, name) for name in domain.columns])
+        if self._slots is not None:
+            bins = domain.listed(bins, self._slots)
         if not (bins < 0).any():
             return bins, []
         return bins, [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]

@@ -1,9 +1,22 @@
-"""Discovery of keys from a bounded input, before a query set is released."""
+"""Discovery of keys from a bounded input, before a query set is released.
+
+The input is either all of a stream, or one of the passes over it. In the first case, all keys that
+are found are listed from the first slot on. In the second case, a key is listed from the base slot
+after the discovery slot in which it was found, since earlier slots are released already. Which of
+the two a plan wants is in its field `growing`. In a pass the discovery slots are closed that end in
+its range. The pairs of the next one are kept for the next pass, so that a discovery slot has the
+same pairs in however many passes they were read.
+
+What is kept depends on how many pairs of a key and a user there are. No key is dropped because of
+others: if there are too many, the run stops (`check_pairs`).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +26,13 @@ from streamveil.engine import metrics
 from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.encode.query_mapper import KeyEvents, slices_of
 from streamveil.engine.encode.text import keyed_digest
+from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.engine.run.gathered import Batches
+from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.discovery.discovery import Discovery
+from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.key_draw import (
     MOST_PAIRS,
     Pairs,
@@ -24,27 +40,30 @@ from streamveil.mechanisms.discovery.key_draw import (
     check_pairs,
     order_of_equals,
 )
-from streamveil.mechanisms.queries.discovered import Discoverer
+from streamveil.mechanisms.queries.discovered import Discoverer, Listed
 
 if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
 
 
 def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
-    """The plan with the keys of all queries that are to discover them.
+    """The plan with the keys of all queries that discover them.
 
     The keys are private: see `mechanisms/queries/discovered.py`.
 
     Args:
         plan: what is released.
-        events: all batches of the input, which is read once more when the plan is released.
+        events: all batches of the input, which is read once more when the plan is released. In a
+            pass, those of its range.
 
     Raises:
         ConfigurationError: for what cannot be done; nothing is spent.
         TooManyPairs: if a discovery slot does not fit in memory.
         BudgetExceeded: rather than spend more than the budget of a user.
     """
-    gathered = [_Gathered(plan, one) for one in plan.discoverers()]
+    discoverers = plan.discoverers()
+    kept = _kept_before(plan.discovery, len(discoverers))
+    gathered = [_Gathered(plan, *both) for both in zip(discoverers, kept, strict=True)]
     mapper = plan.event_mapper()
     with metrics.counting():  # events are counted when they are released
         for batch in events:
@@ -52,7 +71,63 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
                 if part.num_rows:
                     for one, some in zip(gathered, mapper.keys_of(part), strict=True):
                         one.add(some)
-    return plan.with_keys({one.query.name: one.discover() for one in gathered})
+    if not plan.growing:
+        return plan.with_keys({one.query.name: one.discover() for one in gathered})
+    assert plan.last_slot is not None
+    found = {one.query.name: one.close(plan.last_slot) for one in gathered}
+    after = state_codec.pack(SCHEMAS, {"queries": [one.record() for one in gathered]})
+    return plan.with_keys(found, after)
+
+
+SCHEMAS = {
+    1: state_codec.record_schema(
+        "Discovery",
+        queries={
+            "type": "array",
+            "items": state_codec.record_schema(
+                "OpenSlot",
+                slot="long",
+                texts={"type": "array", "items": "string"},
+                pairs="bytes",
+                filter=DiscoveryFilter.SCHEMA,
+            ),
+        },
+    )
+}
+"""Of what the next pass continues from: for each query the discovery slot that is not over."""
+
+
+def _kept_before(discovery: bytes, queries: int) -> list[Mapping[str, Any] | None]:
+    """What the pass before kept of each query; None in the first pass."""
+    if not discovery:
+        return [None] * queries
+    _, record = state_codec.unpack(SCHEMAS, discovery)
+    return list(record["queries"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Keys:
+    """The keys of a query once all events are there, in the order of their digests."""
+
+    numbers: Integers
+    """The key of each candidate, shape (candidates,)."""
+    first: Integers
+    """The first candidate of each key, shape (keys,)."""
+    digests: Words
+    """Of each key, shape (keys, 2)."""
+    unlisted: npt.NDArray[np.bool_]
+    """Whether each key is not listed yet, shape (keys,); changed in place."""
+
+    @classmethod
+    def of(cls, digests: Words) -> _Keys:
+        """The keys of candidates with these digests."""
+        order = np.lexsort((digests[:, 1], digests[:, 0]))
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (digests[order[1:]] != digests[order[:-1]]).any(axis=1)
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.cumsum(fresh) - 1
+        first = order[fresh]
+        return cls(numbers, first, digests[first], np.ones(len(first), bool))
 
 
 class _Gathered:
@@ -61,22 +136,26 @@ class _Gathered:
     Until all are there a key has another number in each batch, and is known by its digest.
     """
 
-    def __init__(self, plan: QueryPlan, discoverer: Discoverer) -> None:
+    def __init__(
+        self, plan: QueryPlan, discoverer: Discoverer, kept: Mapping[str, Any] | None = None
+    ) -> None:
         self.query = discoverer.query
         self._rules = discoverer.keys.rules
+        before = discoverer.keys
+        known = before.values if before.found else self._rules.allow
+        self._listed = Listed(known, before.since)
         _, *bins = parts_of(self.query.domain)
         named = [name for name in bins if name is not None]
-        self._never = pa.array(
-            ["", NO_KEY, *self._rules.deny, *self._rules.allow, *named], pa.large_string()
-        )
+        self._never = pa.array(["", NO_KEY, *self._rules.deny, *known, *named], pa.large_string())
         """Texts that are no keys, or that are public already."""
         self._length = discoverer.length
         self._class_of = plan.known.classes_with_other
         secret = plan.discovery_key()
         self._digest_key = secret.derived("digests of keys").first
+        self._filter = discoverer.filter()
         self._discovery = Discovery(
             discoverer.terms,
-            discoverer.filter(),
+            self._filter,
             secret,
             plan.discovery_identity(discoverer.query),
             sample=discoverer.keys.sample,
@@ -88,6 +167,24 @@ class _Gathered:
         self._numbered = 0
         self._parts: dict[int, list[tuple[Words, Integers, Integers, Integers]]] = defaultdict(list)
         """Users, classes, base slots and numbers of keys, by discovery slot."""
+        self._next: int | None = None
+        """The discovery slot of a stream that is closed next."""
+        self._open: tuple[Pairs, list[str]]
+        """Its pairs, and the texts of their keys, once the pass is over."""
+        if kept is not None:
+            self._continue(kept)
+        elif plan.growing:
+            assert plan.first_slot is not None
+            self._next = plan.first_slot // self._length
+
+    def _continue(self, kept: Mapping[str, Any]) -> None:
+        """Take over what the pass before kept."""
+        self._next = int(kept["slot"])
+        self._filter.read(kept["filter"])
+        numbers = self._number(pa.array(kept["texts"], pa.large_string()))
+        users, classes, base_slots, keys = arrays_from_bytes(kept["pairs"])
+        if len(users):
+            self._parts[self._next].append((users, classes, base_slots, numbers[keys]))
 
     def add(self, events: KeyEvents) -> None:
         """Add the events of a batch, by discovery slot, each pair of a base slot once."""
@@ -97,9 +194,7 @@ class _Gathered:
         some = np.flatnonzero(keys >= 0)
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
         order = order_of_equals(*rows)
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in rows], axis=0)
-        some = some[order[fresh]]
+        some = some[order[_changes(rows, order)]]
         classes, slots = self._class_of[events.members], events.base_slots // self._length
         for slot in np.unique(slots[some]).tolist():
             mine = some[slots[some] == slot]
@@ -118,24 +213,61 @@ class _Gathered:
         self._numbered += len(candidates)
         return numbers
 
-    def discover(self) -> tuple[str, ...]:
-        """The keys that are listed: those that always are, and those that were found, in order."""
-        digests = np.concatenate(self._digests)
-        order = np.lexsort((digests[:, 1], digests[:, 0]))
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = (digests[order[1:]] != digests[order[:-1]]).any(axis=1)
-        keys = np.empty(len(order), np.int64)
-        keys[order] = np.cumsum(fresh) - 1
-        first, digests = order[fresh], digests[order[fresh]]
-        unlisted, listed = np.ones(len(digests), bool), list(self._rules.allow)
-        for slot in range(min(self._parts, default=0), max(self._parts, default=-1) + 1):
-            pairs = _together(self._parts.pop(slot, []), keys, digests)
-            pairs = pairs.of(unlisted[pairs.keys])  # all of them need not stay in memory
-            found = self._discovery.find(slot, pairs)
-            for each in found:
-                unlisted[each.place] = False
-                listed.append(self._text(int(first[each.place])))
-        return tuple(listed)
+    def discover(self) -> Listed:
+        """Find the keys of all discovery slots, which are all listed from the first slot on."""
+        slots = range(min(self._parts, default=0), max(self._parts, default=-1) + 1)
+        found = self._find(slots, _Keys.of(np.concatenate(self._digests)))
+        return Listed((*self._listed.keys, *(key for _, key in found)))
+
+    def close(self, last: int) -> Listed:
+        """Find the keys of all discovery slots that end up to a base slot.
+
+        Returns all keys that are listed, the new ones from the base slot after their slot on.
+        """
+        assert self._next is not None
+        keys = _Keys.of(np.concatenate(self._digests))
+        closed = (last + 1) // self._length
+        for slot, key in self._find(range(self._next, closed), keys):
+            self._listed = self._listed.with_found([key], (slot + 1) * self._length)
+        self._next = max(self._next, closed)
+        self._open = self._kept(keys)
+        return self._listed
+
+    def record(self) -> dict[str, Any]:
+        """What the next pass continues from, after :meth:`close`: a record of `SCHEMAS`."""
+        pairs, texts = self._open
+        return {
+            "slot": self._next,
+            "texts": texts,
+            "pairs": arrays_to_bytes(pairs.users, pairs.classes, pairs.base_slots, pairs.keys),
+            "filter": self._filter.record(),
+        }
+
+    def _find(self, slots: range, keys: _Keys) -> Iterator[tuple[int, str]]:
+        """Each discovery slot with each of the keys that are found in it, in order."""
+        for slot in slots:
+            for each in self._discovery.find(slot, self._pairs(slot, keys)):
+                keys.unlisted[each.place] = False
+                yield slot, self._text(int(keys.first[each.place]))
+
+    def _pairs(self, slot: int, keys: _Keys) -> Pairs:
+        """The pairs of a discovery slot with keys that are not listed, which are forgotten."""
+        pairs = _together(self._parts.pop(slot, []), keys)
+        return pairs.of(keys.unlisted[pairs.keys])  # all of them need not stay in memory
+
+    def _kept(self, keys: _Keys) -> tuple[Pairs, list[str]]:
+        """The pairs of the slot that is not over, each once, and the texts of their keys.
+
+        They are in an order that does not depend on the order of the events.
+        """
+        assert self._next is not None
+        pairs = self._pairs(self._next, keys)
+        some, numbers = np.unique(pairs.keys, return_inverse=True)
+        columns = numbers, pairs.base_slots, *pairs.users.T
+        order = np.lexsort(columns)
+        rows = order[_changes(columns, order)]
+        pairs = replace(pairs, keys=numbers, digests=pairs.digests[some]).of(rows)
+        return pairs, [self._text(number) for number in keys.first[some].tolist()]
 
     def _text(self, number: int) -> str:
         """The text of a number."""
@@ -146,13 +278,18 @@ class _Gathered:
         return str(texts[number].as_py())
 
 
-def _together(
-    parts: list[tuple[Words, Integers, Integers, Integers]], keys: Integers, digests: Words
-) -> Pairs:
-    """The pairs of a discovery slot, where `keys` has the key of each number."""
+def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> npt.NDArray[np.bool_]:
+    """Whether each row differs from the one before in an order, as the first one does."""
+    found = np.ones(len(order), bool)
+    found[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
+    return found
+
+
+def _together(parts: list[tuple[Words, Integers, Integers, Integers]], keys: _Keys) -> Pairs:
+    """The pairs of a discovery slot."""
     nothing = np.zeros(0, np.int64)
     parts = [(np.empty((0, 2), np.uint64), nothing, nothing, nothing), *parts]
     users, classes, base_slots, numbers = (
         np.concatenate(some) for some in zip(*parts, strict=True)
     )
-    return Pairs(users, classes, base_slots, keys[numbers], digests)
+    return Pairs(users, classes, base_slots, keys.numbers[numbers], keys.digests)

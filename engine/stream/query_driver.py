@@ -34,6 +34,12 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.protocol import SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.bounds import AutoBounds, bounds_of, with_bounds
 from streamveil.mechanisms.queries.cuts import Cut, cut_of
+from streamveil.mechanisms.queries.discovered import (
+    bins_before,
+    listed_at,
+    listed_numbers,
+    listed_of,
+)
 from streamveil.mechanisms.queries.limits import all_limits, under_limits
 from streamveil.mechanisms.queries.query_stream import QueryState, QueryStream
 from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer, noted
@@ -76,6 +82,8 @@ class QueryLedgers:
     until: int | None = None
     """Last base slot that is asked about, if the stream ends there: later slots of queries are not
     released."""
+    discovery: bytes = b""
+    """What the discovery of keys continues from in a later run, which goes with the state."""
 
     def make(self) -> QueryDriver:
         """Make it. Raises ConfigurationError for queries that do not fit."""
@@ -108,6 +116,12 @@ class QueryLedgers:
         assert self.presences is not None
         return replace(self, presences=under_limits(self.presences, limits))
 
+    def listed(self, base_slot: int | None) -> QueryLedgers:
+        """The same with the keys that are listed in a base slot; None is before the first one."""
+        query_set = listed_at(self.layout.query_set, base_slot)
+        measures = tuple(query.measure for query in query_set)
+        return replace(self, layout=replace(self.layout, query_set=query_set, measures=measures))
+
     def under(self, bounds: Floats) -> QueryLedgers:
         """The same under bounds that were chosen, shape (looks, 2)."""
         query_set = with_bounds(self.layout.query_set, bounds)
@@ -123,6 +137,26 @@ class QueryDriver:
     ledgers: QueryLedgers
     key: bytes = field(repr=False)
     """Of the checksum of its states."""
+    _known: dict[tuple[int, ...], QueryDriver] = field(default_factory=dict, repr=False)
+    """The last two drivers with fewer keys, by the numbers of keys."""
+
+    def at(self, base_slot: int | None) -> QueryDriver:
+        """The driver of a base slot: keys that are listed later are in `unlisted` there.
+
+        None is before the first slot.
+        """
+        numbers = listed_numbers(self.layout.query_set, base_slot)
+        if numbers == listed_numbers(self.layout.query_set):
+            return self
+        if numbers not in self._known:
+            if len(self._known) > 1:
+                del self._known[next(iter(self._known))]
+            self._known[numbers] = self.ledgers.listed(base_slot).make()
+        return self._known[numbers]
+
+    def _of(self, state: QueryState) -> QueryDriver:
+        """The driver that left a state."""
+        return self.at(None if state.next_slot is None else state.next_slot - 1)
 
     def chosen(self, choice: Message) -> QueryDriver:
         """The same under bounds, or participation limits, that were chosen."""
@@ -156,7 +190,7 @@ class QueryDriver:
 
     def start(self) -> QueryState:
         """State before the first base slot."""
-        return self.stream.start()
+        return self.at(None).stream.start()
 
     def encode(self, state: QueryState, kept: Iterable[Message] = ()) -> bytes:
         """Bytes of the state, as of :class:`Saved`.
@@ -164,22 +198,35 @@ class QueryDriver:
         With it go events of slots that are not over, in any order.
         """
         messages = sorted(message.to_bytes() for message in kept)
-        written = several_to_bytes(self.stream.pack(state), *messages)
+        stream = self._of(state).stream
+        written = several_to_bytes(stream.pack(state), *messages)
         bounds = bounds_of(self.layout.query_set)
-        written = self.stream.keeper.write(written)
-        saved = Saved(self.ledgers.shares, bounds, self.ledgers.chosen_limits, written)
+        written = stream.keeper.write(written)
+        saved = Saved(
+            self.ledgers.shares,
+            bounds,
+            self.ledgers.chosen_limits,
+            written,
+            listed_of(self.layout.query_set),
+            None if state.next_slot is None else state.next_slot - 1,
+            self.ledgers.discovery,
+        )
         return (JOINED if self.ledgers.changing else b"") + saved.sealed(self.key)
 
     def decode(self, data: bytes) -> QueryState:
         """State of bytes. Raises ConfigurationError for that of another configuration."""
-        return self.stream.unpack(self._parts(data)[0])
+        stream, parts = self._parts(data)
+        return stream.unpack(parts[0])
 
     def kept(self, data: bytes) -> list[Message]:
         """Events of slots that were not over, and what shards kept, of the bytes of a state."""
-        return list(map(Message.from_bytes, self._parts(data)[1:]))
+        return list(map(Message.from_bytes, self._parts(data)[1][1:]))
 
-    def _parts(self, data: bytes) -> list[bytes]:
-        return several_from_bytes(self.stream.keeper.read(Saved.read(data, self.key).state))
+    def _parts(self, data: bytes) -> tuple[QueryStream, list[bytes]]:
+        """The stream that wrote a state, and what it wrote."""
+        saved = Saved.read(data, self.key)
+        stream = self.at(saved.slot).stream
+        return stream, several_from_bytes(stream.keeper.read(saved.state))
 
     def slots(
         self, block: int, parts: Iterable[Message]
@@ -192,14 +239,35 @@ class QueryDriver:
         self, state: QueryState, slot: int, counted: SlotCounts
     ) -> tuple[QueryState, dict[int, SlotRelease]]:
         """Release all queries that are due with the next base slot, whether anybody was there."""
-        due = self.stream.due(slot)
+        now = self.at(slot)
+        due = now.stream.due(slot)
         nothing = {
-            q: np.zeros((self.layout.classes, self.layout.measures[q].size), np.int64)
+            q: np.zeros((now.layout.classes, now.layout.measures[q].size), np.int64)
             for q in due
             if q not in counted.histograms
         }
-        histograms = {**counted.histograms, **nothing}
-        return self.stream.release(state, slot, histograms, counted.beyond)
+        histograms = {q: self._listed(now, q, one) for q, one in counted.histograms.items()}
+        state = self._grown(now, state)
+        return now.stream.release(state, slot, {**histograms, **nothing}, counted.beyond)
+
+    def _listed(self, now: QueryDriver, number: int, histogram: Integers) -> Integers:
+        """The cells of a histogram of keys that are listed in a slot. No other key has counts."""
+        listed, every = (one.layout.query_set.queries[number] for one in (now, self))
+        if listed is every:
+            return histogram
+        size = every.measure.parts
+        kept = bins_before(listed, every) >= 0
+        found = histogram.reshape(len(histogram), -1, size)[:, kept]
+        return found.reshape(len(histogram), -1)
+
+    def _grown(self, now: QueryDriver, state: QueryState) -> QueryState:
+        """A state with the keys of a driver, after slots with fewer of them."""
+        before = self._of(state)
+        if before is now:
+            return state
+        both = zip(before.layout.query_set, now.layout.query_set, strict=True)
+        changed = {q: bins_before(*pair) for q, pair in enumerate(both) if pair[0] != pair[1]}
+        return now.stream.grown(state, changed) if changed else state
 
     def next_slot(self, state: QueryState) -> int | None:
         """The base slot that comes next."""
@@ -234,6 +302,7 @@ class PublishAnswers:
         at: int,
     ) -> Iterator[Output]:
         """A `SlotAnswer` and a `QueryEntry` of each, and answers of longer times and revisions."""
+        driver = driver.at(slot)
         tested = driver.ledgers.test_mode
         if not tested:
             metrics.observe(metrics.WINDOW_USE, int(np.ceil(state.filter.use() * 1e6)))

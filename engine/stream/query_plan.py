@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.engine.capabilities import AUTO_BOUNDS_OF_CHANGING, OF_DISCOVERED, OF_SETS
+from streamveil.engine.capabilities import (
+    AUTO_BOUNDS_OF_CHANGING,
+    OF_DISCOVERED,
+    OF_GROWING,
+    OF_SETS,
+)
 from streamveil.engine.count.bounding import Bounding
 from streamveil.engine.count.bounds_choice import BoundsChoice, Sample, bounds_from
 from streamveil.engine.count.counter import BlockKey
@@ -69,6 +74,7 @@ from streamveil.mechanisms.core.parameter_checks import (
 )
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
+    DISTINCT,
     UNIFORM,
     ConfigurationError,
     QueryColumn,
@@ -95,7 +101,10 @@ from streamveil.mechanisms.queries.bounds import are_known, looks_at, set_aside,
 from streamveil.mechanisms.queries.cuts import cut_of
 from streamveil.mechanisms.queries.discovered import (
     Discoverer,
+    Listed,
+    declared,
     discovering,
+    listed_at,
     undiscovered,
     with_keys,
 )
@@ -105,6 +114,7 @@ from streamveil.mechanisms.queries.query_stream import QueryEntry
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.registry import MECHANISMS, parse
 
 if TYPE_CHECKING:
     from streamveil.engine.count.changes import ChangeMapper
@@ -189,6 +199,12 @@ class QueryPlan(CentralPlan):
     delta: float | None = None
     """The probability with which the discovery of keys may fail, over any window; None where no
     keys are discovered."""
+    growing: bool = False
+    """Whether keys that are discovered are listed in the course of the stream: each from the base
+    slot after the discovery slot in which it was found, as in a stream that is released in passes.
+    If not, all keys of a bounded input are listed from its first slot on."""
+    discovery: bytes = field(default=b"", repr=False)
+    """What the discovery of keys continues from in the next pass. Its pairs are SECRET."""
     units: Units = field(init=False, repr=False)
     """What each query may cost each class at first, shape (Q, K)."""
     presences: tuple[Presence, ...] | None = field(init=False, repr=False)
@@ -214,9 +230,10 @@ class QueryPlan(CentralPlan):
         self.max_rejected = share("max_rejected", self.max_rejected)
         check_range(self.slots, self.first_slot, self.last_slot)
         saved = None
+        self._carried_keys: Mapping[str, int] = {}
         if self.resume is not None:
             saved = Saved.read(self.resume, NoiseSource(self._key(), QUERIES).sealing_key)
-            self.query_set = saved.asked(self.query_set)
+            self._take_listed(saved)
         if self.shares is not None and not isinstance(self.shares, np.ndarray):
             refuse("shares", self.shares, "give an array of units, such as plan_shares makes")
         self.units = self._at_first(saved)
@@ -229,6 +246,13 @@ class QueryPlan(CentralPlan):
             self._kept = driver.kept(self.resume)
             for message in self.counters:
                 check_shards(message.shards, 2 * len(self.query_set.queries), self.shards)
+
+    def _take_listed(self, saved: Saved) -> None:
+        """Take over the bounds that were chosen and the keys that were found before."""
+        self._carried_keys = {name: len(one.keys) for name, one in saved.listed.items()}
+        if undiscovered(self.query_set):
+            self.discovery = saved.discovery
+        self.query_set = saved.asked(self.query_set)
 
     def _check_discovered(self) -> None:
         """Refuse what cannot be combined with the discovery of keys. Raises ConfigurationError."""
@@ -247,7 +271,7 @@ class QueryPlan(CentralPlan):
             "changing": self._dynamic,
             "lifetime": self.registry.classes.forever,
             "limit": self.limit is not None or bool(self.registry.max_slots),
-            "state": self.resume is not None or not self.ends,
+            "state": not self.growing and (self.resume is not None or not self.ends),
             "test_mode": self.test_mode,
         }
         for name, given in refused.items():
@@ -255,6 +279,30 @@ class QueryPlan(CentralPlan):
                 raise ConfigurationError(f"query {names[0]!r}: {OF_DISCOVERED[name]}")
         if undiscovered(self.query_set):
             self.discoverers()  # refuses a budget that is too small
+        if self.growing:
+            self._check_growing()
+
+    def _check_growing(self) -> None:
+        """Refuse what queries cannot have whose keys come later. Raises ConfigurationError."""
+        length = self._known.classes.longest
+        for query in discovering(self.query_set):
+            name, _ = parse(query.mechanism, MECHANISMS)
+            refused = {
+                "revise": bool(self.revise),
+                "rollups": bool(query.times),
+                "slots": not isinstance(query.slots, int) or length % query.slots > 0,
+                "keep": query.keep == DISTINCT,
+                "mechanism": not MECHANISMS[name].grows,
+            }
+            for reason, given in refused.items():
+                if given:
+                    raise ConfigurationError(f"query {query.name!r}: {OF_GROWING[reason]}")
+
+    @property
+    def discovers(self) -> bool:
+        """Whether keys are to be discovered from the events before these are released."""
+        some = discovering if self.growing else undiscovered
+        return bool(some(self.query_set))
 
     def discoverers(self) -> list[Discoverer]:
         """What discovers, or has discovered, the keys of each query that has none of its own."""
@@ -271,11 +319,17 @@ class QueryPlan(CentralPlan):
 
     def discovery_identity(self, query: Query) -> bytes:
         """All public facts that shape the discovery of a query's keys."""
-        return of_parts({**self.context, "query": encoded(query)})
+        return of_parts({**self.context, "query": encoded(declared(query))})
 
-    def with_keys(self, found: Mapping[str, Sequence[str]]) -> QueryPlan:
-        """The same plan with the keys that were discovered, by query, and with the same secret."""
-        made = replace(self, query_set=with_keys(self.query_set, found))
+    def with_keys(self, found: Mapping[str, Listed], discovery: bytes = b"") -> QueryPlan:
+        """The same plan with the keys that were discovered, by query, and with the same secret.
+
+        Args:
+            found: all keys that are listed, by the name of the query.
+            discovery: what the discovery continues from in the next pass.
+        """
+        query_set = with_keys(self.query_set, found)
+        made = replace(self, query_set=query_set, discovery=discovery)
         made._key = self._key
         return made
 
@@ -372,7 +426,8 @@ class QueryPlan(CentralPlan):
             may_be = (saved.shares.sum(axis=0) <= known.budgets).all()
             if may_be:  # else the state is refused, as that of another configuration
                 return saved.shares
-        _, units = plan_shares(self.query_set, known, self._sizes, adjacency=self.adjacency)
+        begun = listed_at(self.query_set, None)  # keys that are found later change no share
+        _, units = plan_shares(begun, known, self._sizes, adjacency=self.adjacency)
         return units
 
     @property
@@ -509,6 +564,7 @@ class QueryPlan(CentralPlan):
             asked.unknown,
             self._dynamic,
             self.last_slot if self.ends else None,
+            self.discovery,
         )
 
     def within(self, slot: int) -> list[str]:
@@ -523,7 +579,7 @@ class QueryPlan(CentralPlan):
     def kept(self, layout: QueryLayout) -> list[tuple[BlockKey, Message]]:
         """Events of slots that were not over when the run before ended."""
         waiting = [one for one in self._kept if one.kind is Kind.WAITING]
-        return list(going_on(waiting, layout))
+        return list(going_on(waiting, layout, self._carried_keys))
 
     @property
     def counters(self) -> list[Message]:

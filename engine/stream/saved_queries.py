@@ -2,12 +2,14 @@
 
 Shares are planned before the first base slot, and bounds and participation limits chosen then.
 Other versions may plan other shares, and no run looks twice. So all go with the state, which is
-bound to them: see `Keeper`.
+bound to them: see `Keeper`. So do the keys that were discovered so far, and the pairs of a key and
+a user of the discovery slot that is not over.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,12 @@ from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.queries.bounds import looks_at, with_bounds
+from streamveil.mechanisms.queries.discovered import (
+    Listed,
+    discovering,
+    undiscovered,
+    with_keys,
+)
 from streamveil.mechanisms.queries.queries import QuerySet
 
 _PURPOSE = b"answers"
@@ -38,11 +46,34 @@ class Saved:
     """
     state: bytes
     """What the driver keeps, bound to its configuration."""
+    listed: Mapping[str, Listed] = field(default_factory=dict)
+    """The keys that were discovered so far, by query."""
+    slot: int | None = None
+    """The last base slot that was released, which says which of them are in the state."""
+    discovery: bytes = b""
+    """What the discovery of keys continues from. Its pairs of a key and a user are SECRET."""
 
     SCHEMAS = {
         1: state_codec.record_schema(
             "Answers", shares="bytes", bounds="bytes", limits="bytes", state="bytes"
-        )
+        ),
+        2: state_codec.record_schema(
+            "Answers",
+            shares="bytes",
+            bounds="bytes",
+            limits="bytes",
+            state="bytes",
+            listed={
+                "type": "map",
+                "values": state_codec.record_schema(
+                    "Listed",
+                    keys={"type": "array", "items": "string"},
+                    since=state_codec.LONGS,
+                ),
+            },
+            slot=["null", "long"],
+            discovery="bytes",
+        ),
     }
 
     def sealed(self, key: bytes) -> bytes:
@@ -52,6 +83,9 @@ class Saved:
             "bounds": array_to_bytes(self.bounds),
             "limits": choice_message(self.limits).payload,
             "state": self.state,
+            "listed": {name: vars(one) for name, one in self.listed.items()},
+            "slot": self.slot,
+            "discovery": self.discovery,
         }
         return state_codec.seal(key, _PURPOSE, state_codec.pack(self.SCHEMAS, record))
 
@@ -59,13 +93,20 @@ class Saved:
     def read(cls, data: bytes, key: bytes) -> Saved:
         """What was sealed. Raises ConfigurationError for bytes that were changed."""
         sealed = data.removeprefix(JOINED)
-        _, record = state_codec.unpack(cls.SCHEMAS, state_codec.unseal(key, _PURPOSE, sealed))
+        version, record = state_codec.unpack(cls.SCHEMAS, state_codec.unseal(key, _PURPOSE, sealed))
         shares, bounds = (array_from_bytes(record[name]) for name in ("shares", "bounds"))
         limits = limits_from(Message(Kind.CHOICE, payload=record["limits"]))
-        return cls(shares, bounds, limits, record["state"])
+        if version == 1:
+            return cls(shares, bounds, limits, record["state"])
+        listed = {
+            name: Listed(tuple(one["keys"]), tuple(one["since"]))
+            for name, one in record["listed"].items()
+        }
+        more = listed, record["slot"], record["discovery"]
+        return cls(shares, bounds, limits, record["state"], *more)
 
     def asked(self, query_set: QuerySet) -> QuerySet:
-        """The queries under the bounds that were chosen for them.
+        """The queries under the bounds that were chosen for them, with the keys that were found.
 
         Raises ConfigurationError for a state of queries whose bounds were given, where these are
         to be chosen, and the other way round.
@@ -84,4 +125,11 @@ class Saved:
                 "other queries when it was written; use the queries that it was written with, or "
                 "start a new stream, which spends the users' budgets again"
             )
+        if undiscovered(query_set) and self.listed:
+            query_set = with_keys(query_set, self._listed_of(query_set))
         return with_bounds(query_set, self.bounds) if looks else query_set
+
+    def _listed_of(self, query_set: QuerySet) -> Mapping[str, Listed]:
+        """The keys of each query that discovers them; of one that did not before, none."""
+        nothing = Listed(())
+        return {one.name: self.listed.get(one.name, nothing) for one in discovering(query_set)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from streamveil.mechanisms.core.budgets import Units
@@ -16,6 +17,8 @@ DISCOVER = "discover"
 """In place of keys: that they are to be discovered."""
 UNLISTED = "unlisted"
 """Name of the bin of all keys that are not listed, unless it has another one."""
+LATEST = 1 << 62
+"""A base slot that is later than any other."""
 MOST_KEYS = 1000
 """Of a user in a discovery slot: with more, no key would ever be found."""
 MOST_WINDOWS = 1000
@@ -31,7 +34,9 @@ class DiscoveredKeys(Categories):
     """
 
     IDENTITY = Form(
-        "discovered keys", ("values", "rules", "max_keys", "windows", "share", "sample", "found")
+        "discovered keys",
+        ("values", "rules", "max_keys", "windows", "share", "sample", "found"),
+        later={"since": ()},
     )
 
     values: tuple[str, ...] = ()
@@ -49,6 +54,9 @@ class DiscoveredKeys(Categories):
     """Fraction of all keys that may be found, to save memory."""
     found: bool = False
     """Whether the keys were discovered."""
+    since: tuple[int, ...] = ()
+    """Of the last of the keys, the base slot from which each is listed, ascending. The keys before
+    them are listed from the first slot on."""
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -64,6 +72,25 @@ class DiscoveredKeys(Categories):
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}: give a number above 0 and at most {most:g}"
                 )
+        if len(self.since) > len(self.values) or list(self.since) != sorted(self.since):
+            raise ConfigurationError("the base slots of keys must ascend, with at most one a key")
+
+    def number_at(self, base_slot: int | None) -> int:
+        """How many keys are listed in a base slot; None is before the first one."""
+        some = 0 if base_slot is None else bisect_right(self.since, base_slot)
+        return len(self.values) - len(self.since) + some
+
+    def at(self, base_slot: int | None) -> DiscoveredKeys:
+        """The keys that are listed in a base slot; None is before the first one."""
+        number = self.number_at(base_slot)
+        later = len(self.values) - number
+        since = self.since[: len(self.since) - later]
+        return replace(self, values=self.values[:number], since=since)
+
+    @property
+    def declared(self) -> DiscoveredKeys:
+        """The same before anything was discovered."""
+        return replace(self, values=(), found=False, since=())
 
     def budgets(self, budgets: Units) -> list[int]:
         """What the discovery may cost in a window, of the budget of each class: whole units."""

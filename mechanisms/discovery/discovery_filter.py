@@ -7,7 +7,8 @@ adds up every window of base slots that meets it, and refuses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from streamveil.mechanisms.accounting.window_filter import (
     check_amounts,
     refusal,
 )
+from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.discovery.deltas import to_delta
@@ -57,6 +59,30 @@ class DiscoveryFilter:
         ]
         self._booked: deque[tuple[int, Units, Units]] = deque(maxlen=longest // self._length + 2)
         """Slot, epsilon and delta of the last slots: a window meets no more."""
+
+    SCHEMA = state_codec.record_schema(
+        "DiscoveryFilter",
+        slots=state_codec.LONGS,
+        epsilons={"type": "array", "items": "bytes"},
+        deltas={"type": "array", "items": "bytes"},
+    )
+
+    def record(self) -> dict[str, Any]:
+        """What is booked, as an Avro record under `SCHEMA`."""
+        return {
+            "slots": [slot for slot, _, _ in self._booked],
+            "epsilons": [state_codec.table_to_bytes(one) for _, one, _ in self._booked],
+            "deltas": [state_codec.table_to_bytes(one) for _, _, one in self._booked],
+        }
+
+    def read(self, record: Mapping[str, Any]) -> None:
+        """Book what a filter with the same classes had booked."""
+        shape = (len(self._classes),)
+        amounts = (
+            [state_codec.table_from_bytes(one, shape) for one in record[name]]
+            for name in ("epsilons", "deltas")
+        )
+        self._booked.extend(zip(record["slots"], *amounts, strict=True))
 
     def charge(self, slot: int, epsilon: Units, delta: Units) -> None:
         """Book a discovery slot, or refuse it and book nothing.

@@ -1,20 +1,26 @@
 """Queries whose keys are discovered: what that costs, and the query set once they are found.
 
-Keys are discovered once, from all of a bounded input, before anything else is released. From then
-on they are public, and the query counts them as it would count any other keys.
+Keys are discovered from all of a bounded input, before anything else is released; or in the course
+of a stream, one discovery slot after the other. There, a key that is found is listed from the base
+slot after its discovery slot on, and stays listed. Keys that are listed are public, and the query
+counts them as it would count any other keys. All other keys are in one bin.
 
 Guarantee: (w, epsilon, delta). Over any `window` consecutive base slots, all that a run publishes
 differs in distribution by at most a factor exp(epsilon_k), except with probability delta_k, for a
 user of class k.
-Proof: discoveries of different queries and the releases compose. A discovery costs a part of
-epsilon and of delta, by `discovery/terms.py`; its part of epsilon is set aside (`set_aside`) and
-counts in every window. Given the keys, the releases cost the rest of epsilon, and nothing of delta.
+Proof: discoveries of different queries, of different discovery slots, and the releases compose. A
+discovery costs a part of epsilon and of delta, by `discovery/terms.py`; its part of epsilon is set
+aside (`set_aside`) and counts in every window. Given the keys, the releases cost the rest of
+epsilon, and nothing of delta. In a stream, the keys that are listed in a base slot are a function
+of what was published before it. They only decide in which bins events are counted, so a histogram
+has the sensitivity that it would have with keys that were given. `adaptive/growth.py` has the proof
+that mechanisms may continue with more bins; no account of what was spent knows of bins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +29,7 @@ from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.domains import Categories, parts_of, with_bins
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.discovery.deltas import delta_units
-from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
+from streamveil.mechanisms.discovery.discovered_keys import LATEST, DiscoveredKeys
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
@@ -48,17 +54,77 @@ def undiscovered(query_set: QuerySet) -> list[Query]:
     return [query for query, keys in both if keys is not None and not keys.found]
 
 
-def with_keys(query_set: QuerySet, found: Mapping[str, Sequence[str]]) -> QuerySet:
+@dataclass(frozen=True)
+class Listed:
+    """The keys of a query that are listed so far: public."""
+
+    keys: tuple[str, ...]
+    """In the order in which they came."""
+    since: tuple[int, ...] = ()
+    """As of :class:`DiscoveredKeys`."""
+
+    def with_found(self, found: Sequence[str], base_slot: int) -> Listed:
+        """The same with keys that are listed from a base slot on."""
+        return Listed((*self.keys, *found), (*self.since, *[base_slot] * len(found)))
+
+
+def listed_of(query_set: QuerySet) -> dict[str, Listed]:
+    """The keys that were discovered, by the name of the query."""
+    both = ((query, discovered_keys(query)) for query in query_set)
+    return {
+        query.name: Listed(keys.values, keys.since)
+        for query, keys in both
+        if keys is not None and keys.found
+    }
+
+
+def with_keys(query_set: QuerySet, found: Mapping[str, Listed]) -> QuerySet:
     """The query set with the keys that were discovered, by the name of the query."""
-    return replace(query_set, queries=tuple(_with_keys(query, found) for query in query_set))
+
+    def listed(query: Query) -> DiscoveredKeys:
+        own = found[query.name]
+        return replace(_keys(query), values=own.keys, found=True, since=own.since)
+
+    return _replaced(query_set, listed)
 
 
-def _with_keys(query: Query, found: Mapping[str, Sequence[str]]) -> Query:
-    keys = discovered_keys(query)
-    if keys is None:
-        return query
+def listed_at(query_set: QuerySet, base_slot: int | None) -> QuerySet:
+    """The query set with the keys that are listed in a base slot; None is before the first one."""
+    return _replaced(query_set, lambda query: _keys(query).at(base_slot))
+
+
+def listed_numbers(query_set: QuerySet, base_slot: int | None = LATEST) -> tuple[int, ...]:
+    """Of each query that discovers keys, how many are listed in a base slot; the last by default.
+
+    None is before the first one.
+    """
+    return tuple(_keys(query).number_at(base_slot) for query in discovering(query_set))
+
+
+def declared(query: Query) -> Query:
+    """A query as it was before its keys were discovered."""
+    return _with_listed(query, _keys(query).declared)
+
+
+def bins_before(before: Query, query: Query) -> Integers:
+    """For each bin of a query the number of this bin before some keys were listed, or -1."""
+    keys, came = _keys(before), len(_keys(query).values) - len(_keys(before).values)
+    rest = before.domain.bins - len(keys.values)
+    listed = np.arange(len(keys.values))
+    return np.concatenate([listed, np.full(came, -1), len(keys.values) + np.arange(rest)])
+
+
+def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) -> QuerySet:
+    """The query set with other keys for all queries that discover them."""
+    some = {query.name for query in discovering(query_set)}
+    queries = (
+        _with_listed(query, listed(query)) if query.name in some else query for query in query_set
+    )
+    return replace(query_set, queries=tuple(queries))
+
+
+def _with_listed(query: Query, listed: DiscoveredKeys) -> Query:
     _, other, null = parts_of(query.domain)
-    listed = replace(keys, values=tuple(found[query.name]), found=True)
     return replace(query, domain=with_bins(listed, other, null))
 
 

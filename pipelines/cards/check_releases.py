@@ -12,7 +12,9 @@ from streamveil.engine.guarantees import PER_RECORD
 from streamveil.io.formats import CSV, EXTENSIONS, format_of
 from streamveil.io.releases import BINS_METADATA, json_values
 from streamveil.io.tidy import quoted_label
+from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.core.records import Slots, format_time, parse_time
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.pipelines.cards.check_input import Read, column, numbers
 from streamveil.pipelines.cards.claims import (
     StatedQuery,
@@ -51,11 +53,47 @@ def _wrong_results(card: Record, read: Read, query: StatedQuery) -> Iterator[str
     yield from _compared(_where(released), query.slots_named, _rows_of(released), wanted)
     yield from _revisions(_where(revised), query, _rows_of(revised), wanted)
     labels = domain_of(query.domain).labels
+    later = _listed_later(query)
     for path, table in released:
         yield from _times(path, table, slots)
         yield from _mechanism(card, path, table)
     for path, table in (*released, *(() if query.name else revised)):
         yield from _bins(path, table, labels, query)
+        yield from _listed_early(path, table, later, query)
+
+
+def _listed_later(query: StatedQuery) -> dict[str, int]:
+    """Keys that were listed in the course of the stream, and the first slot of each."""
+    listed = parts_of(domain_of(query.domain)).listed
+    if not isinstance(listed, DiscoveredKeys):
+        return {}
+    keys = listed.values[len(listed.values) - len(listed.since) :]
+    return {key: query.cut.of(slot) for key, slot in zip(keys, listed.since, strict=True)}
+
+
+def _listed_early(
+    path: str, table: pa.Table, later: Mapping[str, int], query: StatedQuery
+) -> Iterator[str]:
+    """Keys with results before they were listed, or without any afterwards."""
+    if not later or not table.num_rows:
+        return
+    slots = numbers(path, table, "slot").tolist()
+    found = set(zip(slots, column(path, table, "key"), strict=True))
+    for key, first in later.items():
+        for slot in sorted(set(slots)):
+            if ((slot, _quoted(path, key)) in found) != (slot >= first):
+                verb = "has no result" if slot >= first else "has a result"
+                yield (
+                    f"{path}: the key {key!r} {verb} in slot {slot}, and by the card it is listed "
+                    f"from slot {first} on: {query.name} has other results than those of the run"
+                )
+                return
+
+
+def _quoted(path: str, label: str) -> str:
+    """A label as it is in a file."""
+    of_csv = path.lower().endswith(tuple(EXTENSIONS)) and format_of(path) == CSV
+    return quoted_label(label) if of_csv else label
 
 
 def _with_columns(path: str, table: pa.Table, query: StatedQuery, *names: str) -> pa.Table:
@@ -184,11 +222,13 @@ def _bins_in_rows(
     if not pa.types.is_string(keys.type):  # a CSV file of numbers does not say how they are written
         return
     levels = column(path, table, "level") if query.name else [0] * table.num_rows
-    quoted = path.lower().endswith(tuple(EXTENSIONS)) and format_of(path) == CSV
-    known = {quoted_label(label) if quoted else label for label in labels}
+    later = {
+        _quoted(path, label) for label in _listed_later(query)
+    }  # which may come in other files
+    known = {_quoted(path, label) for label in labels}
     named = {key for key, level in zip(keys.to_pylist(), levels, strict=True) if level == 0}
-    if named != known:
-        other = sorted(named ^ known)[0]
+    if (named ^ known) - later:
+        other = sorted((named ^ known) - later)[0]
         yield f"{path}: the bin {other!r} is not both among what was released and in the card"
 
 

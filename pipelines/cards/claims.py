@@ -178,7 +178,8 @@ def domain_of(stated: Record) -> Domain:
     elif "grid" in stated:
         listed = Grid(**stated["grid"])
     elif "discovered" in stated:
-        listed = DiscoveredKeys(tuple(stated["values"]), found=True, **stated["discovered"])
+        facts = {**stated["discovered"], "since": tuple(stated["discovered"].get("since", ()))}
+        listed = DiscoveredKeys(tuple(stated["values"]), found=True, **facts)
     else:
         listed = Categories(tuple(stated["values"]))
     return with_bins(listed, stated.get("other"), stated.get("null"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
-from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.jobs.discovery import discovered
 from streamveil.pipelines.jobs.job import Job
@@ -35,7 +34,8 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     plan = plan_of(command, given, execution)
     for text, level in about_plan(plan):  # what follows from public facts
         tell(text, level)
-    if plan.plan_kind is PlanKind.QUERIES and undiscovered(plan.query_set):
+    passes = following is not None and not given.dry_run  # each of which discovers its keys
+    if plan.plan_kind is PlanKind.QUERIES and plan.discovers and not passes:
         plan = discovered(_job_of(command, given, plan, execution), dry_run=given.dry_run)
     if given.dry_run:
         from streamveil.pipelines.jobs.dry_run import preview

@@ -235,6 +235,7 @@ def query_plan_of(given: Any, kind: Callable[..., Q], **more: Any) -> Q:
         longest_window=given.longest_window,
         revise=given.revise or 0,
         ends=not given.state,
+        growing=bool(given.state),
         test_mode=given.test_mode,
         delta=given.delta,
         **more,

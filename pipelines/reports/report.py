@@ -27,6 +27,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
 )
 from streamveil.mechanisms.queries.bounds import set_aside
+from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.windows import sensitivity_of
 from streamveil.pipelines.reports.accuracy import Accuracy
@@ -103,6 +104,7 @@ class QueryFigures:
         """
         if "length" in table.column_names:
             table = table.filter(pc.equal(table["length"], slots.text))
+        table = _with_all_keys(query, table)
         shape = (-1, len(query.tree.labels(query.domain)), len(query.statistic.outputs))
         step = shape[1] * shape[2]
         starts, ends = (
@@ -391,6 +393,31 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
     """That of a row of the ledger; without a window it is of the whole stream."""
     epsilon = float(row["epsilon"])
     return Lifetime(epsilon) if row["window"] is None else Requirement(int(row["window"]), epsilon)
+
+
+def _with_all_keys(query: Query, table: pa.Table) -> pa.Table:
+    """The table with rows of keys that were discovered later in all slots: without a figure.
+
+    Rows of a slot are in the order of its bins.
+    """
+    listed = discovered_keys(query)
+    if listed is None or not listed.since:
+        return table
+    starts, keys = table["start"], query.domain.labels
+    slots = starts.unique()
+    outputs = len(query.statistic.outputs)
+    row = pc.index_in(starts, slots).to_numpy() * len(keys)
+    row = (row + pc.index_in(table["key"], pa.array(keys)).to_numpy()) * outputs
+    row += np.arange(len(row)) % outputs
+    places = np.full(len(slots) * len(keys) * outputs, -1)
+    places[row] = np.arange(len(row))
+    taken = table.take(pa.array(places, mask=places < 0))
+    whole = pa.array(np.repeat(np.arange(len(slots)), len(keys) * outputs))
+    firsts = table.take(pc.index_in(slots, starts)).take(whole)
+    for name in ("start", "end", "slot", "status"):
+        place = table.column_names.index(name)
+        taken = taken.set_column(place, table.schema.field(name), firsts[name])
+    return taken
 
 
 def _day_edges(edges: npt.NDArray[np.datetime64], slots: Slots) -> npt.NDArray[np.datetime64]:

@@ -14,7 +14,6 @@ from streamveil.engine.encode.dead_letters import reasons_of
 from streamveil.engine.messages import REJECTED, Output
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.io.result_files import Files, Results
-from streamveil.mechanisms.queries.discovered import undiscovered
 from streamveil.pipelines.reports.summary import Summary
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def with_keys_discovered(plan: QueryPlan, source: Source) -> QueryPlan:
     Raises:
         ConfigurationError: for what cannot be discovered.
     """
-    if not undiscovered(plan.query_set):
+    if not plan.discovers:
         return plan
     from streamveil.engine.run.discover import discover_keys
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamveil.engine.capabilities import OF_GROWING
 from streamveil.engine.count.loss_limit import tally_in
 from streamveil.engine.encode.passes import Pass
 from streamveil.engine.plan_kinds import PlanKind
@@ -46,6 +47,7 @@ from streamveil.mechanisms.core.records import (
     NothingChosen,
 )
 from streamveil.mechanisms.core.wording import opt
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.pipelines.cards.run_card import check_card_place
 from streamveil.pipelines.console.errors import in_one_line, may_pass, reason_of
 from streamveil.pipelines.console.logs import heard_by, tell
@@ -60,6 +62,7 @@ from streamveil.pipelines.options.parsers import CLOCK, check_summary, dialect_o
 from streamveil.pipelines.outputs.of_plan import outputs_of
 from streamveil.pipelines.outputs.outputs import Outputs
 from streamveil.pipelines.plans.overlaps import refuse_in_input, refuse_state_in_input
+from streamveil.pipelines.reports.plan_texts import about_discovered
 from streamveil.pipelines.reports.summary import Summary, write_summary
 from streamveil.pipelines.state_runs.input_files import (
     IGNORE,
@@ -548,9 +551,25 @@ class Follow:
         written = [self._results.place(kind, target) for kind, target in targets.items()]
         letters = self.places.get("rejected")
         self.log.tell(job.due, summary, self.plan, self._outputs, written, letters)
+        self._tell_discovered(committed)
         self._stream_card.show(committed)
         self._show_page(committed)
         return committed
+
+    def _tell_discovered(self, snapshot: Snapshot) -> None:
+        """Say how many keys are listed after a pass, which is public."""
+        if self.plan.plan_kind is PlanKind.QUERIES and self.plan.discovers:
+            for text, level in about_discovered(self._after(snapshot)):
+                tell(text, level)
+
+    def _after(self, snapshot: Snapshot) -> UserPlan:
+        """The plan of what comes after the passes so far, with what they chose or found."""
+        return dataclasses.replace(
+            self.plan,
+            first_slot=snapshot.next_slot,
+            last_slot=None,
+            resume=self._state(snapshot),
+        )
 
     def _show_page(self, snapshot: Snapshot) -> None:
         """Write the page anew. That it cannot be is said, and the stream goes on."""
@@ -558,12 +577,7 @@ class Follow:
             return
         from streamveil.pipelines.reports.page import write_page
 
-        after = dataclasses.replace(
-            self.plan,
-            first_slot=snapshot.next_slot,
-            last_slot=None,
-            resume=self._state(snapshot),
-        )
+        after = self._after(snapshot)
         part = f"{self.page}.part"
         try:
             tables = {kind: self._results.table(kind) for kind in self._results.shown}
@@ -645,6 +659,7 @@ class Follow:
 
 def follow(command: str, given: Any, plan: UserPlan, following: Following) -> None:
     """Make the passes of a command, from its options. Raises ConfigurationError, as they do."""
+    _refuse_page_of_discovered(plan, following)
     outputs = outputs_of(plan, given.layout)
     outputs.prepare(given.output, in_passes=True)
     places = {
@@ -676,6 +691,13 @@ def follow(command: str, given: Any, plan: UserPlan, following: Following) -> No
             inbox=inbox,
             outbox=outbox,
         ).run()
+
+
+def _refuse_page_of_discovered(plan: UserPlan, following: Following) -> None:
+    """Refuse to serve a page whose bins would not be known when it begins."""
+    if plan.plan_kind is PlanKind.QUERIES and plan.discovers and following.serve is not None:
+        query = discovering(plan.query_set)[0].name
+        raise ConfigurationError(f"query {query!r}: {OF_GROWING['serve']}")
 
 
 def _inbox_of(given: Any, plan: Any, folder: StateFolder) -> Inbox | None:

@@ -30,7 +30,12 @@ from streamveil.io.tables import as_they_come
 from streamveil.pipelines.console.progress import progress
 from streamveil.pipelines.outputs.outputs import Outputs
 from streamveil.pipelines.reports.summary import Summary
-from streamveil.pipelines.runners.local_run import Source, count_letters, run_here
+from streamveil.pipelines.runners.local_run import (
+    Source,
+    count_letters,
+    run_here,
+    with_keys_discovered,
+)
 
 if TYPE_CHECKING:
     from streamveil.engine.plans import UserPlan
@@ -99,8 +104,11 @@ class PassJob:
         """
         if self.users is not None:
             self.users.write(self.folder / _USERS)
+        plan = self._plan_of_pass()
         with progress(f"streamveil {self.command}"):
-            summary = run_here(self._plan_of_pass(), self._sources(), self._files())
+            if plan.plan_kind is PlanKind.QUERIES:
+                plan = with_keys_discovered(plan, self._sources()[0])
+            summary = run_here(plan, self._sources(), self._files())
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():
                 raise RuntimeError(f"the pass is done, but {self.folder / name} was not written")

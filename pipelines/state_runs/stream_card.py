@@ -40,7 +40,8 @@ class StreamCard:
         """Write the card of the stream to the folder of a pass: it is committed with the pass."""
         state = state_after(job.folder)[1]
         plan: Any = self.plan
-        if any(getattr(plan, "looks", ())):  # the first pass chose limits, which its state knows
+        chosen = any(getattr(plan, "looks", ())) or getattr(plan, "discovers", False)
+        if chosen:  # by the passes so far, as the state knows
             plan = replace(plan, first_slot=job.due.last_slot + 1, last_slot=None, resume=state)
         before = self.folder.of_pass(snapshot.passes) / IN_FOLDER
         card = self._cards(plan).of_pass(

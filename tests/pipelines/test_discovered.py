@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import shutil
 
 import jsonschema
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamveil as sv
-from streamveil.engine.capabilities import OF_DISCOVERED
+from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
+from streamveil.io import StateFolder
 from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.core.records import MachineFault
 from streamveil.pipelines.commands import plan
 
 KEY = bytes(range(32))
@@ -366,7 +369,6 @@ def test_bounds_that_are_estimated_are_refused():
 @pytest.mark.parametrize(
     ("why", "flags"),
     [
-        ("state", ("--state=state",)),
         ("runner", ("--runner=FnApiRunner",)),
     ],
 )
@@ -506,3 +508,99 @@ def test_a_rare_key_changes_nothing_else_that_is_published(files, run):
         return rows.to_pylist(), found.ledger.to_pylist(), summary, found.text
 
     assert told("rare") == told("odd") == told("tea")
+
+
+# ---- passes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_passes(run, files):
+    """Passes up to some days, with a clock that stands at the end of each."""
+
+    def in_passes(*days, flags=BUDGET, begun=False):
+        for number, day in enumerate(days):
+            (files / "clock").write_text(f"2024-05-{day:02}T00:00:00Z")
+            outcome = run(
+                *(one for one in (*flags, f"--state={files / 'state'}") if one),
+                f"--clock_file={files / 'clock'}",
+                f"--ledger={files / 'ledger.jsonl'}",
+                *(["--resume"] if begun or number else []),
+            )
+        return outcome
+
+    return in_passes
+
+
+def passes_of(files, name):
+    paths = sorted((files / "answers").glob(f"{name}-????????.parquet"))
+    return pa.concat_tables([pq.read_table(path) for path in paths])
+
+
+def once(in_passes, files):
+    """What one pass releases, whose files are then taken away."""
+    outcome = in_passes(16)
+    assert outcome.code == 0, outcome.err
+    found = {name: passes_of(files, name) for name in ("searches", "bill")}
+    for name in ("answers", "state"):
+        shutil.rmtree(files / name)
+    for path in [*files.glob("ledger*"), *files.glob("*.released")]:
+        path.unlink()
+    return found
+
+
+def test_passes_add_up_to_one_and_the_card_is_fine(in_passes, files, toolbox):
+    whole = once(in_passes, files)
+    last = in_passes(4, 7, 12, 16)
+    assert last.code == 0, last.err
+    assert "listed: 2 keys" in last.out
+    for name, table in whole.items():
+        assert passes_of(files, name).equals(table), name
+    days = passes_of(files, "searches").to_pandas().groupby("start")["key"].agg(set).tolist()
+    assert days[0] == {"unlisted"}
+    assert days[-1] == {"tea", "milk", "unlisted"}
+    card = files / "answers" / "card.json"
+    flags = ("--check", str(card), f"--ledger={files / 'ledger.jsonl'}")
+    checked = toolbox.run("card", *flags)
+    assert checked.code == 0, checked.out + checked.err
+    stated = json.loads(card.read_text())["data"]["queries"][0]["domain"]
+    assert stated["values"] == ["tea", "milk"] or stated["values"] == ["milk", "tea"]
+    assert len(stated["discovered"]["since"]) == 2
+    stated["discovered"]["since"] = [one + 1 for one in stated["discovered"]["since"]]
+    whole_card = json.loads(card.read_text())
+    whole_card["data"]["queries"][0]["domain"] = stated
+    card.write_text(json.dumps(whole_card))
+    assert "has a result in slot" in toolbox.run("card", *flags).err
+
+
+def test_a_pass_that_is_killed_before_its_commit_is_run_again(in_passes, files, monkeypatch):
+    whole = once(in_passes, files)
+    assert in_passes(5).code == 0
+    commit = StateFolder.commit
+
+    def killed(folder, snapshot, key, before=None):
+        if snapshot.passes > 1:
+            raise MachineFault("the disk is gone")
+        return commit(folder, snapshot, key, before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFolder, "commit", killed)
+        assert in_passes(12, begun=True).code != 0
+    assert in_passes(12, 16, begun=True).code == 0
+    for name, table in whole.items():
+        assert passes_of(files, name).equals(table), name
+
+
+def test_a_page_shows_keys_that_came_later(in_passes, files):
+    page = f"--page={files / 'page.html'}"
+    outcome = in_passes(5, 16, flags=(*BUDGET, page))
+    assert outcome.code == 0, outcome.err
+    assert "cannot be written" not in outcome.out + outcome.err
+    text = (files / "page.html").read_text()
+    assert "milk" in text
+    assert "nan" not in text.lower()
+
+
+def test_a_served_page_is_refused(in_passes):
+    outcome = in_passes(5, flags=(*BUDGET, "--follow=1s", "--serve=127.0.0.1:0"))
+    assert outcome.code == 2
+    assert OF_GROWING["serve"] in outcome.err

@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded
+from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import Draw
+
+SCHEMAS = {1: DiscoveryFilter.SCHEMA}
 
 
 def amounts(*units):
@@ -34,7 +37,8 @@ def ledgers(draw):
     classes = draw(st.lists(row, min_size=1, max_size=2))
     draws = [Draw(length, draw(st.integers(1, 2)), draw(st.booleans())) for _ in classes]
     spent = st.lists(st.integers(0, 12), min_size=len(classes), max_size=len(classes))
-    steps = draw(st.lists(st.tuples(st.integers(1, 3), spent, spent), max_size=10))
+    steps = st.tuples(st.integers(1, 3), st.booleans(), spent, spent)
+    steps = draw(st.lists(steps, max_size=10))
     return classes, draws, steps
 
 
@@ -45,8 +49,12 @@ def test_a_slot_is_refused_exactly_if_a_window_would_overflow(ledger):
     windows, epsilons, deltas = (np.array(one) for one in zip(*classes, strict=True))
     books = DiscoveryFilter(windows, epsilons, deltas, draws)
     booked, slot = [], -2
-    for gap, *some in steps:
+    for gap, saved, *some in steps:
         slot += gap
+        if saved:  # a run ends, and another one resumes
+            record = books.record()
+            books = DiscoveryFilter(windows, epsilons, deltas, draws)
+            books.read(state_codec.unpack(SCHEMAS, state_codec.pack(SCHEMAS, record))[1])
         charge = (slot, *(amounts(*units) for units in some))
         spent = [
             (pair, (epsilons[k], deltas[k]))

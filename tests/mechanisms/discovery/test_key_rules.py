@@ -1,4 +1,4 @@
-"""How long keys are listed, and which texts are keys."""
+"""Which texts are keys."""
 
 import unicodedata
 
@@ -8,38 +8,6 @@ from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.discovery import key_rules
 from streamveil.mechanisms.discovery.key_rules import KeyRules
-from streamveil.mechanisms.discovery.listing import Listing
-
-
-def test_a_key_stays_until_it_was_small_for_a_window():
-    listing = Listing(3).with_found(["a", "b"])
-    for estimate in (1.0, 1.0, 9.0, 1.0, 1.0):
-        listing = listing.after({"a": (estimate, 2.0), "b": (5.0, 2.0)})
-        assert listing.keys == ("a", "b")
-    assert listing.after({"a": (1.0, 2.0), "b": (5.0, 2.0)}).keys == ("b",)
-
-
-def test_a_key_that_was_not_released_keeps_its_place():
-    listing = Listing(2).with_found(["a"]).after({"a": (0.0, 1.0)})
-    assert listing.after({}).keys == ("a",)
-    assert listing.after({"a": (0.0, 1.0)}).keys == ()
-
-
-def test_longer_slots_weigh_as_many_base_slots():
-    listing = Listing(14).with_found(["a"]).after({"a": (0.0, 1.0)}, 7)
-    assert listing.keys == ("a",)
-    assert listing.after({"a": (0.0, 1.0)}, 7).keys == ()
-
-
-def test_keys_that_are_always_listed_never_leave():
-    listing = Listing(1, ("a",)).with_found(["a", "b"])
-    assert listing.after({"a": (0.0, 1.0), "b": (0.0, 1.0)}).keys == ("a",)
-
-
-def test_a_key_that_returns_begins_anew():
-    gone = Listing(1).with_found(["a"]).after({"a": (0.0, 1.0)})
-    assert gone.keys == ()
-    assert gone.with_found(["a"]).keys == ("a",)
 
 
 @pytest.mark.parametrize(

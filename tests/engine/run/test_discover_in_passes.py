@@ -1,0 +1,317 @@
+"""Keys that are listed in the course of a stream: passes add up to one, within all budgets."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.engine.capabilities import OF_GROWING
+from streamveil.engine.messages import LEDGER, STATE
+from streamveil.engine.run import discover
+from streamveil.engine.run.release import release_plan
+from streamveil.engine.stream.query_plan import QueryPlan, columns_for
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.records import REPLACE
+from streamveil.mechanisms.discovery.key_draw import TooManyPairs
+from streamveil.mechanisms.queries.definitions import QueryDefinition
+from streamveil.mechanisms.queries.discovered import declared, discovered_keys
+from streamveil.mechanisms.queries.reading import query_set
+
+DAY = 86_400_000_000
+FIRST, LAST = 100, 127
+WINDOW = 4
+TABLE = Registry.of(
+    {f"u{n}": Requirement(*((3, 30.0), (WINDOW, 50.0))[n % 2]) for n in range(120)},
+    default=(Requirement(WINDOW, 50.0), 40),
+)
+TOTALS = {"name": "all", "by": None, "keys": None}
+
+
+def asked(*queries):
+    every = ({"by": "key", "keys": "discover", **one} for one in queries)
+    given = ({name: value for name, value in one.items() if value} for one in every)
+    return query_set("1d", map(QueryDefinition.of, given))
+
+
+def plan_of(asks, **options):
+    given = {"noise_key": bytes(32), "delta": 1e-6, "growing": True, "registry": TABLE, **options}
+    registry = given.pop("registry")
+    return QueryPlan(
+        asks,
+        registry,
+        columns_for(asks, "user", "time"),
+        first_slot=FIRST,
+        last_slot=LAST,
+        may_be_empty=True,
+        max_rejected=1.0,
+        **given,
+    )
+
+
+def rows_of(seed=0, users=150):
+    """Events, in any order: keys become popular one after the other."""
+    random = np.random.default_rng(seed)
+    found = []
+    for day in range(FIRST, LAST + 1):
+        there = random.permutation(users)[: users * 2 // 3]
+        popular = 1 + (day - FIRST) // 3
+        for user in there.tolist():
+            number = int(random.integers(popular)) if random.random() < 0.8 else 100 + user
+            found.append((f"u{user}", f"key {number}", float(random.integers(10)), day))
+    return found
+
+
+def batch(rows):
+    users, keys, sizes, days = zip(*rows, strict=True) if rows else ((),) * 4
+    times = pa.array(np.array(days, np.int64) * DAY, pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_pydict(
+        {
+            "user": pa.array(users, pa.string()),
+            "key": pa.array(keys, pa.string()),
+            "size": pa.array(sizes, pa.float64()),
+            "time": times,
+        }
+    )
+
+
+def passes(plan, rows, cuts):
+    """What each pass gives: from one base slot of `cuts` to before the next one."""
+    state, found = None, []
+    edges = [FIRST, *sorted(cuts), LAST + 1]
+    for first, after in pairwise(edges):
+        if first == after:
+            continue
+        own = [row for row in rows if first <= row[-1] < after]
+        due = replace(
+            plan,
+            first_slot=first,
+            last_slot=after - 1,
+            resume=state,
+            ends=False,
+            stream_start=FIRST,
+            revise_rest=False,
+        )
+        events = [batch(own[:50]), batch(own[50:])]
+        made = discover.discover_keys(due, events)
+        outputs = list(release_plan(made, events))
+        (state,) = (one.value[1] for one in outputs if one.tag == STATE)
+        found.append((made, outputs))
+    return found
+
+
+def told(found):
+    """All that is public: results and the ledger."""
+    return [repr(one.value) for _, outputs in found for one in outputs if one.tag in (None, LEDGER)]
+
+
+def state_of(found):
+    return [one.value for _, outputs in found for one in outputs if one.tag == STATE][-1]
+
+
+QUERIES = {
+    "count": ({"name": "q"},),
+    "several": (
+        {"name": "q", "keys": {"discover": {"max_keys": 2, "allow": ["key 1"]}}},
+        {"name": "users", "statistic": "distinct", "every": "2d"},
+        TOTALS,
+    ),
+    "mean": ({"name": "q", "statistic": "mean", "of": "size", "bounds": [0, 10]},),
+    "pba": ({"name": "q", "mechanism": "pba"},),
+    "pairs": ({"name": "q", "max_contributions": 3, "null": "none", "every": "4d"},),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.sets(st.integers(FIRST, LAST), max_size=6), seed=st.integers(0, 99))
+def test_passes_add_up_to_one(name, cuts, seed):
+    plan, rows = plan_of(asked(*QUERIES[name])), rows_of()
+    once = passes(plan, rows, [])
+    order = np.random.default_rng(seed).permutation(len(rows))
+    several = passes(plan, [rows[number] for number in order], cuts)
+    assert told(several) == told(once)
+    assert state_of(several) == state_of(once)
+    listed = discovered_keys(several[-1][0].query_set.queries[0])
+    assert len(listed.since) > 3
+    assert len(set(listed.since)) > 2
+    assert all(since % WINDOW == 0 for since in listed.since)
+
+
+@pytest.mark.parametrize("statistic", ["sum", "variance", "quantiles"])
+def test_passes_add_up_to_one_for_other_statistics(statistic):
+    more = {"quantiles": [0.5]} if statistic == "quantiles" else {}
+    query = {"name": "q", "statistic": statistic, "of": "size", "bounds": [0, 10], **more}
+    plan, rows = plan_of(asked(query)), rows_of()
+    assert told(passes(plan, rows, [103, 104, 110, 121])) == told(passes(plan, rows, []))
+
+
+def answers(found, name="q"):
+    """The figures of a query: by base slot, by key."""
+    tables: dict[int, dict[str, float]] = {}
+    for made, outputs in found:
+        (query,) = (one for one in made.query_set if one.name == name)
+        labels = query.domain.labels
+        for one in outputs:
+            if one.tag is None and one.value.query == name:
+                slot = one.value.slot
+                keys = discovered_keys(query).at(slot).values
+                named = (*keys, *labels[len(discovered_keys(query).values) :])
+                figures = one.value.figures.values[:, 0].tolist()
+                tables[slot] = dict(zip(named, figures, strict=True))
+    return tables
+
+
+def test_a_key_is_counted_from_its_first_slot_on():
+    rows = rows_of()
+    found = passes(plan_of(asked({"name": "q"})), rows, [105, 113])
+    listed = discovered_keys(found[-1][0].query_set.queries[0])
+    known = dict(zip(listed.values, listed.since, strict=True))
+    assert known["key 0"] == FIRST + WINDOW
+    for slot, figures in answers(found).items():
+        there = {key for key, since in known.items() if since <= slot}
+        assert set(figures) == there | {"unlisted"}
+        here = [key for _, key, _, day in rows if day == slot]
+        for key in there:
+            assert figures[key] == pytest.approx(here.count(key), abs=8)
+        rest = sum(key not in there for key in here)
+        assert figures["unlisted"] == pytest.approx(rest, abs=8)
+
+
+def test_keys_of_one_user_each_stay_unlisted():
+    rows = [(user, f"own {user}", size, day) for user, _, size, day in rows_of()]
+    found = passes(plan_of(asked({"name": "q"})), rows, [107])
+    assert discovered_keys(found[-1][0].query_set.queries[0]).values == ()
+
+
+class Recording(discover.Discovery):
+    """Remembers what noise is added to, and lists the keys that the real one lists."""
+
+    seen = {}
+
+    def find(self, slot, pairs):
+        counts = self._counts(slot, pairs)
+        for place in np.flatnonzero(counts):
+            assert (slot, *pairs.digests[place].tolist()) not in self.seen
+            self.seen[(slot, *pairs.digests[place].tolist())] = int(counts[place])
+        return super().find(slot, pairs)
+
+
+def recorded(patch, rows, cuts):
+    patch.setattr(discover, "Discovery", Recording)
+    patch.setattr(Recording, "seen", {})
+    found = passes(plan_of(asked({"name": "q"})), rows, cuts)
+    return dict(Recording.seen), discovered_keys(found[-1][0].query_set.queries[0])
+
+
+def test_a_window_of_a_user_changes_no_more_counts_than_is_paid_for(monkeypatch):
+    rows, (made,) = rows_of(), plan_of(asked({"name": "q"})).discoverers()
+    before, listed = recorded(monkeypatch, rows, [102, 109, 118])
+    for user, window in (("u1", WINDOW), ("u2", 3), ("u149", WINDOW)):
+        for first in (FIRST, 106, 115):
+            left = [row for row in rows if row[0] != user or not first <= row[-1] < first + window]
+            after, same = recorded(monkeypatch, left, [104, 118])
+            # Slots after one in which another key was found are compared given what was published.
+            until = next(
+                (
+                    one // WINDOW
+                    for one, other in zip(listed.since, same.since, strict=False)
+                    if one != other
+                ),
+                LAST,
+            )
+            keys = [key for key in before.keys() | after.keys() if key[0] < until]
+            changes = [before.get(key, 0) - after.get(key, 0) for key in keys]
+            k = [one.window for one in TABLE.classes].index(window)
+            draw, weight = made._draws[k], int(made.terms.weights[k])
+            assert set(map(abs, changes)) <= {0, weight}
+            assert sum(map(abs, changes)) <= weight * draw.in_window(draw.changed, window)
+
+
+def test_no_window_spends_more_than_its_budget_with_the_discovery():
+    found = passes(
+        plan_of(asked({"name": "q"}, {"name": "r", "max_contributions": 2})), rows_of(), [108]
+    )
+    entries = [one.value for _, outputs in found for one in outputs if one.tag == LEDGER]
+    budgets = np.array([one.epsilon for one in TABLE.classes])
+    for entry in entries:
+        assert (entry.spent_in_window <= budgets[: len(entry.spent_in_window)] + 1e-9).all()
+    look = found[0][0].describe().promise["classes"][0]["look"]
+    assert max(entry.spent_in_window[0] for entry in entries) > look
+
+
+def test_each_discovery_slot_is_charged_once_whether_anything_is_found(monkeypatch):
+    charged = []
+    charge = discover.DiscoveryFilter.charge
+
+    def noted(books, slot, epsilon, delta):
+        charged.append(slot)
+        return charge(books, slot, epsilon, delta)
+
+    monkeypatch.setattr(discover.DiscoveryFilter, "charge", noted)
+    passes(plan_of(asked({"name": "q"})), [], [101, 102, 112, 125])
+    assert charged == list(range(FIRST // WINDOW, (LAST + 1) // WINDOW))
+
+
+def test_a_slot_that_was_charged_before_is_refused():
+    plan, rows = plan_of(asked({"name": "q"})), rows_of()
+    made, outputs = passes(replace(plan, last_slot=FIRST + 7), rows, [FIRST + 8])[0]
+    books = made.discoverers()[0].filter()
+    (record,) = discover._kept_before(made.discovery, 1)
+    books.read(record["filter"])
+    terms = made.discoverers()[0].terms
+    with pytest.raises(ValueError, match="is charged after slot"):
+        books.charge(FIRST // WINDOW + 1, terms.epsilon, terms.delta)
+    assert outputs
+
+
+def test_too_many_pairs_in_all_passes_of_a_slot_are_refused(monkeypatch):
+    monkeypatch.setattr(discover, "MOST_PAIRS", 250)
+    plan, rows = plan_of(asked({"name": "q"})), rows_of()
+    with pytest.raises(TooManyPairs, match="smaller sample"):
+        passes(plan, rows, [101, 102, 103])
+    few = [row for row in rows if int(row[0][1:]) < 50]
+    assert passes(plan, few, [101, 102, 103])
+
+
+@pytest.mark.parametrize(
+    ("why", "query", "options"),
+    [
+        ("revise", {}, {"revise": 2}),
+        ("rollups", {"rollups": ["4d"]}, {}),
+        ("slots", {"every": "3d"}, {}),
+        ("slots", {"every": "1mo"}, {}),
+        ("keep", {"keep": "distinct", "max_contributions": 2}, {}),
+        ("mechanism", {"mechanism": "uniform"}, {}),
+    ],
+)
+def test_what_passes_cannot_have_is_refused_with_its_reason(why, query, options):
+    with pytest.raises(ConfigurationError) as error:
+        plan_of(asked({"name": "q", **query}), **options)
+    assert f"query 'q': {OF_GROWING[why]}" in str(error.value)
+
+
+def test_a_state_of_other_options_of_the_discovery_is_refused():
+    plan, rows = plan_of(asked({"name": "q"})), rows_of()
+    state = state_of(passes(plan, rows, [105])[:1])[1]
+    other = asked({"name": "q", "keys": {"discover": {"max_keys": 2}}})
+    with pytest.raises(ConfigurationError, match="query q changed"):
+        replace(plan_of(other), first_slot=105, resume=state)
+    listing = asked({"name": "q", "keys": ["key 0", "unlisted"]})
+    with pytest.raises(ConfigurationError, match="changed"):
+        replace(plan_of(listing, delta=None), first_slot=105, resume=state)
+
+
+def test_with_replacement_passes_add_up_too():
+    plan, rows = plan_of(asked({"name": "q"}), adjacency=REPLACE), rows_of()
+    assert told(passes(plan, rows, [102, 115])) == told(passes(plan, rows, []))
+
+
+def test_what_a_discovery_is_bound_to_does_not_change_as_keys_are_found():
+    made, _ = passes(plan_of(asked({"name": "q"})), rows_of(), [])[0]
+    (query,) = made.query_set
+    assert discovered_keys(query).values
+    assert made.discovery_identity(query) == made.discovery_identity(declared(query))
