@@ -76,11 +76,9 @@ OF_DISCOVERED = {
     "release all slots in one run, release in passes (the command release with a state), or list "
     "the keys",
     "test_mode": "keys without noise would not be private: give the keys that you expect",
-    "unbounded": "keys are discovered from all of a bounded input, before the first slot is "
-    "released: give a bounded input, or list the keys",
-    "runner": "keys are discovered in this process, because the keys that are listed in a slot "
-    "follow from all events before it: use streamveil.release, or the command release without a "
-    "runner, which releases unbounded input in passes over a saved state, or list the keys",
+    "runner": "keys of a bounded input are discovered in this process, and not on a runner: use "
+    "streamveil.release, or the command release without a runner, which releases a stream in "
+    "passes over a saved state; or give PrivateQueries an unbounded input, or list the keys",
     "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",
@@ -97,6 +95,8 @@ OF_GROWING = {
     "the query, a slot of a fixed length, or list the keys",
     "keep": "keep: distinct draws among the numbers of keys, which change as keys are listed: "
     "leave it out, or list the keys",
+    "shards": "all events of a slot are counted together, since the listed keys follow from the "
+    "slots before: leave shards out, or list the keys",
     "serve": "the served page shows the keys that are known when it begins: leave it out, give "
     "--page, which shows all keys after every pass, or list the keys",
     "mechanism": "the mechanism cannot continue with more keys: choose adaptive, pba or pbd, or "

@@ -24,6 +24,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.queries.definitions import QueryDefinition
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.reading import query_set
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT
@@ -111,6 +112,9 @@ class PrivateQueries(beam.PTransform):
             may continue the stream.
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
+        delta: the probability with which the discovery of keys may fail to protect a user, over any
+            window, for example `1e-9`. You must give it if a query has `keys="discover"`, which is
+            for unbounded input here. All events of a slot are then counted on one worker.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after the
             slot has ended, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as
@@ -160,6 +164,7 @@ class PrivateQueries(beam.PTransform):
         resume: bytes | None = None,
         final: bool = True,
         test_mode: bool = False,
+        delta: float | None = None,
         allowed_lateness: int | str = 0,
         heartbeat: beam.PTransform | None = None,
         settle: int | str | beam.PTransform | None = None,
@@ -199,9 +204,10 @@ class PrivateQueries(beam.PTransform):
                 f"longest_window={longest_window} applies to changing requirements only: add "
                 "changing=True, or leave it out"
             )
+        found: dict[str, Any] = {"delta": delta, "growing": bool(discovering(self._set))}
         self._count = count
         self.plan: PrivateHistograms | PrivateAnswers
-        if count is not None:
+        if count is not None and delta is None:
             forever = common["registry"].classes.forever and limit is None
             by_default = forever and count.mechanism == DEFAULT
             self.plan = PrivateHistograms(
@@ -215,7 +221,7 @@ class PrivateQueries(beam.PTransform):
             )
             return
         self.plan = PrivateAnswers(
-            self._set, columns=columns_for(self._set, user, time, **reading), **common
+            self._set, columns=columns_for(self._set, user, time, **reading), **common, **found
         )
 
     def expand(self, inputs: Any) -> QueryOutputs:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
 
+from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
 from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, REVISIONS, STATE
+from streamveil.engine.run.one_by_one import steps_one_by_one
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.engine.stream.release_in_time import ReleaseInTime
@@ -22,11 +24,13 @@ from streamveil.engine.stream.steps import Steps
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     COUNT,
+    ConfigurationError,
     DynamicLedgerEntry,
     LedgerEntry,
     Release,
     Revision,
 )
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.query_stream import QueryEntry
 from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer
 from streamveil.transforms.at_end import AtEnd
@@ -299,3 +303,19 @@ class PrivateAnswers(_ReleasePlan, QueryPlan, beam.PTransform):
     """
 
     in_process: ClassVar[bool] = False
+
+    def steps(self, *, bounded: bool, **given: Any) -> Steps:
+        """How events become answers: see :meth:`QueryPlan.steps`.
+
+        Raises ConfigurationError for keys that are to be discovered in a bounded input.
+        """
+        if not self.discovers or given.get("changes"):  # which are refused
+            return super().steps(bounded=bounded, **given)
+        query = discovering(self.query_set)[0].name
+        for reason, refused in (("runner", bounded), ("shards", self.shards > 1)):
+            if refused:
+                why = {**OF_DISCOVERED, **OF_GROWING}[reason]
+                raise ConfigurationError(f"query {query!r}: {why}")
+        names = [one.name for one in fields(QueryPlan) if one.init]
+        alone = {**{name: getattr(self, name) for name in names}, "noise_key": self._key}
+        return steps_one_by_one(QueryPlan(**alone), lateness=given.get("lateness", 0))

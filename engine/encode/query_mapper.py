@@ -202,6 +202,16 @@ class QueriesMapper:
                 faults.setdefault(row, reason)
         return slots, members, strangers, faults
 
+    def by_slot(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows of each base slot that :meth:`map` can use, whatever queries ask about."""
+        slots, _, _, faults = self._read(batch, latest)
+        good = np.ones(len(slots), np.bool_)
+        good[list(faults)] = False
+        for slot in np.unique(slots[good]).tolist():
+            yield slot, batch.filter(pa.array(good & (slots == slot)))
+
     def located(self, batch: pa.RecordBatch) -> list[Located]:
         """All events of each query that have a time in the range and can be read.
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +27,13 @@ from streamveil.engine import metrics
 from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.encode.query_mapper import KeyEvents, slices_of
 from streamveil.engine.encode.text import keyed_digest
-from streamveil.engine.messages import arrays_from_bytes, arrays_to_bytes
+from streamveil.engine.messages import (
+    arrays_from_bytes,
+    arrays_to_bytes,
+    compressed,
+    expanded,
+    narrow,
+)
 from streamveil.engine.run.gathered import Batches
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Integers
@@ -36,6 +43,7 @@ from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.key_draw import (
     MOST_PAIRS,
     Pairs,
+    TooManyPairs,
     Words,
     check_pairs,
     order_of_equals,
@@ -65,12 +73,20 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
     kept = _kept_before(plan.discovery, len(discoverers))
     gathered = [_Gathered(plan, *both) for both in zip(discoverers, kept, strict=True)]
     mapper = plan.event_mapper()
-    with metrics.counting():  # events are counted when they are released
-        for batch in events:
-            for part in slices_of(batch):
-                if part.num_rows:
-                    for one, some in zip(gathered, mapper.keys_of(part), strict=True):
-                        one.add(some)
+    try:
+        with metrics.counting():  # events are counted when they are released
+            for batch in events:
+                for part in slices_of(batch):
+                    if part.num_rows:
+                        for one, some in zip(gathered, mapper.keys_of(part), strict=True):
+                            one.add(some)
+    except TooManyPairs as error:
+        if plan.resume is None:
+            raise
+        raise TooManyPairs(
+            f"{error}; the sample and the windows of a stream that has begun cannot change: start "
+            "a new stream with others, which spends the users' budgets again"
+        ) from None
     if not plan.growing:
         return plan.with_keys({one.query.name: one.discover() for one in gathered})
     assert plan.last_slot is not None
@@ -87,7 +103,7 @@ SCHEMAS = {
             "items": state_codec.record_schema(
                 "OpenSlot",
                 slot="long",
-                texts={"type": "array", "items": "string"},
+                texts="bytes",
                 pairs="bytes",
                 filter=DiscoveryFilter.SCHEMA,
             ),
@@ -169,7 +185,7 @@ class _Gathered:
         """Users, classes, base slots and numbers of keys, by discovery slot."""
         self._next: int | None = None
         """The discovery slot of a stream that is closed next."""
-        self._open: tuple[Pairs, list[str]]
+        self._open: tuple[Pairs, pa.Array]
         """Its pairs, and the texts of their keys, once the pass is over."""
         if kept is not None:
             self._continue(kept)
@@ -181,9 +197,13 @@ class _Gathered:
         """Take over what the pass before kept."""
         self._next = int(kept["slot"])
         self._filter.read(kept["filter"])
-        numbers = self._number(pa.array(kept["texts"], pa.large_string()))
-        users, classes, base_slots, keys = arrays_from_bytes(kept["pairs"])
+        offsets, texts = arrays_from_bytes(kept["texts"])
+        buffers = pa.py_buffer(offsets), pa.py_buffer(texts)
+        numbers = self._number(pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers))
+        users, *integers = arrays_from_bytes(expanded(kept["pairs"]))
         if len(users):
+            classes, base_slots, keys = (one.astype(np.int64) for one in integers)
+            base_slots += self._next * self._length
             self._parts[self._next].append((users, classes, base_slots, numbers[keys]))
 
     def add(self, events: KeyEvents) -> None:
@@ -235,11 +255,18 @@ class _Gathered:
 
     def record(self) -> dict[str, Any]:
         """What the next pass continues from, after :meth:`close`: a record of `SCHEMAS`."""
+        assert self._next is not None
         pairs, texts = self._open
+        _, offsets, data = texts.buffers()
+        ends = np.frombuffer(offsets, np.int64)[: len(texts) + 1] if offsets else np.zeros(1)
+        in_slot = pairs.base_slots - self._next * self._length
+        numbers = (narrow(one) for one in (pairs.classes, in_slot, pairs.keys))
         return {
             "slot": self._next,
-            "texts": texts,
-            "pairs": arrays_to_bytes(pairs.users, pairs.classes, pairs.base_slots, pairs.keys),
+            "texts": arrays_to_bytes(
+                ends.astype(np.int64), np.frombuffer(data or b"", np.uint8)[: int(ends[-1])]
+            ),
+            "pairs": compressed(arrays_to_bytes(pairs.users, *numbers)),
             "filter": self._filter.record(),
         }
 
@@ -255,7 +282,7 @@ class _Gathered:
         pairs = _together(self._parts.pop(slot, []), keys)
         return pairs.of(keys.unlisted[pairs.keys])  # all of them need not stay in memory
 
-    def _kept(self, keys: _Keys) -> tuple[Pairs, list[str]]:
+    def _kept(self, keys: _Keys) -> tuple[Pairs, pa.Array]:
         """The pairs of the slot that is not over, each once, and the texts of their keys.
 
         They are in an order that does not depend on the order of the events.
@@ -267,7 +294,8 @@ class _Gathered:
         order = np.lexsort(columns)
         rows = order[_changes(columns, order)]
         pairs = replace(pairs, keys=numbers, digests=pairs.digests[some]).of(rows)
-        return pairs, [self._text(number) for number in keys.first[some].tolist()]
+        texts = pa.chunked_array(self._texts, pa.large_string()).combine_chunks()
+        return pairs, texts.take(pa.array(keys.first[some]))
 
     def _text(self, number: int) -> str:
         """The text of a number."""

@@ -265,7 +265,7 @@ class QueryPlan(CentralPlan):
                 )
             return
         refused = {
-            "runner": not self.in_process,
+            "runner": not self.in_process and not self.growing,
             "delta": self.delta is None,
             "auto_bounds": bool(looks_at(self.query_set)),
             "changing": self._dynamic,
@@ -277,26 +277,34 @@ class QueryPlan(CentralPlan):
         for name, given in refused.items():
             if given:
                 raise ConfigurationError(f"query {names[0]!r}: {OF_DISCOVERED[name]}")
-        if undiscovered(self.query_set):
-            self.discoverers()  # refuses a budget that is too small
         if self.growing:
             self._check_growing()
+        elif undiscovered(self.query_set):
+            self.discoverers()  # refuses a budget that is too small
 
     def _check_growing(self) -> None:
         """Refuse what queries cannot have whose keys come later. Raises ConfigurationError."""
-        length = self._known.classes.longest
-        for query in discovering(self.query_set):
+        for one in self.discoverers():
+            query, slots = one.query, one.query.slots
             name, _ = parse(query.mechanism, MECHANISMS)
             refused = {
                 "revise": bool(self.revise),
                 "rollups": bool(query.times),
-                "slots": not isinstance(query.slots, int) or length % query.slots > 0,
+                "slots": not isinstance(slots, int) or one.length % slots > 0,
                 "keep": query.keep == DISTINCT,
                 "mechanism": not MECHANISMS[name].grows,
             }
             for reason, given in refused.items():
                 if given:
                     raise ConfigurationError(f"query {query.name!r}: {OF_GROWING[reason]}")
+
+    def next_slot(self, state: bytes) -> int | None:
+        """The base slot after those of a state; None before the first one.
+
+        Raises ConfigurationError for bytes that were changed.
+        """
+        slot = Saved.read(state, NoiseSource(self._key(), QUERIES).sealing_key).slot
+        return None if slot is None else slot + 1
 
     @property
     def discovers(self) -> bool:
@@ -652,9 +660,7 @@ class QueryPlan(CentralPlan):
                 "on (changing=True)"
             )
         self.check(bounded=bounded)
-        if undiscovered(self.query_set):
-            name = undiscovered(self.query_set)[0].name
-            raise ConfigurationError(f"query {name!r}: {OF_DISCOVERED['unbounded']}")
+        assert not undiscovered(self.query_set), "hosts discover keys before they count"
         layout = self.layout(bounded)
         clock = SlotClock(self.slots, 0 if bounded else lateness)
         on_workers = on_workers or self

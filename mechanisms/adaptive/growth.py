@@ -57,6 +57,8 @@ def grown(
     if factor and state.factor:
         loadings = _carried(state.factor.loadings, factor.loadings, _LOADINGS, origin)
         factor = replace(state.factor, loadings=loadings, released=None)
+    elif factor:
+        factor.total.round()  # as it is saved
     return replace(
         state,
         bank=bank,

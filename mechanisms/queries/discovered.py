@@ -106,6 +106,11 @@ def declared(query: Query) -> Query:
     return _with_listed(query, _keys(query).declared)
 
 
+def before_discovery(query_set: QuerySet) -> QuerySet:
+    """The query set as it was before any keys were discovered."""
+    return _replaced(query_set, lambda query: _keys(query).declared)
+
+
 def bins_before(before: Query, query: Query) -> Integers:
     """For each bin of a query the number of this bin before some keys were listed, or -1."""
     keys, came = _keys(before), len(_keys(query).values) - len(_keys(before).values)

@@ -48,7 +48,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.protocol import Observed
 
 Shifts = tuple[Floats | float, Floats | float]
@@ -216,7 +216,7 @@ class Usual:
         size = ratios.told(nothing[0], nothing[0], nothing[0]).beside.shape[1]
         return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
-    def grown(self, origin: npt.NDArray[np.int64]) -> Usual:
+    def grown(self, origin: Integers) -> Usual:
         """The same of more nodes, where nothing is known of new ones.
 
         Args:

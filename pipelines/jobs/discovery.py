@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from streamveil.mechanisms.core.domains import parts_of
+from streamveil.mechanisms.queries.discovered import Listed
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.console.progress import progress
 from streamveil.pipelines.jobs.job import Job
@@ -29,7 +30,7 @@ def discovered(job: Job[QueryPlan], *, dry_run: bool) -> QueryPlan:
         always = {}
         for one in job.plan.discoverers():
             _, other, _ = parts_of(one.query.domain)
-            always[one.query.name] = one.keys.rules.allow
+            always[one.query.name] = Listed(one.keys.rules.allow)
             tell(
                 f"{about_discoverer(one, job.plan.slots)}. A dry run discovers no keys: it counts "
                 f"all keys that are not on the list allow as {other}",

@@ -398,26 +398,27 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
 def _with_all_keys(query: Query, table: pa.Table) -> pa.Table:
     """The table with rows of keys that were discovered later in all slots: without a figure.
 
-    Rows of a slot are in the order of its bins.
+    Rows of a slot are in the order of its bins, of which those of later keys are missing.
     """
     listed = discovered_keys(query)
     if listed is None or not listed.since:
         return table
-    starts, keys = table["start"], query.domain.labels
-    slots = starts.unique()
-    outputs = len(query.statistic.outputs)
-    row = pc.index_in(starts, slots).to_numpy() * len(keys)
-    row = (row + pc.index_in(table["key"], pa.array(keys)).to_numpy()) * outputs
-    row += np.arange(len(row)) % outputs
-    places = np.full(len(slots) * len(keys) * outputs, -1)
-    places[row] = np.arange(len(row))
-    taken = table.take(pa.array(places, mask=places < 0))
-    whole = pa.array(np.repeat(np.arange(len(slots)), len(keys) * outputs))
-    firsts = table.take(pc.index_in(slots, starts)).take(whole)
+    bins, outputs = query.domain.bins, len(query.statistic.outputs)
+    numbers = np.unique(table["slot"].to_numpy(), return_inverse=True)[1]
+    rows = np.bincount(numbers)
+    firsts = np.cumsum(rows) - rows
+    there = np.arange(len(numbers)) - firsts[numbers]  # in the slot
+    missing = bins * outputs - rows[numbers]
+    last = (bins - len(listed.values)) * outputs  # of bins that are no keys
+    there += np.where(there < rows[numbers] - last, 0, missing)
+    places = np.full(len(rows) * bins * outputs, -1)
+    places[numbers * bins * outputs + there] = np.arange(len(numbers))
+    made = table.take(pa.array(places, mask=places < 0))
+    of_slot = table.take(pa.array(np.repeat(firsts, bins * outputs)))
     for name in ("start", "end", "slot", "status"):
         place = table.column_names.index(name)
-        taken = taken.set_column(place, table.schema.field(name), firsts[name])
-    return taken
+        made = made.set_column(place, table.schema.field(name), of_slot[name])
+    return made
 
 
 def _day_edges(edges: npt.NDArray[np.datetime64], slots: Slots) -> npt.NDArray[np.datetime64]:

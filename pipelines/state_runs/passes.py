@@ -105,9 +105,10 @@ class PassJob:
         if self.users is not None:
             self.users.write(self.folder / _USERS)
         plan = self._plan_of_pass()
-        with progress(f"streamveil {self.command}"):
-            if plan.plan_kind is PlanKind.QUERIES:
+        if plan.plan_kind is PlanKind.QUERIES and plan.discovers:
+            with progress(f"streamveil {self.command}: discovering keys"):
                 plan = with_keys_discovered(plan, self._sources()[0])
+        with progress(f"streamveil {self.command}"):
             summary = run_here(plan, self._sources(), self._files())
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():

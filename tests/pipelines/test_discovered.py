@@ -491,12 +491,12 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_read():
         released(searches({"discover": {"share": 1e-13}}))
 
 
-def test_beam_refuses_at_construction():
+def test_beam_needs_a_delta():
     from streamveil.transforms import PrivateQueries
 
     with pytest.raises(ConfigurationError) as error:
         PrivateQueries(searches(), user="user", time="day", slot="1d", budget="8/7d")
-    assert OF_DISCOVERED["runner"] in str(error.value)
+    assert OF_DISCOVERED["delta"] in str(error.value)
 
 
 def test_a_rare_key_changes_nothing_else_that_is_published(files, run):

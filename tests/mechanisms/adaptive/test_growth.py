@@ -45,7 +45,10 @@ def case_of(seed):
     tape = Tape(seed, random.choice(ANSWERS), random.choice(GAPS), random.choice(KINDS), SLOTS)
     bins, sensitivity, pairs, sizes = population(random)
     options = OPTIONS[random.choice(len(OPTIONS))]
-    options = {**options, "cycle": random.choice(["none", "none", "3"])}
+    cycle = random.choice(["none", "none", "3"])
+    # Of budgets of a few units, a cycle may need one more than it named, and is refused.
+    few = min(epsilon for _, epsilon in pairs) < 1e-9
+    options = {**options, "cycle": "none" if few else cycle}
     streams, slots, made = [], [], {}
     for slot in range(SLOTS):
         if slot and random.random() < 0.2:
@@ -132,6 +135,13 @@ def test_a_grown_state_is_saved_and_read(name):
         again, same = stream.release(again, at, table)
         assert told.counts.tobytes() == same.counts.tobytes()
         assert told.stderr.tobytes() == same.stderr.tobytes()
+
+
+def test_a_factor_that_begins_with_more_bins_is_as_it_is_saved():
+    stream, state, *_ = grown_stream("adaptive")
+    mine = state.mechanism.factor.total
+    read = stream.decode(stream.encode(state)).mechanism.factor.total
+    assert (mine.covariance == read.covariance).all()
 
 
 def test_old_bins_keep_what_is_known_and_new_ones_know_nothing():

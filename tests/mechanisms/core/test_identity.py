@@ -86,7 +86,7 @@ ON_RECORD = [
     (Categories(("cafe", "park", "café")), "d91704c4f7cfb38b"),
     (KeyRules(("tea",), ("rum",), True, 80), "fedf769871386fcd"),
     (DiscoveredKeys(("tea",), KeyRules(), 2, 0.3, 0.5, True), "5f543e9836ee9747"),
-    (DiscoveredKeys(("tea", "rum"), KeyRules(), 2, 0.3, 0.5, True, (20,)), "910140ee4fd8eaa0"),
+    (DiscoveredKeys(("tea", "rum"), found=True, since=(20,)), "eeebef7359196f21"),
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
     (WithOther(Categories(("cafe", "park")), "rest"), "97ce3c3778f1493b"),

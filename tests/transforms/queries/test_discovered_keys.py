@@ -1,0 +1,170 @@
+"""Keys that are discovered in an unbounded input on Beam: the same as in passes over it."""
+
+from dataclasses import fields
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import streamveil as sv
+from streamveil.engine import metrics
+from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
+from streamveil.engine.encode.text import NULL_USER
+from streamveil.engine.messages import LEDGER, STATE
+from streamveil.engine.run.discover import discover_keys
+from streamveil.engine.run.release import release_plan
+from streamveil.engine.stream.query_plan import QueryPlan
+from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.queries.discovered import discovered_keys
+from streamveil.transforms import PrivateQueries
+
+SLOTS, WINDOW, USERS = 18, 4, 90
+HOUR = 3_600_000_000
+KEYS = {"by": "place", "keys": "discover"}
+
+
+def rows():
+    random = np.random.default_rng(2)
+    return [
+        (f"u{user}", f"key {min(int(random.geometric(0.5)), 1 + slot // 5)}", int(slot))
+        for slot in range(SLOTS)
+        for user in random.permutation(USERS)[: USERS // 2].tolist()
+    ]
+
+
+ROWS = rows()
+
+
+def batch(some):
+    users, places, slots = zip(*some, strict=True) if some else ((),) * 3
+    times = np.array(slots, np.int64) * HOUR + HOUR // 2
+    return pa.RecordBatch.from_pydict(
+        {
+            "user": pa.array(users, pa.string()),
+            "place": pa.array(places, pa.string()),
+            "time": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def transform(*queries, **options):
+    asked = queries or (
+        sv.count("visits", **KEYS),
+        sv.distinct("users", every="2h", **KEYS),
+        sv.count("all"),
+    )
+    given = {"delta": 1e-6, "start": "1970-01-01", "end": "1970-01-01T18:00", **options}
+    return PrivateQueries(
+        *asked,
+        user="user",
+        time="time",
+        slot="1h",
+        budget=f"60/{WINDOW}h",
+        noise_key=bytes(32),
+        **given,
+    )
+
+
+def plan_of(made, **options):
+    names = [one.name for one in fields(QueryPlan) if one.init]
+    given = {name: getattr(made.plan, name) for name in names}
+    return QueryPlan(**{**given, "may_be_empty": True, "max_rejected": 1.0, **options})
+
+
+def in_passes(made, *edges, last=SLOTS, ends=False):
+    """What passes give, as text, and the state that they leave."""
+    told, state = [], made.plan.resume
+    first = made.plan.first_slot
+    for after in (*edges, last):
+        own = [batch([row for row in ROWS if first <= row[-1] < after])]
+        due = plan_of(
+            made,
+            first_slot=first,
+            last_slot=after - 1,
+            resume=state,
+            ends=ends and after == last,
+            stream_start=made.plan.first_slot,
+        )
+        outputs = list(release_plan(discover_keys(due, own), own))
+        told += [repr(one.value) for one in outputs if one.tag in (None, LEDGER)]
+        state = next((one.value[1] for one in outputs if one.tag == STATE), state)
+        first = after
+    return sorted(told), state
+
+
+def streamed(made, run_on, kit, some=ROWS, runner="bundle_based"):
+    line = kit.timeline(made.plan, batch=batch)
+    for slot in range(SLOTS):
+        here = [row for row in some if row[-1] == slot]
+        line.events(*here[::2]).events(*here[1::2]).advance(slot + 1)
+    line.advance(SLOTS + 3)
+    return run_on(runner, line.transform, line, "--streaming")
+
+
+def test_a_stream_on_beam_gives_the_same_as_passes(run_on, kit):
+    found = streamed(transform(), run_on, kit)
+    told = sorted(repr(one) for one in (*found.answers, *found.ledger))
+    passes, state = in_passes(transform(), 5, 11)
+    assert told == passes
+    after = plan_of(transform(), resume=state, first_slot=SLOTS, last_slot=None)
+    listed = discovered_keys(after.query_set.queries[0])
+    assert len(set(listed.since)) > 1
+
+
+def test_a_stream_that_ends_within_a_slot_of_a_query_gives_what_there_is(run_on, kit):
+    made = {"end": "1970-01-01T17:00"}
+    found = streamed(transform(**made), run_on, kit)
+    passes, _ = in_passes(transform(**made), 6, last=17, ends=True)
+    assert sorted(repr(one) for one in (*found.answers, *found.ledger)) == passes
+    assert "a part of the time" in "".join(passes)
+
+
+def test_a_stream_resumes_from_the_state_of_passes(run_on, kit):
+    first, state = in_passes(transform(final=False), 3, last=7)
+    later = transform(start="1970-01-01T07:00", resume=state)
+    found = streamed(later, run_on, kit, [row for row in ROWS if row[-1] >= 7])
+    told = [repr(one) for one in (*found.answers, *found.ledger)]
+    whole, _ = in_passes(transform())
+    assert sorted([*first, *told]) == whole
+
+
+def test_each_event_is_judged_once(run_on, kit):
+    made = transform(sv.count("visits", **KEYS), sv.count("all"))
+    line = kit.timeline(made.plan, batch=batch)
+    line.events(("u1", "key 1", 0), (None, "key 1", 0), ("u2", None, 0)).advance(1)
+    line.advance(3)
+    line.events(("u3", "key 1", 0), ("u4", "key 1", 1)).advance(SLOTS + 3)
+    found = run_on("bundle_based", line.transform, line, "--streaming")
+    reasons = [one["reason"] for batch in found.rejected for one in batch.to_pylist()]
+    unread = "null value (query visits, counted in others)"
+    assert sorted(reasons) == sorted(["late", "late", NULL_USER, unread])
+    assert found.counters[metrics.EVENTS_COUNTED] == 2  # of the first batch
+    assert len([one for one in found.answers if one.query == "visits"]) == SLOTS
+
+
+def test_a_bounded_input_is_refused(run_on):
+    with pytest.raises(ConfigurationError) as error:
+        run_on("bundle_based", transform(), [batch(ROWS)])
+    assert OF_DISCOVERED["runner"] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("why", "options"),
+    [("shards", {"shards": 2}), ("revise", {"revise": 2})],
+)
+def test_what_streams_cannot_have_is_refused(run_on, kit, why, options):
+    with pytest.raises(ConfigurationError) as error:
+        streamed(transform(**options), run_on, kit)
+    assert OF_GROWING[why] in str(error.value)
+
+
+def test_changes_of_requirements_are_refused(run_on, kit):
+    made = transform().plan
+    with pytest.raises(ConfigurationError, match="changes of requirements came"):
+        made.steps(bounded=False, changes=True)
+
+
+def test_delta_is_for_keys_that_are_discovered():
+    listed = sv.count("visits", by="place", keys=["key 1"])
+    with pytest.raises(ConfigurationError, match="no keys are discovered"):
+        transform(listed)
