@@ -80,7 +80,7 @@ def _file_values(path: str, column: str | None) -> list[str]:
     texts = [_decoded(line, number) for number, line in enumerate(content.split(b"\n"), 1)]
     if path.endswith(".json"):
         return _json_values("\n".join(texts))
-    lines = [text.strip() for text in texts if text.strip()]
+    lines = [text.removesuffix("\r") for text in texts if text.strip()]
     if path.endswith(".csv") and lines and {_VALUE, column} & set(_fields(lines[0])):
         return _table_values(path, column)
     _refuse_header(lines, column)
@@ -105,7 +105,7 @@ def _refuse_header(lines: list[str], column: str | None) -> None:
     """A header would silently become a bin, and a bin taken for a header would be lost: ask."""
     if not lines:
         return
-    first, *others = lines
+    first, *others = (line.strip() for line in lines)
     numbers = [bool(_IS_NUMBER.fullmatch(line)) for line in others]
     if first.strip('"').casefold() in {name.casefold() for name in (_VALUE, column) if name}:
         why = "which is the name of a column"

@@ -33,6 +33,21 @@ def test_values_are_text_as_written(tmp_path, name, content):
     assert read_domain(str(path)).values == ("01234", "1234", "true", "1.0")
 
 
+@pytest.mark.parametrize("name", ["d.csv", "d.txt"])
+def test_blanks_of_a_line_are_part_of_a_value(tmp_path, name):
+    """`A` had no event where events had ` A`, which went to `other` without a warning."""
+    path = tmp_path / name
+    path.write_bytes(b" A\r\nB \nC\t\n  \n\nD")
+    assert read_domain(str(path)).values == (" A", "B ", "C\t", "D")
+
+
+def test_a_header_with_blanks_is_refused(tmp_path):
+    path = tmp_path / "d.txt"
+    path.write_text(" value \nA\n")
+    with pytest.raises(ConfigurationError, match="first line is 'value', which is the name"):
+        read_domain(str(path))
+
+
 def test_categories_of_budgets_are_text_as_written(tmp_path):
     path = tmp_path / "b.csv"
     path.write_text("category,epsilon\n01234,0.5\n1234,1\ntrue,2e0\n")

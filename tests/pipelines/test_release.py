@@ -41,7 +41,7 @@ def visits(users=12, days=10):
 
 DOMAINS = {
     "bd": ("A,B,C", None),
-    "ba": ("bins.txt", "A\n\n B \nC\n"),
+    "ba": ("bins.txt", "A\n\nB\r\nC\n"),
     "pbd": ("bins.json", '["A", "B", "C"]'),
     "pba": ("bins.csv", "label,value\nalpha,A\nbeta,B\ngamma,C\n"),
 }
