@@ -312,7 +312,8 @@ _BINS = (
         "domain",
         "BINS",
         "the values of --value_column for which counts are released (the bins). The list is "
-        "public. Write A,B,C; a file with one value per line; edges:0,10,20 for ranges of "
+        "public. Write A,B,C (text with a comma is always a list); a file with one value per "
+        "line; file:NAME if the name of the file has a comma; edges:0,10,20 for ranges of "
         "numbers; or grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS for map cells",
         refused={
             PER_RECORD: f"{_NO_BINS}; public groups are --key_column and --keys",
