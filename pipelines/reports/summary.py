@@ -16,7 +16,7 @@ from streamveil.engine import metrics
 from streamveil.engine.plan_kinds import PlanKind
 from streamveil.engine.stream.guessed_users import more_users
 from streamveil.io.tables import write_text
-from streamveil.mechanisms.core.event_tallies import EventTally, is_loss
+from streamveil.mechanisms.core.event_tallies import EventTally, is_loss, query_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     NOT_PRIVATE,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 # Of events that do not count, so many are no longer made up for.
 _MANY_LEFT_OUT = 1 / 3
-# A warning says what may help if a query cannot read more than the first fraction of its events, or
-# if contribution bounding drops more than the second.
-_MUCH_UNREAD, _SOME_BEYOND = 0.5, 0.05
+# A warning says what may help if this fraction of the events is rejected, a query cannot read more
+# than this fraction of its events, or contribution bounding drops more than this fraction.
+_SOME_REJECTED = _SOME_UNREAD = _SOME_BEYOND = 0.05
 
 
 class _Tally:
@@ -161,7 +161,7 @@ class QuerySummary(_Tally):
             wanted = " that meet its conditions (where)" if self.query.where else ""
             of_noise = "" if TEST in self.statuses else ", and every figure is of noise alone"
             return f"there are no events{wanted}{of_noise}"
-        if unread > _MUCH_UNREAD * (bounded + unread):
+        if unread > _SOME_UNREAD * (bounded + unread):
             return (
                 f"{unread / (bounded + unread):.0%} of its events could not be counted: "
                 "see that by, keys and of are meant so; other: NAME gives all values that are none "
@@ -349,6 +349,21 @@ class Summary(_Tally):
                 return more_users(guess, round(self._number(metrics.USERS_SUGGESTED) / slots))
         return None
 
+    def rejected_text(self, letters: str | None = None) -> str | None:
+        """What to do if many events were rejected, other than by a query; None if few were.
+
+        `letters` is where the dead letters are, if not at the option.
+        """
+        rejected = {why: n for why, n in self.rejected.items() if query_of(why)[1] is None}
+        number = sum(rejected.values())
+        if not number or number < _SOME_REJECTED * self.read:
+            return None
+        most = max(rejected, key=rejected.__getitem__)
+        return (
+            f"{number / self.read:.0%} of the events were rejected (most often: {most}), so no "
+            f"result contains them: the dead letters ({letters or opt.rejected}) say why"
+        )
+
     def warnings(self) -> list[str]:
         """What to do where most of the events do not count."""
         if self.queries:
@@ -400,7 +415,8 @@ class Summary(_Tally):
         limits = self.limits_text()
         if limits:
             lines.append(f"limits:   {limits}")
-        lines += [f"warning:  {one}" for one in (*self.warnings(), self.users_text()) if one]
+        told = (self.rejected_text(dead_letters), *self.warnings(), self.users_text())
+        lines += [f"warning:  {one}" for one in told if one]
         if self._number(metrics.CHANGES_READ):
             lines.append(
                 f"changes:  {self._number(metrics.CHANGES_READ):,} read, "

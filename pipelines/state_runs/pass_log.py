@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # A run that never ends must not grow.
 _PASSES_TOLD = 1_000
+# A warning is repeated once its fraction of events has changed by more percentage points than this.
+_MUCH = 10
+_PER_CENT = re.compile(r"(\d+)%")
 
 
 @dataclass
@@ -37,6 +41,9 @@ class PassLog:
     )
     told_of_users: bool = False
     """Whether it was said that releases contradict the guess of how many users there are."""
+
+    _percentages: dict[str, int] = dataclasses.field(default_factory=dict)
+    """In the last warning of each wording."""
 
     def add(self, due: Pass, summary: Summary) -> None:
         """Take one more pass."""
@@ -91,9 +98,23 @@ class PassLog:
         users = None if self.told_of_users else summary.users_text()
         self.told_of_users |= users is not None
         lost, told = summary.loss(plan.max_rejected), summary.for_plan(plan)
-        for warning in (lost, *(told.warnings() if summary.read else ()), users):
+        found = [None if lost else told.rejected_text(), *told.warnings()] if summary.read else []
+        fresh = [warning for warning in found if warning and self._is_new(warning)]
+        for warning in (lost, *fresh, users):
             if warning:
                 tell(f"warning: {warning}", logging.WARNING)
+
+    def _is_new(self, warning: str) -> bool:
+        """Whether no pass had this warning yet, or its percentage has changed much since then."""
+        match = _PER_CENT.search(warning)
+        if match is None:
+            return True
+        wording, percentage = _PER_CENT.sub("%", warning), int(match[1])
+        before = self._percentages.get(wording)
+        if before is not None and abs(percentage - before) <= _MUCH:
+            return False
+        self._percentages[wording] = percentage
+        return True
 
     def figures(self, plan: UserPlan) -> dict[str, Any]:
         """What `--summary` tells: of all passes, and of each of the last ones."""

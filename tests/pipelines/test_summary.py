@@ -1,13 +1,16 @@
 """What a run says of its events and queries: only what it knows."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from streamveil.engine import metrics
+from streamveil.engine.encode.passes import Pass
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.queries.conditions import Condition
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import DistinctUsers
 from streamveil.pipelines.reports.summary import Summary
+from streamveil.pipelines.state_runs import pass_log
 
 CARS = Query("cars", where=(Condition("kind", ("car",)),), max_contributions=2)
 ALL = Query("all", slots=24)
@@ -156,3 +159,46 @@ def test_a_query_set_of_one_drops_what_its_query_drops():
     told = Summary(counters, query_set=QuerySet(Slots.of("1h"), (ALL,))).figures()
     assert (told["dropped"], told["beyond_bound"]) == (38, 33)
     assert told["read"] == told["kept"] + sum(told["rejected"].values()) + told["late"] + 38
+
+
+def test_rejected_events_are_warned_of_from_a_twentieth_on():
+    rejected = {f"{metrics.REJECTED_PREFIX}null user": 3}
+    outside = f"{metrics.REJECTED_PREFIX}outside the domain"
+    told = Summary({metrics.EVENTS_READ: 100, **rejected, outside: 2})
+    assert told.text().count("warning:") == 1
+    assert (
+        "warning:  5% of the events were rejected (most often: null user), so no result contains "
+        "them: the dead letters (--rejected) say why"
+    ) in told.text()
+    assert "warning:" not in Summary({metrics.EVENTS_READ: 101, **rejected, outside: 2}).text()
+
+
+def test_what_a_query_cannot_read_is_warned_of_once():
+    unread = {"events_unread of query all: null value": 19, "rejected: null value (query all)": 19}
+    counters = {"slots_published of query all": 1, "events_counted of query all": 81, **unread}
+    told = Summary({"events_read": 100, **counters}, query_set=QuerySet(Slots.of("1h"), (ALL,)))
+    assert told.text().count("warning:") == 1
+    assert "warning:  query all: 19% of its events could not be counted" in told.text()
+
+
+def test_passes_repeat_a_warning_only_if_its_percentage_changes_much(monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(pass_log, "tell", lambda text, *level: lines.append(text))
+    slots = Slots.of("1h")
+    plan = SimpleNamespace(slots=slots, max_rejected=0.5, test_mode=False, plan_kind=None)
+    outputs = SimpleNamespace(released=lambda number, summary: "")
+    log = pass_log.PassLog()
+
+    def warned(beyond, rejected=0):
+        lines.clear()
+        counters = {"events_counted": 100 - beyond, "events_bounded_away": beyond}
+        counters |= {"events_read": 100 + rejected, "rejected: null user": rejected}
+        log.tell(Pass(0, 0, 0), Summary(counters), plan, outputs, ["out"])
+        return [line.split()[1] for line in lines if line.startswith("warning:")]
+
+    assert warned(30) == ["30%"]
+    assert warned(33) == []
+    assert warned(41) == ["41%"]
+    assert warned(32, rejected=25) == ["20%"]
+    assert warned(0) == []
+    assert warned(29) == ["29%"]
