@@ -45,6 +45,8 @@ _Usual = TypeVar("_Usual", float, None)
 _MOST_CLASSES = 5
 # Other shares are told where they take so much off the weighted error.
 _WORTH = 0.1
+# Shares that are proposed for wanted errors are multiples of 1 / this.
+_SHARE_STEPS = 1000
 # So large a part of the events that contribution bounding drops is told.
 _TOLD = 0.01
 _OTHER_SHARES = " at half the share | at twice the share |"
@@ -152,8 +154,11 @@ def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
     yield _MEANING
     yield from _dropped(plan)
     yield from _better(plan)
-    for one in wanted:
-        yield _needed(plan, one)
+    factors = [_factor(plan, one) for one in wanted]
+    for one, factor in zip(wanted, factors, strict=True):
+        yield _needed(plan, one, factor)
+    if wanted and len(plan.shares) > 1:
+        yield _together(plan, wanted, factors)
 
 
 def _rows(plan: _Plan, number: int, parts: Sequence[float]) -> Iterator[str]:
@@ -243,19 +248,56 @@ def _better(plan: _Plan) -> Iterator[str]:
         )
 
 
-def _needed(plan: _Plan, wanted: _Wanted) -> str:
-    number, error = wanted.number, wanted.error
-    query = plan.query_set.queries[number]
-    factor = epsilon_factor(
+def _factor(plan: _Plan, wanted: _Wanted) -> float:
+    """By what a query's part of the budget is to be multiplied for the error that is wanted."""
+    number = wanted.number
+    return epsilon_factor(
         *(plan.query_set, number, plan.requirements, plan.registry.sizes),
-        *(plan.units[number], plan.assumed[number], error),
+        *(plan.units[number], plan.assumed[number], wanted.error),
         adjacency=plan.adjacency,
     )
+
+
+def _needed(plan: _Plan, wanted: _Wanted, factor: float) -> str:
+    query = plan.query_set.queries[wanted.number]
     return (
-        f"{query.name}: for an error of {error:.4g}{wanted.about}, with the same share, "
+        f"{query.name}: for an error of {wanted.error:.4g}{wanted.about}, with the same share, "
         f"everybody's epsilon would be {factor:.3g} times what it is: "
         f"{_told(plan.requirements, factor)}"
     )
+
+
+def _together(plan: _Plan, wanted: Sequence[_Wanted], factors: Sequence[float]) -> str:
+    """The smallest budget, and the shares, for all wanted errors. Other queries keep their errors.
+
+    An error depends on the share of a query times epsilon alone.
+    """
+    largest: dict[int, float] = {}
+    for one, factor in zip(wanted, factors, strict=True):
+        largest[one.number] = max(factor, largest.get(one.number, 0.0))
+    needed = np.array([share * largest.get(q, 1.0) for q, share in enumerate(plan.shares)])
+    parts = np.ones(len(needed))
+    for _ in range(_SHARE_STEPS - len(needed)):
+        parts[np.argmax(needed / parts)] += 1
+    shares = parts / max(_SHARE_STEPS, len(needed))
+    epsilon = plan.requirements[0].epsilon
+    factor = _rounded_up(float((needed / shares).max()) * epsilon) / epsilon
+    names = [query.name for query in plan.query_set]
+    listed = ", ".join(f"{name} {share:.3g}" for name, share in zip(names, shares, strict=True))
+    others = (
+        "" if len(largest) == len(names) else " and leave the errors of other queries as they are"
+    )
+    errors = "this error" if len(wanted) == 1 else "all of these errors"
+    return (
+        f"together: {_told(plan.requirements, factor)} and these shares give {errors}{others}: "
+        f"{listed}; write them as share: in the file"
+    )
+
+
+def _rounded_up(number: float) -> float:
+    """To three digits, as :func:`_told` has it."""
+    step = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return math.ceil(number / step - 1e-9) * step
 
 
 def _assumed(

@@ -52,6 +52,38 @@ def test_errors_shares_and_the_epsilon_that_is_needed_are_told(run):
     assert re.search(r"^late: for an error of 5, .* over 6 base slots$", outcome.out, re.M)
 
 
+TWO = """
+slot: 1d
+queries:
+  - {name: hires, by: place, keys: [cafe, park, zoo], mechanism: uniform}
+  - {name: stay, by: kind, keys: [short, long], mechanism: uniform}
+"""
+
+
+def test_shares_and_epsilon_for_all_wanted_errors_are_told(run):
+    outcome = run("--rate=400", "--drift=0", "--wanted=hires:9,stay:40", text=TWO)
+    assert outcome.code == 0, outcome.err
+    (line,) = (one for one in outcome.out.splitlines() if one.startswith("together: "))
+    match = re.fullmatch(
+        r"together: epsilon ([\d.]+) over 6 base slots and these shares give all of these errors: "
+        r"hires ([\d.]+), stay ([\d.]+); write them as share: in the file",
+        line,
+    )
+    assert match, line
+    epsilon, hires, stay = map(float, match.groups())
+    assert hires + stay == pytest.approx(1)
+    text = TWO.replace("uniform}", f"uniform, share: {hires}}}", 1)
+    text = text.replace("uniform}", f"uniform, share: {stay}}}", 1)
+    outcome = run("--rate=400", "--drift=0", f"--default_requirement=6,{epsilon},2000", text=text)
+    rows = [line.split(" | ") for line in outcome.out.splitlines() if line.startswith("| ")][2:]
+    assert [float(row[4].strip(" |")) for row in rows] == pytest.approx([9, 40], rel=0.1)
+
+
+def test_queries_without_a_wanted_error_keep_theirs(run):
+    outcome = run("--rate=400", "--drift=0", "--wanted=hires:9", text=TWO)
+    assert "these shares give this error and leave the errors of other queries as th" in outcome.out
+
+
 def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
     (tmp_path / "q.yaml").write_text(
         "slot: 1d\nqueries:\n"
