@@ -37,6 +37,7 @@ from streamveil.mechanisms.queries.expected import (
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.shares import plan_shares
 from streamveil.pipelines.options.execution import Execution
+from streamveil.pipelines.options.parsers import default_requirement_of
 from streamveil.pipelines.plans.inputs import required_registry
 from streamveil.pipelines.reports.plan_texts import about_discoverer
 
@@ -68,6 +69,8 @@ class _Plan:
     assumed: Sequence[Assumed]
     adjacency: str
     discoverers: Sequence[Discoverer]
+    about_users: str
+    """Where the number of users is from, in brackets, unless all are in the table."""
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> _Plan:
@@ -92,7 +95,7 @@ class _Plan:
         assumed = [_assumed(*one) for one in zip(query_set, *fields, strict=True)]
         return cls(
             *(with_one_key(query_set), requirements, registry, shares.tolist(), units, assumed),
-            *(adjacency, discoverers),
+            *(adjacency, discoverers, _about_users(given, registry)),
         )
 
     def error(self, number: int, part: float = 1.0) -> Expected:
@@ -114,6 +117,13 @@ class _Wanted:
     error: float
     about: str = ""
     """Of what it is so many per cent, in brackets."""
+
+
+def _about_users(given: argparse.Namespace, registry: Registry) -> str:
+    if registry.guessed is None:
+        return ""
+    default = default_requirement_of(given.default_requirement)
+    return " (assumed)" if default is None or default[1] is None else " (as given)"
 
 
 def _discoverers(
@@ -209,8 +219,7 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
     for each in plan.discoverers:
         yield about_discoverer(each, plan.query_set.base)
     users = number_of(int(plan.registry.sizes.sum()), "user")
-    guess = "" if plan.registry.guessed is None else " (a guess)"
-    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{guess}"
+    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{plan.about_users}"
 
 
 def _told(requirements: Sequence[Requirement], factor: float) -> str:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 10_000
 _SHOWN = 3
-_GUESS = " (a guess)"
+_EXPECTED = " (expected)"
 _CLASSES_SHOWN = 10
 RAW = "dry run: nothing is released or spent; what follows is raw, never publish it"
 
@@ -504,7 +504,7 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
             window = number_of(requirement.window, "slot")
             lines.append(
                 f"class:    epsilon {requirement.epsilon:g} over {window}: "
-                f"{number_of(users, 'user')}{_GUESS if k == registry.guessed else ''}"
+                f"{number_of(users, 'user')}{_EXPECTED if k == registry.guessed else ''}"
                 f"{limits[k] if limits else ''}"
             )
     if len(pairs) > _CLASSES_SHOWN:

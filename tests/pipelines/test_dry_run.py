@@ -267,10 +267,10 @@ def test_it_is_told_in_the_form_of_the_log(job):
     assert "raw, never publish" in told[0]
 
 
-def test_a_guess_of_how_many_users_there_are_is_one(job):
-    for guess, users in (("7,1,50", "50"), ("7,1", "1,000")):
-        outcome = job(dry_run=True, requirements=None, default_requirement=guess)
-        told = f"class:    epsilon 1 over 7 slots: {users} users (a guess)"
+def test_an_expected_number_of_users_is_told_as_such(job):
+    for expected, users in (("7,1,50", "50"), ("7,1", "1,000")):
+        outcome = job(dry_run=True, requirements=None, default_requirement=expected)
+        told = f"class:    epsilon 1 over 7 slots: {users} users (expected)"
         assert lines(outcome, "class") == [told]
 
 
