@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from streamveil.io.files import Columns, event_batch, require_columns
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
+from streamveil.mechanisms.core.number_text import number_of
 
 TDRIVE_COLUMNS = ("taxi", "time", "longitude", "latitude")
 FOURSQUARE_COLUMNS = (
@@ -56,7 +57,7 @@ def read_fields(
         for row in np.flatnonzero(~good.to_numpy(zero_copy_only=False)).tolist():
             text = texts[row].as_py()
             found = len(fields[row])
-            counted = f"{found} fields where a line has {len(names)}"
+            counted = f"{number_of(found, 'field')} where a line has {len(names)}"
             fault = "not UTF-8" if found == len(names) else counted
             reject(int(numbers[row]), fault, text.encode())
         kept = fields.filter(good)

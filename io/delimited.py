@@ -26,6 +26,7 @@ from streamveil.io.files import Columns, event_batch, plain_values, require_colu
 from streamveil.io.formats import CsvDialect
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.wording import opt
 
@@ -379,7 +380,7 @@ class _Parser:
         return arrays, np.concatenate([above, below])
 
     def _miscounted(self, fields: int) -> str:
-        return f"{fields} fields where the header has {self.fields}"
+        return f"{number_of(fields, 'field')} where the header has {self.fields}"
 
 
 def write_csv(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

@@ -270,8 +270,9 @@ def _preprocessing(data: Mapping[str, Any]) -> str:
         return "A record that cannot be read, or is outside the stated bounds, counts nowhere."
     if "queries" in data:
         return "A user counts in a slot of a query at most as often as that query says."
+    most = number_of(data["max_contributions"], "time")
     return (
-        f"A user counts at most {data['max_contributions']} times in a slot ({data['keep']} of "
+        f"A user counts at most {most} in a slot ({data['keep']} of "
         "more events). What a run chose by its events, it paid for."
     )
 

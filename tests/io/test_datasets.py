@@ -61,7 +61,7 @@ def test_bad_lines_of_tdrive(tmp_path):
     assert [(one["row"], one["detail"]) for one in rejected] == [
         (3, "3 fields where a line has 4"),
         (5, "not UTF-8"),
-        (6, "1 fields where a line has 4"),
+        (6, "1 field where a line has 4"),
     ]
     assert [one["reason"] for one in rejected] == ["unparsable", "not UTF-8", "unparsable"]
     assert rejected[0]["record"] == "2,2008-02-02 15:36:08,116.5"

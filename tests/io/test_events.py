@@ -174,7 +174,7 @@ def test_the_transform_reads_all_files_and_logs_progress(tmp_path, caplog, new_p
             "record": record,
         }
         for row, reason, detail, record in [
-            (3, "unparsable", "1 fields where the header has 2", "2"),
+            (3, "unparsable", "1 field where the header has 2", "2"),
             (4, "not UTF-8", "not UTF-8", "\ufffd,y"),
         ]
     ]

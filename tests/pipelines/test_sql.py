@@ -43,7 +43,7 @@ def test_release(job, sql, more):
     assert released(job) == [[3, 0], [3, 0]]
     assert "unparsable 2" in outcome.out + outcome.err + outcome.log
     told = {(row["row"], row["detail"]) for row in job.rows("rejected.jsonl")}
-    assert told == {(8, "'moment' of --sql fails"), (9, "1 fields where the header has 3")}
+    assert told == {(8, "'moment' of --sql fails"), (9, "1 field where the header has 3")}
 
 
 def test_a_text_in_a_file(job, sql):
