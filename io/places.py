@@ -28,6 +28,11 @@ SOURCE_FORMS = ", ".join(SOURCES.values())
 SINK_FORMS = ", ".join(SINKS.values())
 """The forms of the names of sinks, for messages and help."""
 
+EXISTS = (
+    "the output exists already and is never overwritten: delete it, or choose another name. "
+    "Releasing the same events again with another noise key spends the users' budgets again"
+)
+
 
 def is_stream(location: str) -> bool:
     """Whether a location names a stream or a table rather than files."""

@@ -27,7 +27,7 @@ from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, out
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
-from streamveil.io.places import may_hold_files
+from streamveil.io.places import EXISTS, may_hold_files
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -96,10 +96,7 @@ def check_place(path: str) -> None:
         MachineFault: if the filesystem does not respond.
     """
     if is_there(path):
-        raise ConfigurationError(
-            f"{path}: the output exists already and is never overwritten: delete it, or choose "
-            "another name"
-        )
+        raise ConfigurationError(f"{path}: {EXISTS}")
     folder = os.path.dirname(os.path.abspath(path))
     if is_local(path) and not may_hold_files(folder):
         raise ConfigurationError(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamveil.io.formats import EXTENSIONS, CsvDialect, format_of, output_format_of
-from streamveil.io.places import is_stream, may_hold_files
+from streamveil.io.places import EXISTS, is_stream, may_hold_files
 from streamveil.mechanisms.core.budget_text import budget_parts, requirement_of_budget
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -707,10 +707,7 @@ def check_files(given: Any, there: Sequence[str], new: Sequence[str]) -> None:
     for name in new:
         path = getattr(given, name)
         if path and not _NOT_A_PLAIN_PATH.match(path) and os.path.exists(path):
-            raise ConfigurationError(
-                f"{opt[name]}={path}: the output exists already and is never overwritten: delete "
-                f"it, or choose another name"
-            )
+            raise ConfigurationError(f"{opt[name]}={path}: {EXISTS}")
 
 
 def check_page(path: str | None) -> None:

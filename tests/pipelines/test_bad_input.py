@@ -621,7 +621,8 @@ def test_unknown_runner(job):
 @pytest.mark.parametrize("flag", OUTPUTS)
 def test_output_exists(job, flag):
     path = job.write("old.jsonl", "precious\n")
-    job.refused(path, "exists already", "never overwritten", "another name", **{flag: path})
+    words = "exists already", "never overwritten", "another name", "spends the users' budgets again"
+    job.refused(path, *words, **{flag: path})
     assert Path(path).read_text() == "precious\n"
 
 
