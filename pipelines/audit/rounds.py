@@ -24,6 +24,8 @@ REPLAYING, REPLAYING_AT_MOST = 0.3, 0.7
 # Part of the seconds that is left for bounds until it is known how long these take; and what they
 # may take beside what they took of fewer guesses.
 BOUNDS, LONGER = 0.1, 1.3
+# Of seconds that are proposed, over what the fewest rounds seem to need.
+MARGIN = 1.2
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def found_by(audit: Audit, extent: Extent) -> Findings:
     verdict = max(extent.confidence, VERDICT_CONFIDENCE)
     doubt = Doubt(1 - extent.confidence, 1 - verdict)
     rounds, checks = _in_rounds(audit, extent, schedule, doubt)
-    few = () if rounds >= LEAST_RUNS else (_too_few(rounds, extent),)
+    few = () if rounds >= LEAST_RUNS else (_too_few(rounds, audit, extent.seconds or 0.0),)
     return Findings(
         *(audit.name, extent.confidence, verdict, audit.runs, audit.slots),
         time.monotonic() - schedule.began,
@@ -152,10 +154,15 @@ def _in_rounds(
     return number, checks
 
 
-def _too_few(rounds: int, extent: Extent) -> str:
+def _too_few(rounds: int, audit: Audit, seconds: float) -> str:
+    """How many seconds the fewest rounds need, by the runs that were made; one run at least."""
+    each_round = max(len(audit.worlds), 1)
+    enough = MARGIN * LEAST_RUNS * each_round * seconds / max(audit.runs, 1)
+    step = 10.0 ** max(math.floor(math.log10(enough)) - 1, 0)
+    made = "" if audit.runs else ", since not even one run ended"
     return (
-        f"no guesses: {rounds} of {LEAST_RUNS} rounds were made when the time was over: give more "
-        f"than {opt.seconds}={extent.seconds:g}"
+        f"no guesses: {rounds} of {LEAST_RUNS} rounds were made when the time was over: give "
+        f"{opt.seconds}={math.ceil(enough / step) * step:.0f} or more{made}"
     )
 
 

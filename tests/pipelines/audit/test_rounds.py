@@ -116,7 +116,12 @@ def test_seconds_hold_however_slow_the_machine(piece, bounds, began, monkeypatch
         assert clock.now - begun > 60 - 20 * piece - 4 * bounds * (found.rounds + 2)
         assert found.notes == ()
     else:
-        assert found.notes[-1].startswith(f"no guesses: {found.rounds} of 4 rounds were made when")
+        note = found.notes[-1]
+        assert note.startswith(f"no guesses: {found.rounds} of 4 rounds were made when")
+        proposed = float(note.partition("give --seconds=")[2].partition(" or more")[0])
+        assert note.endswith("since not even one run ended") == (found.runs == 0)
+        again = Slow(clock, piece, bounds)
+        assert found.runs == 0 or found_by(again, Extent(None, proposed)).rounds >= LEAST_RUNS
 
 
 def test_an_input_that_takes_long_to_read_leaves_half_of_the_seconds(monkeypatch):
