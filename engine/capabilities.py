@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from streamveil.mechanisms.queries import definitions
 from streamveil.mechanisms.queries.definitions import NO_NUMBERS
 from streamveil.mechanisms.queries.queries import NO_GROUPS_OF_TOP
 
 YES = "yes"
 
-STATISTICS = ("count", "distinct", "sum", "mean", "variance", "quantiles", "top")
+STATISTICS = tuple(name for name in definitions.STATISTICS if name != "stddev")
 """Columns of the table; `stddev` is as `variance`."""
 
 
@@ -115,7 +116,7 @@ TABLE = (
         "auto_bounds",
         "bounds chosen privately (`bounds: auto`)",
         _all(
-            **dict.fromkeys(("count", "distinct", "top"), NO_NUMBERS),
+            **{name: NO_NUMBERS for name in STATISTICS if name not in definitions.OF_NUMBERS},
         ),
     ),
     Capability("levels", "levels (groups of keys)", _all(top=NO_GROUPS_OF_TOP)),

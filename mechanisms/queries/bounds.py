@@ -37,7 +37,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -63,10 +63,7 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 Bounded = Sum | Mean | Variance | StandardDeviation
 
 KINDS: Mapping[str, type[Bounded]] = {
-    "sum": Sum,
-    "mean": Mean,
-    "variance": Variance,
-    "stddev": StandardDeviation,
+    kind.IDENTITY.tag.removeprefix("statistic "): kind for kind in get_args(Bounded)
 }
 """What has a lower and an upper bound, by name."""
 QUANTILES = "quantiles"

@@ -80,12 +80,14 @@ _RULES, _DISCOVERY = (
 _STATISTICS: Mapping[str, tuple[str, ...]] = {
     "count": (),
     "distinct": (),
-    **dict.fromkeys(("sum", "mean", "variance", "stddev"), ("of", "bounds")),
+    **dict.fromkeys(KINDS, ("of", "bounds")),
     "quantiles": ("of", "edges", "bounds", "quantiles"),
     "top": ("k",),
 }
 """The keys of each statistic."""
 STATISTICS = tuple(_STATISTICS)
+OF_NUMBERS = tuple(name for name, keys in _STATISTICS.items() if "of" in keys)
+"""Those of a column of numbers."""
 KEYS = (
     *("name", "by", "keys", "other", "null", "every", "rollups", "where", "levels", "statistic"),
     *("of", "bounds", "edges", "quantiles", "k"),
@@ -446,7 +448,7 @@ def _statistic(found: Mapping[str, Any]) -> Statistic:
     for key in ("of", "bounds", "edges", "quantiles", "k"):
         if key in found and key not in _STATISTICS[name]:
             those = [each for each in STATISTICS if key in _STATISTICS[each]]
-            why = f" ({NO_NUMBERS})" if "of" not in _STATISTICS[name] and key != "k" else ""
+            why = f" ({NO_NUMBERS})" if name not in OF_NUMBERS and key != "k" else ""
             raise ConfigurationError(
                 f"{key} is for the statistics {', '.join(those)}, and not for {name}{why}: leave "
                 f"{key} out, or write statistic: {those[0]}"

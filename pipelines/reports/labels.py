@@ -51,12 +51,9 @@ def plain_wording(query: Query, bounds: Sequence[float] | None = None) -> Wordin
         "count": ("Events", "events"),
         "distinct": ("Users, each counted once", "users"),
         "top": (f"The {getattr(statistic, 'k', '')} bins with the most events", "events"),
-        "sum": (f"Sum of {column}", f"the unit of {column}"),
-        "mean": (f"Mean of {column}", f"the unit of {column}"),
         "variance": (f"Variance of {column}", f"the square of the unit of {column}"),
         "stddev": (f"Standard deviation of {column}", f"the unit of {column}"),
-        "quantiles": (f"Quantiles of {column}", f"the unit of {column}"),
-    }[statistic.name]
+    }.get(statistic.name, (f"{statistic.name.capitalize()} of {column}", f"the unit of {column}"))
     by = f", by {', '.join(query.value)}" if query.value else ""
     clipped = ""
     if bounds:
