@@ -13,6 +13,7 @@ from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 from streamveil.mechanisms.protocol import Observed
 from streamveil.mechanisms.queries import answers
 from streamveil.mechanisms.queries.answers import BEYOND, EMPTY, FEW, MAYBE, TAILS, UNKNOWN
+from streamveil.mechanisms.queries.definitions import OF_NUMBERS
 from streamveil.mechanisms.queries.measures import Measure
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.simulated import answers_of, simulate_query_set
@@ -482,12 +483,19 @@ def truth_of(statistic, numbers):
     return np.array([TRUTH[statistic.name](numbers)])
 
 
-@pytest.mark.slow
+def test_intervals_of_every_statistic_of_numbers_are_tested():
+    assert {one.name for one in ASKED} == set(OF_NUMBERS)
+
+
+# By default numbers of one distribution, so that a wrong interval of a new statistic fails.
 @pytest.mark.parametrize("statistic", ASKED, ids=lambda one: one.name)
-def test_intervals_hold_the_figures_of_numbers_that_are_not_clipped(statistic):
+@pytest.mark.parametrize(
+    "draws", [["delays"], pytest.param([*DRAWN], marks=pytest.mark.slow)], ids=["one", "all"]
+)
+def test_intervals_hold_the_figures_of_numbers_that_are_not_clipped(statistic, draws):
     random = np.random.default_rng(RANDOM)
     held = []
-    for draw in DRAWN.values():
+    for draw in (DRAWN[name] for name in draws):
         nodes = [draw(random, 1500) for _ in range(300)]
         parts = parts_of(statistic, *nodes)
         scale = 12.0 * statistic.weights.sum(axis=1).max()
