@@ -247,7 +247,7 @@ def _moment(name: str, cells: Integers, numbers: Floats, events: Integers) -> Fl
     if name == "mean":
         return means
     variances: Floats = np.bincount(cells, (numbers - means[cells]) ** 2, len(events)) / known
-    return np.sqrt(variances) if name == "stddev" else variances
+    return {"variance": variances, "stddev": np.sqrt(variances)}[name]
 
 
 def _quantiles(
