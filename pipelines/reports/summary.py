@@ -349,7 +349,7 @@ class Summary(_Tally):
                 return more_users(guess, round(self._number(metrics.USERS_SUGGESTED) / slots))
         return None
 
-    def rejected_text(self, letters: str | None = None) -> str | None:
+    def rejected_warning(self, letters: str | None = None) -> str | None:
         """What to do if many events were rejected, other than by a query; None if few were.
 
         `letters` is where the dead letters are, if not at the option.
@@ -415,7 +415,7 @@ class Summary(_Tally):
         limits = self.limits_text()
         if limits:
             lines.append(f"limits:   {limits}")
-        told = (self.rejected_text(dead_letters), *self.warnings(), self.users_text())
+        told = (self.rejected_warning(dead_letters), *self.warnings(), self.users_text())
         lines += [f"warning:  {one}" for one in told if one]
         if self._number(metrics.CHANGES_READ):
             lines.append(

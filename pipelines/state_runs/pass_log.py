@@ -98,7 +98,8 @@ class PassLog:
         users = None if self.told_of_users else summary.users_text()
         self.told_of_users |= users is not None
         lost, told = summary.loss(plan.max_rejected), summary.for_plan(plan)
-        found = [None if lost else told.rejected_text(), *told.warnings()] if summary.read else []
+        rejected = None if lost else told.rejected_warning(dead_letters)
+        found = [rejected, *told.warnings()] if summary.read else []
         fresh = [warning for warning in found if warning and self._is_new(warning)]
         for warning in (lost, *fresh, users):
             if warning:
