@@ -35,8 +35,8 @@ class DiscoveredKeys(Categories):
 
     IDENTITY = Form(
         "discovered keys",
-        ("values", "rules", "max_keys", "windows", "share", "sample", "found"),
-        later={"since": ()},
+        ("values", "rules", "max_keys", "share", "sample", "found"),
+        later={"windows": 1, "since": ()},
     )
 
     values: tuple[str, ...] = ()

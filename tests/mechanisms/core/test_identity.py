@@ -85,7 +85,7 @@ ON_RECORD = [
     (Months(3, 24, -96), "1efe8ddee4082633"),
     (Categories(("cafe", "park", "café")), "d91704c4f7cfb38b"),
     (KeyRules(("tea",), ("rum",), True, 80), "fedf769871386fcd"),
-    (DiscoveredKeys(("tea",), KeyRules(), 2, 0.3, 0.5, True), "5f543e9836ee9747"),
+    (DiscoveredKeys(("tea",), KeyRules(), 2, 1, 0.3, 0.5, True), "5f543e9836ee9747"),
     (DiscoveredKeys(("tea", "rum"), found=True, since=(20,)), "eeebef7359196f21"),
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
