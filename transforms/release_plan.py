@@ -85,7 +85,7 @@ class QueryOutputs(_Outputs):
     _of_counts: tuple[Sequence[str], str] | tuple[()] = ()
 
     def of_counts(self, labels: Sequence[str], query: str = COUNT) -> QueryOutputs:
-        """Set the names of the keys for the property `rows`, and return this object.
+        """Set the key names that the property `rows` uses, and return this object.
 
         Call this method only for a single count. The argument `query` is the name of the count in
         the rows.

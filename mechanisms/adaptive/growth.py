@@ -18,14 +18,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.protocol import carried
-
-Integers = npt.NDArray[np.int64]
 
 _BANK = ("level", "level_var", "slope", "slope_var", "correlation", "scores", "scale")
 _CORRELATION = ("mean", "deviation")

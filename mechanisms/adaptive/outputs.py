@@ -13,7 +13,7 @@ from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
-from streamveil.mechanisms.adaptive.slot_total import ROUNDING, UNKNOWN, revised_with_total
+from streamveil.mechanisms.adaptive.slot_total import ROUNDING, UNKNOWN, with_cell
 from streamveil.mechanisms.adaptive.state import AdaptiveState, Foretold
 from streamveil.mechanisms.adaptive.totals import Layout, published
 from streamveil.mechanisms.core.arrays import Floats
@@ -176,7 +176,7 @@ def revised(
             back = ring.last_slot - slot
             known_totals = state.factor.totals
             total = known_totals[-1 - back] if back < len(known_totals) else UNKNOWN
-            revision = revised_with_total(revision, total, quantum, ring.most)
+            revision = with_cell(revision, total, quantum, ring.most)
         yield revision
 
 

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.intervals import SWING
+from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.mechanisms.protocol import Lasting, Observed, SlotRelease, SlotRevision
 
-Floats = npt.NDArray[np.float64]
 R = TypeVar("R", SlotRevision, SlotRelease)
 
 # Slots are this long at least, where totals are told.
@@ -77,17 +77,10 @@ def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:
 
 
 def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) -> SlotRelease:
-    """A release of bins, with the cell of their total behind them.
-
-    Args:
-        release: of the bins alone.
-        total: of its slot, in quanta.
-        quantum: the most that one event adds to a cell.
-        most: the largest total that there can be.
-    """
+    """The same with what was observed, and how errors last: see :func:`with_cell`."""
     last = release.lasting
     return replace(
-        _with_cell(release, total, quantum, most),
+        with_cell(release, total, quantum, most),
         observed=tuple(
             Observed(_summed(one.counts), _summed(one.variances), one.slots)
             for one in release.observed or ()
@@ -97,14 +90,17 @@ def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) 
     )
 
 
-def revised_with_total(
-    revision: SlotRevision, total: SlotTotal, quantum: int, most: int
-) -> SlotRevision:
-    """The same of a revision: bins are revised, and the total is the one of the release."""
-    return _with_cell(revision, total, quantum, most)
+def with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
+    """A release or revision of bins, with the cell of their total behind them.
 
+    A revision smooths the bins alone, and its total is the one of the release.
 
-def _with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
+    Args:
+        told: of the bins alone.
+        total: of its slot, in quanta.
+        quantum: the most that one event adds to a cell.
+        most: the largest total that there can be.
+    """
     mean, variance = total.mean * quantum, total.variance * quantum**2
     value = min(max(mean, 0.0), float(most))
     plain = told.unshrunk

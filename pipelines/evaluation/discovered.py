@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.engine.run.discover import discover_keys
 from streamveil.engine.stream.unprotected_queries import ExactQuery, TrueKeys, exact_answers
 from streamveil.io import read_events
+from streamveil.mechanisms.core.arrays import Flags, Floats
 from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.pipelines.evaluation.comparison_table import Measure, Run, Task, noise_key
@@ -30,9 +30,6 @@ from streamveil.pipelines.evaluation.queries import (
     scores_of,
 )
 from streamveil.pipelines.evaluation.query_data import AskedData
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 RANKS = ((1, 10), (11, 100), (101, 1000), (1001, None))
 """First and last rank of each band."""
@@ -140,6 +137,6 @@ def _scores(
             yield f"{figure} of ranks {first}-{last or ''}", {**scores, **some}
 
 
-def _share(some: npt.NDArray[np.bool_], of: npt.NDArray[np.bool_]) -> float:
+def _share(some: Flags, of: Flags) -> float:
     """NaN of nothing."""
     return float(some[of].mean()) if of.any() else math.nan
