@@ -175,6 +175,7 @@ def test_a_sum_that_has_begun_is_dropped():
 
 
 # With noise of many keys: the first estimates of new bins are right on average.
+@pytest.mark.slow
 def test_the_first_estimates_of_new_bins_have_no_bias():
     true, found = np.array([[30, 45, 12, 25, 60]]), []
     for number in range(300):
