@@ -311,24 +311,25 @@ class Growing(Protocol):
     def grown(self, state: Any, origin: npt.NDArray[np.int64]) -> Any:
         """Turn a state of the same mechanism with fewer bins into a state of this one.
 
-        What was spent stays as it is. Nothing of a new bin is in the state, and a sum over slots
-        that has begun is dropped without a release: its slots were counted in other bins.
+        The budget that was spent stays as it is. The state contains nothing about new bins. A sum
+        over slots that has begun is dropped without a release, because its slots were counted in
+        other bins.
 
         Args:
-            state: after the last slot with fewer bins; not used again.
-            origin: for each bin of this mechanism the number of this bin before, or -1 for a new
-                bin, shape (d,).
+            state: the state after the last slot with fewer bins. It is not used again.
+            origin: for each bin of this mechanism, its earlier number, or -1 for a new bin, shape
+                (d,).
         """
 
 
 def carried(
     fresh: npt.NDArray[Any], before: npt.NDArray[Any], origin: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """Values by bin of a :class:`Growing` mechanism: those of before, and of new bins `fresh` ones.
+    """Values by bin of a :class:`Growing` mechanism after bins were added.
 
     Args:
-        fresh: as at the start of a stream, shape (..., d).
-        before: of the bins before, shape (..., number of these).
+        fresh: values at the start of a stream, used for new bins, shape (..., d).
+        before: values of the earlier bins, shape (..., number of these).
         origin: see :meth:`Growing.grown`.
     """
     return np.where(origin < 0, fresh, before[..., origin]).astype(before.dtype)

@@ -81,7 +81,7 @@ def _drawn(gap: int, level: Singles, window: int) -> int:
 
 
 def _size(state: AdaptiveState, terms: Terms) -> float:
-    """What the total of the present slot is expected to be, 0 before a release."""
+    """The expected total of the current slot, or 0 before the first release."""
     if state.published_slot is None:
         return 0.0
     return float(terms.bank.forecast(state.bank).mean.sum())
@@ -112,15 +112,15 @@ class AdaptiveRelease:
     def look_for_factor(
         self, bins: int, slot_length: int | None, longest: int, tells_total: bool = False
     ) -> None:
-        """Follow the total too: not if a cycle is asked for, or every window is one slot.
+        """Follow the total too, unless a cycle is requested or every window is one slot long.
 
-        Of slots that are hours, a cycle may take its place.
+        If slots are short, a daily cycle may replace the common factor.
 
         Args:
             bins: of a histogram of counts.
             slot_length: of a slot in microseconds, if it is known.
-            longest: window that may be asked for, in slots.
-            tells_total: whether the total is a cell of its own, behind those of the bins.
+            longest: the longest window that may be requested, in slots.
+            tells_total: whether the total is a separate cell, after those of the bins.
         """
         if bins >= FEWEST_BINS and longest > 1 and not self.cycle:
             self.factor = Factor(bins, slot_length, tells_total)
@@ -231,11 +231,11 @@ class AdaptiveRelease:
         return state, told
 
     def _followed(self, state: AdaptiveState, usual: Terms) -> tuple[Cycle | None, Factor | None]:
-        """What the slot pays for: a cycle or a common factor, or both while none is found.
+        """What the slot spends budget on: a cycle or a common factor, or both until one is found.
 
-        A cycle that nobody asked for is looked for where noise hides the total of a slot: the sum
-        of a phase over many days has hardly more noise than that. Once it is found, it is followed
-        instead of the factor.
+        Without the option `cycle`, a daily cycle is looked for if noise hides the total of a slot.
+        The sum of a phase over many days has hardly more noise than a single total, but is much
+        larger. Once a cycle is found, it is used instead of the factor.
         """
         if not (self.cycle and self.factor):
             return self.cycle, self.factor if state.factor else None

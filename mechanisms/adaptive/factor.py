@@ -12,7 +12,7 @@ Sensitivity of the measured total: that of the histogram. A user's events of a s
 weighted sum by at most as much as the weighted histogram in L1, m_k per contribution.
 
 Without evidence of a factor, forecasts do not use it, and the measured total costs little or
-nothing. Where it cannot be measured, slots that are hours are summed up by phases (`cycle.py`).
+nothing. If noise hides the total of short slots, their totals are summed by phase (`cycle.py`).
 Shares, weights and evidence are functions of noisy results: see `fixed.py`.
 Source: our own.
 """
@@ -72,7 +72,7 @@ _LEAST = 1e-9
 
 
 def _tells(variance: float, size: float) -> bool:
-    """Whether a measured total of this size and variance shows how slots differ."""
+    """Whether a measured total with this size and variance can show how slots differ."""
     return variance <= (TELLING * size) ** 2
 
 
@@ -157,9 +157,9 @@ class FactorState:
     released: Past | None = None
     """What the slot's own release made of it, if there was one."""
     totals: list[SlotTotal] = field(default_factory=list)
-    """Where totals are told: of the last slots, as far as they are still to be revised."""
+    """If totals are results, those of the last slots, which are still to be revised."""
     here: SlotTotal = UNKNOWN
-    """Of the present slot: not saved."""
+    """The total of the current slot. Not saved."""
 
     @property
     def ratio(self) -> float:
@@ -232,8 +232,8 @@ class Factor:
     Args:
         bins: how many there are.
         slot_length: of a slot in microseconds, if it is known: days have a week.
-        tells_total: whether the total is a cell of its own: its error then counts in the plan as
-            that of a bin does.
+        tells_total: whether the total is a separate cell. The plan then gives its error the same
+            weight as the error of a bin.
     """
 
     def __init__(self, bins: int, slot_length: int | None, tells_total: bool = False) -> None:
@@ -273,7 +273,7 @@ class Factor:
             state.totals = [*state.totals, state.here][-1 - revise :] if revise else []
 
     def _total(self, state: FactorState, slot: int) -> SlotTotal:
-        """What is known of the total of a slot, the present one."""
+        """Estimate and variance of the total of the current slot."""
         if not state.usual:
             return by_first(state.first, slot)
         variance = min(self.model.told_variance(state.total, slot), MOST**2)
@@ -317,7 +317,7 @@ class Factor:
         return spent
 
     def telling(self, terms: Terms, size: float) -> bool:
-        """Whether a total of this size can be measured, without evidence of a factor."""
+        """Whether a total of this size is worth measuring before there is evidence of a factor."""
         if size < 1:
             return False
         weighting = self._weighting(terms, part(terms.rates.main, UNPROVEN), size)

@@ -8,9 +8,9 @@ Adjacency: streams that differ in one user's events, all added or removed (sensi
 contribution a slot); replaced with twice the sensitivity.
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
-(`running_sum.py`); of the total of a slot, that of its histogram (`factor.py`). Where the last cell
-is the sum of all bins, and totals are followed, no result is made of it: the sensitivity that
-counts is that of the bins, half of that of all cells (`slot_total.py`).
+(`running_sum.py`); of the total of a slot, that of its histogram (`factor.py`). If the last cell
+is the sum of all bins, and totals are followed, this cell is not part of any noisy result. The
+sensitivity is then that of the bins, half of that of all cells (`slot_total.py`).
 Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
 for each noisy result, each at most exp(what it is charged): a sum to the slots of the user's window
@@ -188,7 +188,7 @@ class Adaptive(AdaptiveRelease):
         return other
 
     def grown(self, state: AdaptiveState, origin: npt.NDArray[np.int64]) -> AdaptiveState:
-        """A state of fewer bins, for this mechanism: see `growth.py`."""
+        """Turn a state with fewer bins into a state of this mechanism: see `growth.py`."""
         return grown(state, self.start(), origin, at_once=self.at_once is not None)
 
     def _rates_at(self, alert: float) -> tuple[Rates, Plan, npt.NDArray[np.int64]]:
@@ -268,9 +268,9 @@ class Adaptive(AdaptiveRelease):
 
 
 def _without_total(population: Population) -> Population:
-    """The same of the bins alone, where the last cell is the sum of all others.
+    """The public facts without the last cell, which is the sum of all others.
 
-    An event changes that sum by as much as it changes its bin: half of the sensitivity is of bins.
+    An event changes this sum by as much as it changes its bin, so the sensitivity is halved.
     """
     sensitivity = (population.sensitivity + 1) // 2
     return replace(population, bins=population.bins - 1, sensitivity=sensitivity, totals=0)

@@ -1,16 +1,16 @@
-"""More bins for a stream of the adaptive mechanism that has begun, such as keys that were found.
+"""More bins for a running stream of the adaptive mechanism, for example for discovered keys.
 
 Guarantee: that of `fixed.py`, over windows with any number of changes.
-Sensitivity: a user adds at most D contributions to a slot, whatever its bins are: a new bin takes
-events that another bin had before, and takes them from its first slot on. So the histogram of each
-slot has the sensitivity that it has without changes, and so has each sum over slots, which begins
-after the last change.
-Proof: which bins a slot has is known before it from what was published. So everything that is
-measured of the slot is a function of its counts with this sensitivity, and what it is charged stays
-in the accounts, which do not know of bins. Beliefs are functions of what was published, and those
-about new bins are constants. A sum that the change cuts is never published, so it may as well not
-exist, and its charges stay.
-The first release after the change is due in its first slot, if the accounts allow for one.
+Sensitivity: a user makes at most D contributions to a slot, whatever its bins are. From its first
+slot on, a new bin gets events that another bin would have got. So the histogram of each slot has
+the same sensitivity as without changes. The same holds for each sum over slots, because a sum
+contains only slots after the last change.
+Proof: the bins of a slot are a function of what was published before the slot. So everything that
+is measured in the slot is a function of its counts with this sensitivity. The accounts of spent
+budget do not depend on the bins. The beliefs are functions of what was published, and the beliefs
+about new bins are constants. If bins change during a sum over slots, this sum is never published,
+and its charges remain.
+The first release after the change is in the first slot with new bins, if the budget allows it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def grown(
 
     Args:
         state: after the last slot with fewer bins, without revisions.
-        fresh: nothing released yet, of the mechanism with more bins.
+        fresh: a state without releases, of the mechanism with more bins.
         origin: see :meth:`streamveil.mechanisms.protocol.Growing.grown`.
-        at_once: whether every window is one slot, so that each gap ends with a sum.
+        at_once: whether every window is one slot long, so that each gap ends with a sum.
     """
     if not state.slots:
         fresh.accounts = state.accounts
@@ -72,6 +72,6 @@ def grown(
 
 
 def _carried(before: Any, fresh: Any, names: tuple[str, ...], origin: Integers) -> Any:
-    """The state before, in which new bins have what a fresh one has."""
+    """The earlier state, in which new bins have the values of a fresh state."""
     made = {name: carried(getattr(fresh, name), getattr(before, name), origin) for name in names}
     return replace(before, **made)

@@ -91,7 +91,7 @@ class Watch:
         bins: how many.
         noise: of releases at each of `ALERTS`, in parts of what it is.
         alert: the one that is settled; None for any.
-        largest: that a jump is taken to be before any was seen.
+        largest: size that a jump is assumed to have at most, before any was seen.
     """
 
     def __init__(

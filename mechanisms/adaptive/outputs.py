@@ -84,16 +84,16 @@ def told(
 
 
 def _by_itself(seen: Observed) -> Floats:
-    """Variance of a slot's estimate where nothing is known but the slot's own release, shape (d,).
+    """Variance of a slot's estimate, computed from the slot's own release alone, shape (d,).
 
-    Before many releases have shown how far counts vary, little else is.
+    It is used until several releases have shown how much counts vary.
     """
     missed = seen.observed - seen.mean
     return np.asarray(missed**2 + seen.noise + seen.error)
 
 
 def most_of(terms: Terms) -> int:
-    """The largest count that there can be."""
+    """The largest possible count."""
     return UNBOUNDED if terms.crowd.assumed else terms.most
 
 
@@ -150,9 +150,9 @@ def revised(
     layout: Layout,
     tells_total: bool,
 ) -> Iterator[SlotRevision]:
-    """Revise all slots up to one that have not been.
+    """Revise all slots up to `until` that have not been revised yet.
 
-    If the total is told, too, it stays what the release said: later slots tell little of it.
+    If the total is a result too, it stays as released, because later slots add little to it.
     """
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))

@@ -1,16 +1,16 @@
-"""The total of all bins as a cell of its own, for a tree whose top is one group of all bins.
+"""The total of all bins as a separate cell, for a tree whose top is one group of all bins.
 
 The mechanism follows the total with a filter (`total_filter.py`), so nothing more is released for
 this cell: neither the sensitivity of a slot nor its noise grows. The cell has the filter's estimate
 and its standard error.
 
-Of short slots the cell is released with the bins instead. Their noise is reduced by sums of many
-slots, and a total of that sum has less noise than the sum of as many totals.
+If slots are short, the cell is released with the bins instead. Short slots are often released as a
+sum over many slots. The total of such a sum has less noise than the sum of the totals of its slots.
 
-Until the usual size of the total is known, the first totals tell it: slots are taken to deviate
-from a level that they have in common by about as much as usual waves do.
+Until the usual size of the total is known, it is estimated from the first noisy totals. Slots are
+then assumed to deviate from a common level by about as much as counts usually rise and fall.
 
-Everything here is post-processing of releases.
+Everything in this module is post-processing of noisy results.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ROUNDING = 1 / 12
 
 
 class SlotTotal(NamedTuple):
-    """What is known of the total of a slot."""
+    """Estimate and variance of the total of a slot."""
 
     mean: float
     variance: float
     follows: float = 0.0
-    """How much the mean follows the slot's own noisy totals, from 0 to 1."""
+    """Weight of the slot's own noisy totals in the mean, from 0 to 1."""
 
 
 UNKNOWN = SlotTotal(0.0, float("nan"))
@@ -48,16 +48,16 @@ UNKNOWN = SlotTotal(0.0, float("nan"))
 
 
 def tells_total(slot_length: int | None) -> bool:
-    """Whether totals of such slots, in microseconds if it is known, are told, and not released."""
+    """Whether totals of slots of this length (microseconds) are computed, and not released."""
     return slot_length is None or slot_length >= SHORTEST
 
 
 def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:
-    """The total of a slot, by the first noisy totals of the stream.
+    """The total of a slot, estimated from the first noisy totals of the stream.
 
     Args:
         first: slot, total and variance of each, shape (n, 3).
-        slot: the one that is looked for.
+        slot: the slot whose total is estimated.
     """
     slots, totals, variances = np.reshape(first, (-1, 3)).T
     if not len(slots):
@@ -77,7 +77,7 @@ def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:
 
 
 def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) -> SlotRelease:
-    """The same with what was observed, and how errors last: see :func:`with_cell`."""
+    """Add the cell of the total to a release, and say how its error lasts: see `with_cell`."""
     last = release.lasting
     return replace(
         with_cell(release, total, quantum, most),
@@ -91,7 +91,8 @@ def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) 
 
 
 def with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
-    """A release or revision of bins, with the cell of their total behind them.
+    """Add the cell of the total after the bins of a release or a revision.
+
 
     A revision smooths the bins alone, and its total is the one of the release.
 

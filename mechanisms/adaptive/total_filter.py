@@ -112,10 +112,11 @@ class TotalModel:
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
 
     def told_variance(self, state: TotalFilter, slot: int) -> float:
-        """Variance to tell of the ratio of a slot.
+        """Variance of the ratio of a slot, for its standard error.
 
-        Noise hides how large the deviations of slots are, and the likeliest size is too small as
-        often as too large. So each member counts with the root of its likelihood here.
+        Because of noise, the size of the deviations of slots is uncertain, and the most likely size
+        is too small as often as too large. Each filter is therefore weighted by the square root of
+        its likelihood.
         """
         sums, weights = self._sums(slot), state.weights**CAUTION
         weights = weights / weights.sum()

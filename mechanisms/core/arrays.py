@@ -1,4 +1,4 @@
-"""Types of arrays by what they hold; docstrings of functions that take them give the shapes."""
+"""Types of arrays, named by their elements. Docstrings of functions state the shapes."""
 
 from __future__ import annotations
 

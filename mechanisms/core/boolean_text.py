@@ -13,7 +13,7 @@ def boolean_text(value: bool) -> str:
 
 
 def one_spelling(value: str) -> str:
-    """The spelling of a boolean that stands for all of them, or the same text."""
+    """The standard spelling if a text is a boolean, otherwise the same text."""
     return lower if (lower := value.lower()) in (TRUE, FALSE) else value
 
 

@@ -327,7 +327,7 @@ def domain_of_list(text: str) -> Categories:
 
 
 def list_text(values: Sequence[str]) -> str:
-    """Values as :func:`domain_of_list` reads them, with a blank after each comma."""
+    """Values in the form that :func:`domain_of_list` reads, with a blank after each comma."""
     return ", ".join(
         '"{}"'.format(one.replace('"', '""')) if _QUOTED.search(one) else one for one in values
     )

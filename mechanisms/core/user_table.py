@@ -218,7 +218,7 @@ class Registry:
 
     @property
     def default(self) -> tuple[Requirement, int | None] | None:
-        """The requirement of unregistered users, and how many of them you said there are."""
+        """The requirement of unregistered users, and their number if it was given."""
         k = self.default_class
         if k is None:
             return None

@@ -22,7 +22,7 @@ LATEST = 1 << 62
 MOST_KEYS = 1000
 """Of a user in a discovery slot: with more, no key would ever be found."""
 MOST_WINDOWS = 1000
-"""In a discovery slot."""
+"""The largest value of `windows`."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class DiscoveredKeys(Categories):
     max_keys: int = 1
     """How many unlisted keys of a user are counted in a discovery slot."""
     windows: int = 1
-    """How many times as long as the longest window a discovery slot is. A longer one sees more
-    users of each key, and costs no more, but finds it later."""
+    """Length of a discovery slot, in longest windows. A longer discovery slot contains more users
+    of each key at no higher cost, but keys are found later."""
     share: float = 0.2
     """Fraction of each user's budget that the discovery may spend."""
     sample: float = 1.0
@@ -55,8 +55,8 @@ class DiscoveredKeys(Categories):
     found: bool = False
     """Whether the keys were discovered."""
     since: tuple[int, ...] = ()
-    """Of the last of the keys, the base slot from which each is listed, ascending. The keys before
-    them are listed from the first slot on."""
+    """For the last keys, the base slot from which each of them is listed, in ascending order. All
+    keys before them are listed from the first slot on."""
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -76,12 +76,12 @@ class DiscoveredKeys(Categories):
             raise ConfigurationError("the base slots of keys must ascend, with at most one a key")
 
     def number_at(self, base_slot: int | None) -> int:
-        """How many keys are listed in a base slot; None is before the first one."""
+        """How many keys are listed in a base slot. None means before the first slot."""
         some = 0 if base_slot is None else bisect_right(self.since, base_slot)
         return len(self.values) - len(self.since) + some
 
     def at(self, base_slot: int | None) -> DiscoveredKeys:
-        """The keys that are listed in a base slot; None is before the first one."""
+        """The keys that are listed in a base slot. None means before the first slot."""
         number = self.number_at(base_slot)
         later = len(self.values) - number
         since = self.since[: len(self.since) - later]
@@ -89,7 +89,7 @@ class DiscoveredKeys(Categories):
 
     @property
     def declared(self) -> DiscoveredKeys:
-        """The same before anything was discovered."""
+        """The keys as declared, before any were discovered."""
         return replace(self, values=(), found=False, since=())
 
     def budgets(self, budgets: Units) -> list[int]:

@@ -68,7 +68,7 @@ class DiscoveryFilter:
     )
 
     def record(self) -> dict[str, Any]:
-        """What is booked, as an Avro record under `SCHEMA`."""
+        """The costs so far, as an Avro record under `SCHEMA`."""
         return {
             "slots": [slot for slot, _, _ in self._booked],
             "epsilons": [state_codec.table_to_bytes(one) for _, one, _ in self._booked],
@@ -76,7 +76,7 @@ class DiscoveryFilter:
         }
 
     def read(self, record: Mapping[str, Any]) -> None:
-        """Book what a filter with the same classes had booked."""
+        """Restore the costs of a filter with the same classes."""
         shape = (len(self._classes),)
         amounts = (
             [state_codec.table_from_bytes(one, shape) for one in record[name]]

@@ -125,9 +125,9 @@ def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
 
 
 def order_of_equals(*columns: npt.NDArray[Any]) -> Integers:
-    """An order in which equal rows stand together: one sort, of a hash of the columns.
+    """An order in which equal rows are adjacent, found by sorting a hash of the columns.
 
-    Rows with the same hash that differ are rare, and are sorted by all columns then.
+    In the rare case that different rows have the same hash, rows are sorted by all columns.
     """
     hashed = _hashed(columns)
     order = np.argsort(hashed)
@@ -137,10 +137,10 @@ def order_of_equals(*columns: npt.NDArray[Any]) -> Integers:
 
 
 def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
-    """The order of pairs by user and group, and by rank among those of one user and group.
+    """The order of pairs by user and group, and by rank within a user and group.
 
-    Users and groups are sorted by a hash. If different ones have the same hash, or if two keys of
-    a user have the same rank, pairs are sorted by all that tells them apart.
+    Users and groups are sorted by a hash. If different users or groups have the same hash, or if
+    two keys of a user have the same rank, pairs are sorted by all columns and by the key.
     """
     of_group = (*pairs.users.T, groups)
     hashed = _hashed(of_group)
@@ -154,7 +154,7 @@ def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
 
 
 def _hashed(columns: Sequence[npt.NDArray[Any]]) -> Words:
-    """A hash of each row; it need not be one that nobody can invert."""
+    """A hash of each row, which need not be cryptographic."""
     found = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         found = (found ^ column.astype(np.uint64)) * _ODD

@@ -75,10 +75,10 @@ class KeyRules(Identified):
         """The key of a text, or None if the text is empty or too long to be a key.
 
         The text is normalised to Unicode NFC and its ends are trimmed. All spellings of a boolean,
-        such as `TRUE`, are one key, as they are in lists of keys. Whole numbers are their decimal
-        text, so `01` is another key than `1`. A text that is far too long
-        is not normalised: that may take a time that grows with the square of its length, so that
-        the text of one user could stop a run.
+        such as `TRUE`, are one key, as they are in lists of keys. A whole number is its decimal
+        text, so `01` and `1` are different keys. A text that is far too long is not normalised,
+        because the time for this may grow with the square of its length. The text of one user
+        could then stop a run.
         """
         trimmed = text.strip()
         if len(trimmed) > _MOST_SHRINKING * self.longest:

@@ -184,10 +184,11 @@ class ReleaseStream:
     def grown(self, state: StreamState, origin: npt.NDArray[np.int64]) -> StreamState:
         """Return the state of a stream with fewer bins, with which this stream continues.
 
-        What the filter booked stays. The noise of all later slots also depends on the new bins.
+        The costs in the privacy filter stay as they are. The noise of all later slots also depends
+        on the new bins.
 
         Args:
-            state: of a stream with the same configuration, but for the bins.
+            state: of a stream with the same configuration except for the bins.
             origin: see :meth:`streamveil.mechanisms.protocol.Growing.grown`.
         """
         assert isinstance(self.mechanism, Growing)

@@ -428,8 +428,8 @@ def of_top(output: str, counts: Floats, variances: Floats, k: int, ranked: int) 
         output: name of the counts.
         counts: of all nodes, shape (nodes, 1).
         variances: of the same shape, NaN where nothing is known.
-        k: how many have ranks, if so many are ranked.
-        ranked: how many nodes are ranked: the first ones.
+        k: the largest number of nodes that get a rank.
+        ranked: number of the nodes, from the first one, that can get a rank.
     """
     found = of_counts(output, counts, variances)
     means = np.nan_to_num(counts[:, 0])

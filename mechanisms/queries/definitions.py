@@ -87,7 +87,7 @@ _STATISTICS: Mapping[str, tuple[str, ...]] = {
 """The keys of each statistic."""
 STATISTICS = tuple(_STATISTICS)
 OF_NUMBERS = tuple(name for name, keys in _STATISTICS.items() if "of" in keys)
-"""Those of a column of numbers."""
+"""The statistics that read a column of numbers."""
 KEYS = (
     *("name", "by", "keys", "other", "null", "every", "rollups", "where", "levels", "statistic"),
     *("of", "bounds", "edges", "quantiles", "k"),

@@ -1,20 +1,20 @@
 """Queries whose keys are discovered: what that costs, and the query set once they are found.
 
-Keys are discovered from all of a bounded input, before anything else is released; or in the course
-of a stream, one discovery slot after the other. There, a key that is found is listed from the base
-slot after its discovery slot on, and stays listed. Keys that are listed are public, and the query
-counts them as it would count any other keys. All other keys are in one bin.
+Keys are discovered from a whole bounded input, before anything else is released, or while a stream
+runs, in one discovery slot after the other. In a stream, a key is listed from the base slot after
+its discovery slot, and stays listed. Listed keys are public, and the query counts them like any
+other keys. All other keys are in one bin.
 
 Guarantee: (w, epsilon, delta). Over any `window` consecutive base slots, all that a run publishes
 differs in distribution by at most a factor exp(epsilon_k), except with probability delta_k, for a
 user of class k.
-Proof: discoveries of different queries, of different discovery slots, and the releases compose. A
-discovery costs a part of epsilon and of delta, by `discovery/terms.py`; its part of epsilon is set
-aside (`set_aside`) and counts in every window. Given the keys, the releases cost the rest of
-epsilon, and nothing of delta. In a stream, the keys that are listed in a base slot are a function
-of what was published before it. They only decide in which bins events are counted, so a histogram
-has the sensitivity that it would have with keys that were given. `adaptive/growth.py` has the proof
-that mechanisms may continue with more bins; no account of what was spent knows of bins.
+Proof: discoveries of different queries, of different discovery slots, and the releases compose. The
+cost of a discovery in epsilon and delta is proved in `discovery/terms.py`. Its part of epsilon is
+reserved (`set_aside`), and is included in the cost of every window. Given the keys, the releases
+cost the rest of epsilon, and no delta. In a stream, the keys that are listed in a base slot are a
+function of what was published before this slot. They only decide in which bins events are counted,
+so a histogram has the same sensitivity as with keys that the query lists. `adaptive/growth.py`
+proves that mechanisms may continue with more bins. No account of spent budget depends on the bins.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ def undiscovered(query_set: QuerySet) -> list[Query]:
 
 @dataclass(frozen=True)
 class Listed:
-    """The keys of a query that are listed so far: public."""
+    """The keys of a query that are listed so far. They are public."""
 
     keys: tuple[str, ...]
-    """In the order in which they came."""
+    """In the order in which they were listed."""
     since: tuple[int, ...] = ()
-    """As of :class:`DiscoveredKeys`."""
+    """As in :class:`DiscoveredKeys`."""
 
     def with_found(self, found: Sequence[str], base_slot: int) -> Listed:
-        """The same with keys that are listed from a base slot on."""
+        """Add keys that are listed from a base slot on."""
         return Listed((*self.keys, *found), (*self.since, *[base_slot] * len(found)))
 
 
@@ -89,14 +89,14 @@ def with_keys(query_set: QuerySet, found: Mapping[str, Listed]) -> QuerySet:
 
 
 def listed_at(query_set: QuerySet, base_slot: int | None) -> QuerySet:
-    """The query set with the keys that are listed in a base slot; None is before the first one."""
+    """The query set with the keys that are listed in a base slot, or before the first (None)."""
     return _replaced(query_set, lambda query: _keys(query).at(base_slot))
 
 
 def listed_numbers(query_set: QuerySet, base_slot: int | None = LATEST) -> tuple[int, ...]:
-    """Of each query that discovers keys, how many are listed in a base slot; the last by default.
+    """For each query that discovers keys, how many are listed in a base slot.
 
-    None is before the first one.
+    None means before the first slot. By default, all listed keys are counted.
     """
     return tuple(_keys(query).number_at(base_slot) for query in discovering(query_set))
 
@@ -112,7 +112,7 @@ def before_discovery(query_set: QuerySet) -> QuerySet:
 
 
 def bins_before(before: Query, query: Query) -> Integers:
-    """For each bin of a query the number of this bin before some keys were listed, or -1."""
+    """For each bin of a query, its number in the query `before`, or -1 for a new key."""
     keys, came = _keys(before), len(_keys(query).values) - len(_keys(before).values)
     rest = before.domain.bins - len(keys.values)
     listed = np.arange(len(keys.values))
@@ -120,7 +120,7 @@ def bins_before(before: Query, query: Query) -> Integers:
 
 
 def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) -> QuerySet:
-    """The query set with other keys for all queries that discover them."""
+    """Replace the keys of all queries that discover keys."""
     some = {query.name for query in discovering(query_set)}
     queries = (
         _with_listed(query, listed(query)) if query.name in some else query for query in query_set
@@ -134,9 +134,9 @@ def _with_listed(query: Query, listed: DiscoveredKeys) -> Query:
 
 
 def with_one_key(query_set: QuerySet) -> QuerySet:
-    """The query set with one given key in place of all that are discovered, to predict its errors.
+    """The query set with a single listed key in place of discovered keys, to predict its errors.
 
-    No budget is set aside for a discovery. The error of `top` is that of its counts.
+    No budget is reserved for a discovery. The error of `top` is that of its counts.
     """
     some = {query.name for query in discovering(query_set)}
     one = Categories(("key",))

@@ -119,7 +119,7 @@ def text(key: str, value: Any) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Text as it is given."""
+    """Text, unchanged."""
     if isinstance(value, bool):
         refuse(key, value, "without quotes YAML reads yes, no, on and off so: write it in quotes")
     if not isinstance(value, str) or not value.strip():
@@ -130,9 +130,9 @@ def _text(key: str, value: Any) -> str:
 
 
 def texts(key: str, value: Any) -> tuple[str, ...]:
-    """Values as events have them, with whole numbers in decimal, and booleans as JSON has them.
+    """Values as text, with whole numbers in decimal, and booleans as in JSON.
 
-    Text is kept as it is: blanks around it are part of a value, as they are in events.
+    Text is not changed. Blanks at its ends are part of a value, as they are in events.
     """
     return tuple(_category(key, each) for each in listed(key, value))
 

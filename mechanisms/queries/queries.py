@@ -51,7 +51,7 @@ NO_LEVELS_OF_DISCOVERED = (
     "discovered keys are not known when groups of keys are declared; add up their results, which "
     "costs nothing, or list the keys"
 )
-"""Why queries whose keys are discovered cannot have levels."""
+"""Why queries that discover their keys cannot have levels."""
 LONGEST_TITLE, LONGEST_UNIT = 200, 40
 """Characters."""
 _LONGEST = 60  # of a value in a message

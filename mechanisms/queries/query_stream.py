@@ -307,9 +307,9 @@ class QueryStream:
         """The state of a query set with fewer keys, with which this one continues.
 
         Args:
-            state: of the same query set, but for keys that were discovered since; not used again.
-            bins: by the number of each query with new keys, for each of its bins the number of the
-                bin before, or -1 for a new one, shape (bins,).
+            state: of the same query set without the newest keys. It is not used again.
+            bins: for the number of each query with new keys, an array with the earlier number of
+                each of its bins, or -1 for a new bin, shape (bins,).
         """
         queries, usual = list(state.queries), list(state.usual)
         streams = self._under(state.plan)

@@ -270,7 +270,7 @@ def answer_of(
 
 
 def _answered(query: Query, counts: Floats, variances: Floats, usual: Usual | None) -> Answer:
-    """The figures of counts; of discovered keys, only those that are listed are ranked."""
+    """The results from counts. If keys are discovered, `top` ranks only the listed keys."""
     keys = discovered_keys(query)
     if keys is not None and isinstance(query.statistic, TopK):
         return query.statistic.among(len(keys.values), counts, variances)

@@ -232,7 +232,7 @@ class TopK(_Counted):
         return self.among(len(counts), counts, variances)
 
     def among(self, bins: int, counts: Floats, variances: Floats) -> Answer:
-        """The counts, with ranks among so many of the first bins."""
+        """The counts, with ranks for the first `bins` bins only."""
         return answers.of_top(self.outputs[0], counts, variances, self.k, bins)
 
 

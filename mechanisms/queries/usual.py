@@ -217,10 +217,10 @@ class Usual:
         return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
     def grown(self, origin: Integers) -> Usual:
-        """The same of more nodes, where nothing is known of new ones.
+        """The same averages after nodes were added. Nothing is known about new nodes.
 
         Args:
-            origin: for each node the number of this node before, or -1, shape (nodes,).
+            origin: for each node, its earlier number, or -1 for a new node, shape (nodes,).
         """
 
         def by_node(before: Floats) -> Floats:

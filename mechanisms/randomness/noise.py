@@ -241,8 +241,8 @@ class NoiseSource:
         """Return the noise source of a query whose slots consist of several base slots each.
 
         The noise key may change at a base slot. If it changes within one slot of the query, the
-        noise of this slot is derived from the later key. `of` takes a base slot, and returns the
-        slot of the query that contains it.
+        noise of this slot is derived from the later key. The function `of` takes a base slot, and
+        returns the slot of the query that contains this base slot.
         """
         made = copy(self)
         made._keys = self._keys.of_slots(of)

@@ -122,10 +122,10 @@ class PWSM(Generic[S]):
     def grown(
         self, state: PublicationState[S], origin: npt.NDArray[np.int64]
     ) -> PublicationState[S]:
-        """A state of fewer bins, for this mechanism: new bins were published as 0.
+        """Turn a state with fewer bins into one of this mechanism, with 0 published for new bins.
 
-        The dissimilarity of later slots is from public counts, whatever their bins are, so its
-        sensitivity is the same. The schedule does not know of bins.
+        The dissimilarity of later slots is the distance from public counts, whatever the bins are,
+        so its sensitivity stays the same. The schedule does not depend on the bins.
         """
         return PublicationState(state.schedule, state.last.grown(origin))
 
