@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for: see `lazy_names`, which is imported then as well.
+    """Import a name when it is first used. See `lazy_names`, which is then imported too.
 
     Raises ImportError where it needs an extra that is not installed.
     """

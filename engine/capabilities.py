@@ -103,7 +103,7 @@ OF_GROWING = {
     "mechanism": "the mechanism cannot continue with more keys: choose adaptive, pba or pbd, or "
     "list the keys",
 }
-"""Why a query whose keys are discovered in passes over a stream cannot have something."""
+"""Why a feature is refused if keys are discovered in passes over a stream, by its name."""
 
 TABLE = (
     Capability("changing", "requirements that change", _all()),

@@ -39,10 +39,11 @@ def read_fields(
     Args:
         path: a text file, also `.gz`.
         names: name of every field of a line, in order.
-        columns: the fields wanted.
-        reject: called for a line with another number of fields, or that is not UTF-8.
-        separator: what stands between two fields.
-        latin1: whether what is not UTF-8 is Latin-1, where every byte is a character.
+        columns: the fields to read.
+        reject: called for each line that has another number of fields or is not UTF-8.
+        separator: the text between two fields.
+        latin1: whether text that is not UTF-8 is read as Latin-1, in which every byte is a
+            character.
 
     Raises:
         ConfigurationError: for a column that is not one of `names`, or an unreadable file.
@@ -66,7 +67,7 @@ def read_fields(
 
 
 def _texts(lines: Lines, latin1: bool) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Text of each line that is not blank, without its end, and its number."""
+    """Text of each line that is not blank, without the line end, and the number of the line."""
     block = lines.block
     if is_utf8(block):
         text = block.decode()
@@ -82,11 +83,11 @@ def _texts(lines: Lines, latin1: bool) -> tuple[pa.Array, npt.NDArray[np.int64]]
 def _read_tdrive(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read some of `TDRIVE_COLUMNS` as strings: taxis of Beijing, February 2008.
 
-    One text file for each taxi, some of them empty; a line is
+    There is one text file for each taxi. Some files are empty. A line has the form
 
         taxi id,YYYY-MM-DD HH:MM:SS,longitude,latitude
 
-    with clock times of Beijing (`Asia/Shanghai`) and degrees.
+    with local times of Beijing (`Asia/Shanghai`), and coordinates in degrees.
 
     Source: Yuan et al., "T-Drive: driving directions based on taxi trajectories" (2010).
     """
@@ -96,10 +97,10 @@ def _read_tdrive(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Rec
 def _read_foursquare(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read some of `FOURSQUARE_COLUMNS` as strings: check-ins of New York and Tokyo, 2012 and 2013.
 
-    Files dataset_TSMC2014_NYC.txt and _TKY.txt, whose fields are separated by tabs: the venue
-    category name is Latin-1, the offset of local time is in minutes, and the time in UTC is such as
-    `Tue Apr 03 18:00:09 +0000 2012`. It becomes ISO 8601 with its offset; one that is not as
-    described stays as it is.
+    The files are dataset_TSMC2014_NYC.txt and dataset_TSMC2014_TKY.txt, and their fields are
+    separated by tabs. The name of the venue category is Latin-1. The offset of local time is in
+    minutes. The time is in UTC, for example `Tue Apr 03 18:00:09 +0000 2012`, and is converted to
+    ISO 8601 with this offset. A time in another form is returned unchanged.
 
     Source: Yang et al., "Modeling user activity preference by leveraging user spatial temporal
     characteristics in LBSNs" (2015).

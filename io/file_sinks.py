@@ -181,7 +181,7 @@ class _WriteResults(beam.PTransform):
 
 
 def _converted(items: Sequence[Any], form: TableForm) -> pa.RecordBatch:
-    """A batch with its number of items, by which WriteTable checks that none is missing."""
+    """A batch with its number of items, so that WriteTable can check that no item is missing."""
     return form.convert(items).replace_schema_metadata({_ITEMS: str(len(items))})
 
 

@@ -113,8 +113,9 @@ class PrivateQueries(beam.PTransform):
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
         delta: the probability with which the discovery of keys may fail to protect a user, over any
-            window, for example `1e-9`. You must give it if a query has `keys="discover"`, which is
-            for unbounded input here. All events of a slot are then counted on one worker.
+            window, for example `1e-9`. You must give it if a query has `keys="discover"`. This
+            transform discovers keys only in unbounded input. One worker then counts all events of a
+            slot.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after the
             slot has ended, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as

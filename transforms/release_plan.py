@@ -305,9 +305,9 @@ class PrivateAnswers(_ReleasePlan, QueryPlan, beam.PTransform):
     in_process: ClassVar[bool] = False
 
     def steps(self, *, bounded: bool, **given: Any) -> Steps:
-        """How events become answers: see :meth:`QueryPlan.steps`.
+        """The steps from events to answers: see :meth:`QueryPlan.steps`.
 
-        Raises ConfigurationError for keys that are to be discovered in a bounded input.
+        Raises ConfigurationError if keys must be discovered in a bounded input.
         """
         if not self.discovers or given.get("changes"):  # which are refused
             return super().steps(bounded=bounded, **given)

@@ -71,7 +71,7 @@ def placed(kind: int, kept: Packed, slot: int, layout: Layout) -> Iterator[tuple
 
 
 def widened(kind: int, kept: Packed, before: Layout, now: Layout, first: int) -> Packed:
-    """The same events of one slot where new bins stand before some that there were.
+    """The same events of one slot, after new bins were inserted before some of the old bins.
 
     Args:
         kind: MEMBERS or STRANGERS.

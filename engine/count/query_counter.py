@@ -131,11 +131,12 @@ class QueryLayout(Layout):
         return self.query_set.queries[number].cut.of(called) // self.queries[number].block
 
     def cells_since(self, number: int, keys: Mapping[str, int]) -> tuple[int, int]:
-        """Cells of a query's events for keys that were listed since: how many, and the first one.
+        """The cells of a query for newly listed keys: their number, and the first of them.
 
         Args:
             number: of the query.
-            keys: how many keys were listed before, by the name of each query that discovers them.
+            keys: number of keys that were listed before, by the name of each query that
+                discovers keys.
         """
         query, steps = self.query_set.queries[number], self.measures[number].steps
         listed = discovered_keys(query)
@@ -411,12 +412,13 @@ NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
 def going_on(
     kept: Iterable[Message], layout: QueryLayout, keys: Mapping[str, int]
 ) -> Iterator[tuple[BlockKey, Message]]:
-    """Events that an earlier run kept, as those of this one: shards and blocks may be others.
+    """The events that an earlier run kept, in the shards and blocks of this run.
 
     Args:
         kept: what the earlier run kept.
         layout: of this run.
-        keys: how many keys were listed then, by the name of each query that discovers them.
+        keys: number of keys that were listed in the earlier run, by the name of each query that
+            discovers keys.
     """
     for message in kept:
         kind, part = divmod(message.shard, message.shards // 2)

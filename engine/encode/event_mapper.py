@@ -203,7 +203,7 @@ class DomainMap:
     def listed(
         self, bins: npt.NDArray[np.int64], base_slots: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """Bins of events in their base slots: keys that are listed later are other keys there.
+        """Bins of events in their base slots. Keys that are listed later are in the other bin.
 
         Args:
             bins: what :meth:`bins` returned, shape (n,).
@@ -257,7 +257,7 @@ NO_KEY = " "
 _PLAIN = "^[!-~]([ -~]*[!-~])?$"
 """Text of which rules of keys change nothing but its case."""
 _BOOLEANS = pa.array([TRUE, FALSE], pa.large_string())
-"""Of which all spellings are one key."""
+"""All spellings of each of these values are one key."""
 
 
 def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:

@@ -205,7 +205,7 @@ class QueriesMapper:
     def by_slot(
         self, batch: pa.RecordBatch, latest: int | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each base slot that :meth:`map` can use, whatever queries ask about."""
+        """The rows of each base slot that :meth:`map` can use, before conditions of queries."""
         slots, _, _, faults = self._read(batch, latest)
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
@@ -244,7 +244,7 @@ class QueriesMapper:
         return found
 
     def keys_of(self, batch: pa.RecordBatch) -> list[KeyEvents]:
-        """What each query that discovers its keys reads of a batch, in order of the queries.
+        """The users and keys of a batch, for each query that discovers keys, in their order.
 
         Raises ConfigurationError as :meth:`map`, and for a column that is not text.
         """
@@ -334,8 +334,8 @@ class _Read:
         Args:
             batch: of events.
             domains: of the queries, by name.
-            slots: base slot of each event, shape (n,), if bins are to be those of its slot: keys
-                that were discovered are not listed in earlier ones.
+            slots: base slot of each event, shape (n,). Give it if the bins must be those of this
+                slot, because keys that are discovered later are not listed in it.
         """
         self._batch = batch
         self._domains = domains

@@ -1,14 +1,14 @@
 """Discovery of keys from a bounded input, before a query set is released.
 
-The input is either all of a stream, or one of the passes over it. In the first case, all keys that
+The input is either a whole stream, or one of the passes over it. In the first case, all keys that
 are found are listed from the first slot on. In the second case, a key is listed from the base slot
-after the discovery slot in which it was found, since earlier slots are released already. Which of
-the two a plan wants is in its field `growing`. In a pass the discovery slots are closed that end in
-its range. The pairs of the next one are kept for the next pass, so that a discovery slot has the
-same pairs in however many passes they were read.
+after the discovery slot in which it was found, because earlier slots are already released. The
+field `growing` of a plan says which case applies. A pass closes the discovery slots that end in its
+range. The pairs of the open discovery slot are kept for the next pass. So a discovery slot has the
+same pairs, however many passes read them.
 
-What is kept depends on how many pairs of a key and a user there are. No key is dropped because of
-others: if there are too many, the run stops (`check_pairs`).
+The memory grows with the number of pairs of a key and a user. No key is dropped to save memory. If
+there are too many pairs, the run stops (`check_pairs`).
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
 
     Args:
         plan: what is released.
-        events: all batches of the input, which is read once more when the plan is released. In a
-            pass, those of its range.
+        events: all batches of the input, or those in the range of a pass. They are read once more
+            when the plan is released.
 
     Raises:
-        ConfigurationError: for what cannot be done; nothing is spent.
+        ConfigurationError: if keys cannot be discovered. No budget is spent.
         TooManyPairs: if a discovery slot does not fit in memory.
-        BudgetExceeded: rather than spend more than the budget of a user.
+        BudgetExceeded: if a user's budget would be exceeded.
     """
     discoverers = plan.discoverers()
     kept = _kept_before(plan.discovery, len(discoverers))
@@ -110,11 +110,11 @@ SCHEMAS = {
         },
     )
 }
-"""Of what the next pass continues from: for each query the discovery slot that is not over."""
+"""Schemas of the state for the next pass: for each query, its open discovery slot."""
 
 
 def _kept_before(discovery: bytes, queries: int) -> list[Mapping[str, Any] | None]:
-    """What the pass before kept of each query; None in the first pass."""
+    """What the previous pass kept for each query; None in the first pass."""
     if not discovery:
         return [None] * queries
     _, record = state_codec.unpack(SCHEMAS, discovery)
@@ -123,7 +123,7 @@ def _kept_before(discovery: bytes, queries: int) -> list[Mapping[str, Any] | Non
 
 @dataclass(frozen=True, eq=False)
 class _Keys:
-    """The keys of a query once all events are there, in the order of their digests."""
+    """The keys of a query, in the order of their digests, after all events were read."""
 
     numbers: Integers
     """The key of each candidate, shape (candidates,)."""
@@ -132,7 +132,7 @@ class _Keys:
     digests: Words
     """Of each key, shape (keys, 2)."""
     unlisted: npt.NDArray[np.bool_]
-    """Whether each key is not listed yet, shape (keys,); changed in place."""
+    """For each key whether it is still unlisted, shape (keys,). Changed in place."""
 
     @classmethod
     def of(cls, digests: Words) -> _Keys:
@@ -194,7 +194,7 @@ class _Gathered:
             self._next = plan.first_slot // self._length
 
     def _continue(self, kept: Mapping[str, Any]) -> None:
-        """Take over what the pass before kept."""
+        """Continue from what the previous pass kept."""
         self._next = int(kept["slot"])
         self._filter.read(kept["filter"])
         offsets, texts = arrays_from_bytes(kept["texts"])
@@ -240,9 +240,9 @@ class _Gathered:
         return Listed((*self._listed.keys, *(key for _, key in found)))
 
     def close(self, last: int) -> Listed:
-        """Find the keys of all discovery slots that end up to a base slot.
+        """Find the keys of all discovery slots that end at or before a base slot.
 
-        Returns all keys that are listed, the new ones from the base slot after their slot on.
+        Returns all listed keys. New keys are listed from the base slot after their discovery slot.
         """
         assert self._next is not None
         keys = _Keys.of(np.concatenate(self._digests))
@@ -271,19 +271,19 @@ class _Gathered:
         }
 
     def _find(self, slots: range, keys: _Keys) -> Iterator[tuple[int, str]]:
-        """Each discovery slot with each of the keys that are found in it, in order."""
+        """Pairs of a discovery slot and the keys that are found in it, in order."""
         for slot in slots:
             for each in self._discovery.find(slot, self._pairs(slot, keys)):
                 keys.unlisted[each.place] = False
                 yield slot, self._text(int(keys.first[each.place]))
 
     def _pairs(self, slot: int, keys: _Keys) -> Pairs:
-        """The pairs of a discovery slot with keys that are not listed, which are forgotten."""
+        """Take the pairs of a discovery slot whose keys are not listed."""
         pairs = _together(self._parts.pop(slot, []), keys)
         return pairs.of(keys.unlisted[pairs.keys])  # all of them need not stay in memory
 
     def _kept(self, keys: _Keys) -> tuple[Pairs, pa.Array]:
-        """The pairs of the slot that is not over, each once, and the texts of their keys.
+        """The distinct pairs of the open discovery slot, and the texts of their keys.
 
         They are in an order that does not depend on the order of the events.
         """
@@ -307,7 +307,7 @@ class _Gathered:
 
 
 def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> npt.NDArray[np.bool_]:
-    """Whether each row differs from the one before in an order, as the first one does."""
+    """For each row in an order, whether it differs from the row before. The first row does."""
     found = np.ones(len(order), bool)
     found[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
     return found

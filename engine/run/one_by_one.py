@@ -1,12 +1,12 @@
-"""An unbounded input whose keys are discovered: each base slot is a pass over its events.
+"""Discovery of keys in an unbounded input, which makes one pass for each base slot.
 
-Which keys are listed in a base slot follows from all events of earlier discovery slots, so the
-events of a slot cannot be counted before the slots before it are over. So all events of a slot go
-to one worker, which waits for the slots before, discovers keys, counts and releases, as a run over
-a saved state does of each of its passes (`discover.py`). What a pass leaves is the state of the
-stream. So everything is the same, byte for byte, as in passes of any length.
+The list of keys in a base slot depends on all events of earlier discovery slots, so the events of a
+slot can be counted only after all earlier slots are closed. All events of a slot therefore go to
+one worker. It waits for the earlier slots, and then discovers keys, counts and releases, as a run
+with a saved state does in each pass (`discover.py`). The state after a pass is the state of the
+stream, so all results are the same, byte for byte, as in passes of any length.
 
-Nothing is counted here that is counted where events are mapped.
+The event accounting of mapped events is not repeated here.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.queries.discovered import before_discovery
 
 _KEPT = (metrics.SLOTS_PREFIX, metrics.EVENTS_BOUNDED_AWAY, metrics.BOUNDS_PREFIX)
-"""Of what a pass counts, that which is not known where its events are mapped."""
+"""The part of the event accounting that is not known where events are mapped."""
 
 
 def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
     """How the events of an unbounded input become results, slot by slot.
 
     Args:
-        plan: what is released; keys that are discovered are listed in the course of the stream.
+        plan: what is released. Discovered keys are listed while the stream runs.
         lateness: how long a slot stays open, in microseconds.
     """
     plan.check(bounded=False)
@@ -102,16 +102,16 @@ class OneShard(Layout):
 
 
 class MappedSlots(NamedTuple):
-    """What is made of a batch."""
+    """The mapped rows of a batch."""
 
     events: Sequence[QueryEvents]
-    """What each query reads of it."""
+    """The columns that each query reads."""
     by_slot: Mapping[int, pa.RecordBatch]
     """Its rows by base slot."""
 
 
 class SlotMapper:
-    """Cuts batches into base slots; tells what is lost as :class:`QueriesMapper` does."""
+    """Splits batches by base slot, and reports lost events as :class:`QueriesMapper` does."""
 
     def __init__(self, plan: QueryPlan) -> None:
         self._mapper: QueriesMapper = plan.event_mapper()
@@ -154,10 +154,10 @@ def _packed(
 
 
 class SlotRows(NamedTuple):
-    """All that came of a slot."""
+    """All events of a slot that arrived."""
 
     parts: list[bytes]
-    """Rows, in an order that does not depend on that in which they came."""
+    """Rows, in an order that does not depend on the order of their arrival."""
     kept: npt.NDArray[np.int64]
     """How many rows each part has."""
     dropped: int = 0
@@ -165,17 +165,17 @@ class SlotRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SlotCounter(Counter):
-    """Gathers the events of a slot, and sends all of them on."""
+    """Collects the events of a slot, and passes all of them on."""
 
     plan: QueryPlan
 
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Any:
-        """All events: what is kept of them, a pass decides."""
+        """All events. The pass decides which of them are kept."""
         parts = sorted(message.payload for message in messages)
         return SlotRows(parts, np.array([_rows(part).num_rows for part in parts], np.int64))
 
     def tally(self, key: BlockKey, visits: Any, messages: int) -> EventTally:
-        """Each event is in the tally where it is mapped."""
+        """The number of messages only, because events are counted where they are mapped."""
         return EventTally(messages=messages)
 
     def by_query(self, tally: EventTally, events: MappedSlots) -> EventTally:
@@ -193,7 +193,7 @@ class SlotCounter(Counter):
 
 
 class PassState(NamedTuple):
-    """What the last pass left."""
+    """The state after the last pass."""
 
     saved: bytes
     """The state for the next one; empty before the first one."""
@@ -202,7 +202,7 @@ class PassState(NamedTuple):
 
 @dataclass(frozen=True)
 class PassDriver:
-    """Makes a pass of every base slot."""
+    """Makes one pass for each base slot."""
 
     plan: QueryPlan
 
@@ -217,7 +217,7 @@ class PassDriver:
 
     @property
     def quiet(self) -> list[pa.RecordBatch]:
-        """Events of a slot without any."""
+        """The input for a slot without events."""
         return []
 
     def start(self) -> PassState:
@@ -246,7 +246,7 @@ class PassDriver:
     def release(
         self, state: PassState, slot: int, events: list[pa.RecordBatch]
     ) -> tuple[PassState, list[Output]]:
-        """Discover keys up to a base slot, and release all that is due with it."""
+        """Discover keys up to a base slot, and release the slots that end with it."""
         plan = self.plan
         due = replace(
             plan,

@@ -83,7 +83,7 @@ class QueryLedgers:
     """Last base slot that is asked about, if the stream ends there: later slots of queries are not
     released."""
     discovery: bytes = b""
-    """What the discovery of keys continues from in a later run, which goes with the state."""
+    """State of the discovery of keys for a later run. It is saved with the other state."""
 
     def make(self) -> QueryDriver:
         """Make it. Raises ConfigurationError for queries that do not fit."""
@@ -117,7 +117,7 @@ class QueryLedgers:
         return replace(self, presences=under_limits(self.presences, limits))
 
     def listed(self, base_slot: int | None) -> QueryLedgers:
-        """The same with the keys that are listed in a base slot; None is before the first one."""
+        """The same with the keys that are listed in a base slot; None means before the first."""
         query_set = listed_at(self.layout.query_set, base_slot)
         measures = tuple(query.measure for query in query_set)
         return replace(self, layout=replace(self.layout, query_set=query_set, measures=measures))
@@ -141,9 +141,9 @@ class QueryDriver:
     """The last two drivers with fewer keys, by the numbers of keys."""
 
     def at(self, base_slot: int | None) -> QueryDriver:
-        """The driver of a base slot: keys that are listed later are in `unlisted` there.
+        """The driver for a base slot, which counts keys that are listed later as `unlisted`.
 
-        None is before the first slot.
+        None means before the first slot.
         """
         numbers = listed_numbers(self.layout.query_set, base_slot)
         if numbers == listed_numbers(self.layout.query_set):
@@ -155,7 +155,7 @@ class QueryDriver:
         return self._known[numbers]
 
     def _of(self, state: QueryState) -> QueryDriver:
-        """The driver that left a state."""
+        """The driver that made a state."""
         return self.at(None if state.next_slot is None else state.next_slot - 1)
 
     def chosen(self, choice: Message) -> QueryDriver:
@@ -251,7 +251,7 @@ class QueryDriver:
         return now.stream.release(state, slot, {**histograms, **nothing}, counted.beyond)
 
     def _listed(self, now: QueryDriver, number: int, histogram: Integers) -> Integers:
-        """The cells of a histogram of keys that are listed in a slot. No other key has counts."""
+        """A histogram without the cells of keys that are not listed in a slot. These are all 0."""
         listed, every = (one.layout.query_set.queries[number] for one in (now, self))
         if listed is every:
             return histogram
@@ -261,7 +261,7 @@ class QueryDriver:
         return found.reshape(len(histogram), -1)
 
     def _grown(self, now: QueryDriver, state: QueryState) -> QueryState:
-        """A state with the keys of a driver, after slots with fewer of them."""
+        """A state with all keys of the driver `now`, made from a state that may have fewer keys."""
         before = self._of(state)
         if before is now:
             return state

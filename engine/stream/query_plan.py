@@ -200,11 +200,11 @@ class QueryPlan(CentralPlan):
     """The probability with which the discovery of keys may fail, over any window; None where no
     keys are discovered."""
     growing: bool = False
-    """Whether keys that are discovered are listed in the course of the stream: each from the base
-    slot after the discovery slot in which it was found, as in a stream that is released in passes.
-    If not, all keys of a bounded input are listed from its first slot on."""
+    """Whether keys are discovered while the stream runs, as in a stream that is released in passes.
+    Each key is then listed from the base slot after the discovery slot in which it was found.
+    Otherwise, all keys of a bounded input are listed from its first slot on."""
     discovery: bytes = field(default=b"", repr=False)
-    """What the discovery of keys continues from in the next pass. Its pairs are SECRET."""
+    """State of the discovery of keys for the next pass. Its pairs are SECRET."""
     units: Units = field(init=False, repr=False)
     """What each query may cost each class at first, shape (Q, K)."""
     presences: tuple[Presence, ...] | None = field(init=False, repr=False)
@@ -248,7 +248,7 @@ class QueryPlan(CentralPlan):
                 check_shards(message.shards, 2 * len(self.query_set.queries), self.shards)
 
     def _take_listed(self, saved: Saved) -> None:
-        """Take over the bounds that were chosen and the keys that were found before."""
+        """Use the bounds that were chosen earlier, and the keys that were found earlier."""
         self._carried_keys = {name: len(one.keys) for name, one in saved.listed.items()}
         if undiscovered(self.query_set):
             self.discovery = saved.discovery
@@ -283,7 +283,7 @@ class QueryPlan(CentralPlan):
             self.discoverers()  # refuses a budget that is too small
 
     def _check_growing(self) -> None:
-        """Refuse what queries cannot have whose keys come later. Raises ConfigurationError."""
+        """Refuse what is not possible if keys are found later. Raises ConfigurationError."""
         for one in self.discoverers():
             query, slots = one.query, one.query.slots
             name, _ = parse(query.mechanism, MECHANISMS)
@@ -299,7 +299,7 @@ class QueryPlan(CentralPlan):
                     raise ConfigurationError(f"query {query.name!r}: {OF_GROWING[reason]}")
 
     def next_slot(self, state: bytes) -> int | None:
-        """The base slot after those of a state; None before the first one.
+        """The base slot after the last one of a state; None if the state has no slot.
 
         Raises ConfigurationError for bytes that were changed.
         """
@@ -308,7 +308,7 @@ class QueryPlan(CentralPlan):
 
     @property
     def discovers(self) -> bool:
-        """Whether keys are to be discovered from the events before these are released."""
+        """Whether keys must be discovered before the events are released."""
         some = discovering if self.growing else undiscovered
         return bool(some(self.query_set))
 
@@ -334,7 +334,7 @@ class QueryPlan(CentralPlan):
 
         Args:
             found: all keys that are listed, by the name of the query.
-            discovery: what the discovery continues from in the next pass.
+            discovery: state of the discovery for the next pass.
         """
         query_set = with_keys(self.query_set, found)
         made = replace(self, query_set=query_set, discovery=discovery)

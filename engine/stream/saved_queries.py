@@ -2,8 +2,8 @@
 
 Shares are planned before the first base slot, and bounds and participation limits chosen then.
 Other versions may plan other shares, and no run looks twice. So all go with the state, which is
-bound to them: see `Keeper`. So do the keys that were discovered so far, and the pairs of a key and
-a user of the discovery slot that is not over.
+bound to them: see `Keeper`. The state also contains the keys that were discovered so far, and the
+pairs of a key and a user of the discovery slot that is still open.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Saved:
     listed: Mapping[str, Listed] = field(default_factory=dict)
     """The keys that were discovered so far, by query."""
     slot: int | None = None
-    """The last base slot that was released, which says which of them are in the state."""
+    """The last released base slot, which determines which of these keys the state includes."""
     discovery: bytes = b""
-    """What the discovery of keys continues from. Its pairs of a key and a user are SECRET."""
+    """State of the discovery of keys. Its pairs of a key and a user are SECRET."""
 
     SCHEMAS = {
         1: state_codec.record_schema(
@@ -106,7 +106,7 @@ class Saved:
         return cls(shares, bounds, limits, record["state"], *more)
 
     def asked(self, query_set: QuerySet) -> QuerySet:
-        """The queries under the bounds that were chosen for them, with the keys that were found.
+        """The queries with the bounds that were chosen and the keys that were found.
 
         Raises ConfigurationError for a state of queries whose bounds were given, where these are
         to be chosen, and the other way round.
@@ -130,6 +130,6 @@ class Saved:
         return with_bounds(query_set, self.bounds) if looks else query_set
 
     def _listed_of(self, query_set: QuerySet) -> Mapping[str, Listed]:
-        """The keys of each query that discovers them; of one that did not before, none."""
+        """The keys of each query that discovers keys; none if a query did not do so earlier."""
         nothing = Listed(())
         return {one.name: self.listed.get(one.name, nothing) for one in discovering(query_set)}

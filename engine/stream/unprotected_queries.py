@@ -101,15 +101,15 @@ def exact_answers(
 
 
 class TrueKeys(NamedTuple):
-    """The keys of a query that may be discovered, as they are in the events: from most users on."""
+    """The true keys of a query that discovers keys, with the keys of most users first."""
 
     texts: tuple[str, ...]
     users: Integers
     """Distinct users of each key, over all slots."""
     most: Integers
-    """The same in the discovery slot that has the most of them."""
+    """Distinct users of each key, in the discovery slot in which they are most."""
     needed: int
-    """Users with which a key is found with probability 1/2."""
+    """The number of users with which a key is found with probability 1/2."""
 
 
 def true_keys(
@@ -117,10 +117,10 @@ def true_keys(
     batches: Iterable[pa.RecordBatch],
     rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
 ) -> dict[str, TrueKeys]:
-    """The keys of all queries that are to discover them, by the name of the query.
+    """The true keys of all queries that discover keys, by the name of the query.
 
     Args:
-        plan: says what is asked.
+        plan: with the queries.
         batches: events.
         rejected: as for :func:`exact_answers`.
     """
@@ -142,7 +142,7 @@ def true_keys(
 
 
 def _pairs(discoverer: Discoverer, numbers: dict[str, int], events: KeyEvents) -> Integers:
-    """Rows of a key, a discovery slot and a user, each once; new keys get new numbers."""
+    """Distinct rows of a key, a discovery slot and a user. New keys get new numbers."""
     rules = discoverer.keys.rules
     _, *names = parts_of(discoverer.query.domain)
     never = {None, "", NO_KEY, *rules.allow, *rules.deny, *names}
