@@ -93,7 +93,6 @@ def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) 
 def with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
     """Add the cell of the total after the bins of a release or a revision.
 
-
     A revision smooths the bins alone, and its total is the one of the release.
 
     Args:

@@ -19,18 +19,18 @@ TOGETHER = "all queries"
 
 @dataclass(frozen=True)
 class About:
-    """How findings are told that are not of one stream of counts: the words of a kind of audit."""
+    """The texts with which a kind of audit describes its findings."""
 
     attack: str
-    """Who guessed what from what: the page goes on with the number of runs."""
+    """Who guessed what from which data. The page continues with the number of runs."""
     whose: str
-    """What the first column of the table names."""
+    """Heading of the first column of the table."""
     unit: str
     """What runs are made of."""
     charged: str
-    """What charges are added up of."""
+    """What the sum of charges is taken over."""
     meanings: tuple[tuple[str, str], ...]
-    """Of parts and claims."""
+    """Notes about parts and claims."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class LifelongStream(OneStream):
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`OneStream`: every life has a key of its own."""
+        """See :class:`OneStream`. Every lifetime has its own key."""
         (counts,) = made.counts(plans)
         life = made.life or len(counts)
         for first in range(0, len(counts), life):

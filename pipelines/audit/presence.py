@@ -137,7 +137,7 @@ class LimitedStream(OneStream):
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`OneStream`: releases before and after they were scaled, and answers."""
+        """See :class:`OneStream`. Contains releases before and after scaling, and answers."""
         (counts,), beyond, stream = made.counts(plans), made.left_out(plans[0]), self.stream(key)
         state = stream.start()
         for slot, (table, left) in enumerate(zip(counts, beyond, strict=True)):

@@ -18,7 +18,7 @@ from streamveil.pipelines.options.audit_options import DEFAULT_CONFIDENCE, DEFAU
 
 LEAST_RUNS = 4
 VERDICT_CONFIDENCE = 0.999
-"""Of a verdict, at least: one audit in a thousand errs about a configuration that is honest."""
+"""Smallest confidence of a verdict. One audit in 1,000 is wrong about a correct mechanism."""
 # Part of the seconds for replays; and until when the fewest of them may go on.
 REPLAYING, REPLAYING_AT_MOST = 0.3, 0.7
 # Part of the seconds that is left for bounds until it is known how long these take; and what they
@@ -155,7 +155,7 @@ def _in_rounds(
 
 
 def _too_few(rounds: int, audit: Audit, seconds: float) -> str:
-    """How many seconds the fewest rounds need, by the runs that were made; one run at least."""
+    """The seconds that the fewest rounds need, estimated from the runs so far (at least one)."""
     each_round = max(len(audit.worlds), 1)
     enough = MARGIN * LEAST_RUNS * each_round * seconds / max(audit.runs, 1)
     step = 10.0 ** max(math.floor(math.log10(enough)) - 1, 0)

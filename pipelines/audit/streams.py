@@ -48,13 +48,13 @@ class OneStream:
 
     facts: Facts
     people: Population
-    """Users, and what they ask for."""
+    """The users and their requirements."""
     make: MakeDriver = Exact
     """What is audited in place of the exact driver."""
     names = ("",)
-    """Of the queries, where there are any."""
+    """The names of the queries, if there are any."""
     whole = WINDOW
-    """The claim of what one stream tells of a window."""
+    """The claim about what one stream reveals of a window."""
 
     @cached_property
     def scene(self) -> Scene:
@@ -63,19 +63,19 @@ class OneStream:
         return Scene(self.people.requirements, (self.facts.mechanism,), (self.people,), (place,))
 
     def narrowed(self) -> OneStream:
-        """The same of few bins, which is soon run."""
+        """The same with few bins, which runs fast."""
         return replace(self, people=replace(self.people, bins=min(self.people.bins, MOST_BINS)))
 
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """All that is public of a run, base slot by base slot.
+        """Everything that a run publishes, for one base slot after the other.
 
         Args:
             key: 32 bytes.
-            made: the world, from base slot 0 on.
-            plans: its canaries, of each stream.
-            number: of a replayed run: some are revised.
+            made: the input, from base slot 0 on.
+            plans: the canaries of each stream.
+            number: number of a replayed run, which decides if slots are revised.
 
         Raises BudgetExceeded when a filter refuses.
         """
@@ -85,11 +85,11 @@ class OneStream:
         return public(self.make(text, self.people, key), counts)
 
     def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
-        """What a window could cost a user of a class in a stream, with each slot: shape (T,)."""
+        """The largest possible cost for a user of a class in each slot's window, shape (T,)."""
         return np.full(len(releases_of(told)), self.people.requirements[k].epsilon)
 
     def whole_runs(self, classes: Sequence[int], seed: int) -> Stage | None:
-        """Runs from events on; None of a driver that no pipeline has."""
+        """Whole runs that begin with events; None for a driver without a pipeline."""
         if self.make is not Exact:
             return None
         facts, asked, guessed = self.facts, self.asked, self.people.guessed
@@ -125,7 +125,7 @@ class ChangingStream(OneStream):
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`OneStream`; `asked` is what each column of counts asks for."""
+        """See :class:`OneStream`. `asked` is the requirement of each column of counts."""
         (counts,), people = made.counts(plans), self.people
         asked, known = people.requirements.as_changing, len(people.requirements)
         users = self.users(plans[0], counts.shape[1])[known:]
@@ -245,7 +245,7 @@ class Queries:
     def public(
         self, key: bytes, made: World, plans: Sequence[Canaries], number: int = 0
     ) -> Iterator[tuple[int, Public]]:
-        """See :class:`OneStream`; at the end all answers, of slots and of longer times."""
+        """See :class:`OneStream`. Ends with all answers, for slots and for rollups."""
         stream, published, counts = self.stream(key), list[Public](), made.counts(plans)
         state, done = stream.start(), [0] * len(counts)
         for base_slot in range(len(counts[0]) * self.scene.lengths[0]):
@@ -269,7 +269,7 @@ class Queries:
             yield list(times_of(query, self.query_set, releases, 0).items())
 
     def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
-        """See :class:`OneStream`: a query's share of the budget, as it is planned then."""
+        """See :class:`OneStream`. Uses the share of the budget that is planned for the query."""
         caps = [one["caps"][q, k] for one in told if q in one.get("releases", ())]
         return to_epsilon(np.array(caps, np.int64))
 

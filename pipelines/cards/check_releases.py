@@ -63,7 +63,7 @@ def _wrong_results(card: Record, read: Read, query: StatedQuery) -> Iterator[str
 
 
 def _listed_later(query: StatedQuery) -> dict[str, int]:
-    """Keys that were listed in the course of the stream, and the first slot of each."""
+    """Keys that were listed while the stream ran, and the first slot of each."""
     listed = parts_of(domain_of(query.domain)).listed
     if not isinstance(listed, DiscoveredKeys):
         return {}
@@ -74,7 +74,7 @@ def _listed_later(query: StatedQuery) -> dict[str, int]:
 def _listed_early(
     path: str, table: pa.Table, later: Mapping[str, int], query: StatedQuery
 ) -> Iterator[str]:
-    """Keys with results before they were listed, or without any afterwards."""
+    """Keys with results before they were listed, or without results afterwards."""
     if not later or not table.num_rows:
         return
     slots = numbers(path, table, "slot").tolist()
@@ -91,7 +91,7 @@ def _listed_early(
 
 
 def _quoted(path: str, label: str) -> str:
-    """A label as it is in a file."""
+    """A label in the form that files use."""
     of_csv = path.lower().endswith(tuple(EXTENSIONS)) and format_of(path) == CSV
     return quoted_label(label) if of_csv else label
 

@@ -70,7 +70,7 @@ class _Plan:
     adjacency: str
     discoverers: Sequence[Discoverer]
     about_users: str
-    """Where the number of users is from, in brackets, unless all are in the table."""
+    """Origin of the number of users, in brackets. Empty if all users are in the table."""
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> _Plan:
@@ -172,7 +172,7 @@ def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
 
 
 def _rows(plan: _Plan, number: int, parts: Sequence[float]) -> Iterator[str]:
-    """Rows of a query at parts of its share: of its slots, and then of its rollups."""
+    """Rows of a query at multiples of its share, first for its slots and then for its rollups."""
     query = plan.query_set.queries[number]
     errors = [plan.error(number, part) for part in parts]
     of_slots = plan.query_set.slots_of(query).text, [one.figures for one in errors]
@@ -258,7 +258,7 @@ def _better(plan: _Plan) -> Iterator[str]:
 
 
 def _factor(plan: _Plan, wanted: _Wanted) -> float:
-    """By what a query's part of the budget is to be multiplied for the error that is wanted."""
+    """The factor for a query's part of the budget with which it reaches the wanted error."""
     number = wanted.number
     return epsilon_factor(
         *(plan.query_set, number, plan.requirements, plan.registry.sizes),
@@ -304,7 +304,7 @@ def _together(plan: _Plan, wanted: Sequence[_Wanted], factors: Sequence[float]) 
 
 
 def _rounded_up(number: float) -> float:
-    """To three digits, as :func:`_told` has it."""
+    """Round up to three digits, as many as :func:`_told` prints."""
     step = 10.0 ** (math.floor(math.log10(number)) - 2)
     return math.ceil(number / step - 1e-9) * step
 

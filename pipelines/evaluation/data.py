@@ -100,7 +100,7 @@ class Letters:
 
 
 def counted_with_notes(count: Callable[[Letters], C], given: Any) -> tuple[C, list[str]]:
-    """Count events; and what is to be told of those that could not be, which --rejected keeps."""
+    """Count events. Also returns notes about events that could not be counted (--rejected)."""
     letters, notes = Letters(keep=bool(given.rejected)), []
     counted = count(letters)
     if letters.reasons:
@@ -112,7 +112,7 @@ def counted_with_notes(count: Callable[[Letters], C], given: Any) -> tuple[C, li
 
 
 def numbers_of(batch: pa.RecordBatch, name: str) -> Floats:
-    """The numbers of a column, NaN where there are none. Raises ConfigurationError for others."""
+    """The numbers of a column, NaN for nulls. Raises ConfigurationError for other values."""
     numbers = as_numbers(batch.column(name))
     if numbers is None:
         raise ConfigurationError(
@@ -123,12 +123,12 @@ def numbers_of(batch: pa.RecordBatch, name: str) -> Floats:
 
 @dataclass
 class Visitors:
-    """Takes who is where, of the events that count; kept to compare limits, never published."""
+    """Writes the users of kept events by block, to compare limits. Never published."""
 
     class_of: npt.NDArray[np.int32]
-    """Class of each registered user, and last of all others."""
+    """Class of each registered user. The last element is the class of all other users."""
     parts: list[tuple[Any, ...]] = field(default_factory=list)
-    """Of each block the kind of users, and slots, users, bins and kept events of its groups."""
+    """For each block, the kind of users, and the slots, users, bins and kept events of groups."""
 
     def add(self, kind: int, visits: Visits, layout: Layout) -> None:
         """Take a block."""
@@ -139,7 +139,7 @@ class Visitors:
         self.parts.append((kind, slots[some], names[some], bins[some], visits.kept[some]))
 
     def write(self, path: str, first: int, last: int) -> None:
-        """Write those of a range of slots, users by number."""
+        """Write the blocks of a range of slots, with users as numbers."""
         members = len(self.class_of) - 1
         strangers = [part[2] for part in self.parts if part[0] != MEMBERS]
         names = np.unique(np.concatenate([np.zeros(0, "S16"), *strangers]))

@@ -1,8 +1,8 @@
 """Query sets that discover their keys: which keys are found, and their errors by rank.
 
-Each seed discovers keys of its own, and counts all events for them. The true keys are all keys of
-the events that count, without those that are listed or denied by name. Their rank is that of their
-number of distinct users over all slots.
+With each seed, keys are discovered anew, and all events are counted for them. The true keys are all
+keys of the events that can be counted, except keys in `allow` or `deny`. True keys are ranked by
+their number of distinct users over all slots.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from streamveil.pipelines.evaluation.query_data import AskedData
 RANKS = ((1, 10), (11, 100), (101, 1000), (1001, None))
 """First and last rank of each band."""
 KEYS = "keys"
-"""In place of a figure: all keys of a query together."""
+"""Name of the case for all keys of a query together."""
 
 
 @dataclass(frozen=True, eq=False)
 class DiscoveringEvents:
-    """Events of which each seed discovers the keys for itself."""
+    """Events whose keys are discovered anew with each seed."""
 
     name: str
     data: AskedData
@@ -48,7 +48,7 @@ class DiscoveringEvents:
     about: str = ""
 
     def found(self, seed: int) -> tuple[AskedEvents, dict[str, ExactQuery]]:
-        """What is asked with the keys that a seed finds, and what is true of it."""
+        """The events with the keys that are found with a seed, and the exact answers."""
         plan = replace(self.data.transform, noise_key=noise_key(seed))
         plan = discover_keys(plan, self._batches())
         first, exact = exact_answers(plan, self._batches())
@@ -63,7 +63,7 @@ class DiscoveringEvents:
 
 
 class AskedDiscovered(Asked):
-    """A case is a figure of a query, all keys of a query, or the keys of some ranks."""
+    """Measures for each result of a query, for all its keys, and for keys of some ranks."""
 
     measures = (
         *Asked.measures,
@@ -88,7 +88,7 @@ class AskedDiscovered(Asked):
         """Everything was checked when the plan was made."""
 
     def run(self, task: Task) -> list[Run]:
-        """Do a task: discover keys, and answer all queries with each kind of shares.
+        """Run a task, which discovers keys and answers all queries with each kind of shares.
 
         Raises BudgetExceeded when a filter refuses.
         """
@@ -138,5 +138,5 @@ def _scores(
 
 
 def _share(some: Flags, of: Flags) -> float:
-    """NaN of nothing."""
+    """The mean, or NaN if there are no values."""
     return float(some[of].mean()) if of.any() else math.nan

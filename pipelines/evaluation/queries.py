@@ -165,7 +165,7 @@ class Asked(Family):
 
 
 FoundScores = tuple[str, dict[str, float]]
-"""The name of a case of a query beside its figures, and its scores."""
+"""The name of an additional case of a query, and its scores."""
 
 
 def runs_of(
@@ -178,12 +178,12 @@ def runs_of(
     """Answer all queries with a kind of shares, and score the answers.
 
     Args:
-        source: what is asked.
-        exact: what is true, by the name of the query.
-        kind: of shares.
-        seed: of the noise.
-        more: gives further cases of a query, from its values and the ends of their intervals, each
-            of shape (slots, nodes, outputs), and from what is true of them.
+        source: the queries and their events.
+        exact: the exact answers, by the name of the query.
+        kind: kind of shares.
+        seed: seed of the noise.
+        more: returns additional cases of a query. Its arguments are the values and the ends of
+            their intervals, each of shape (slots, nodes, outputs), and the exact values.
     """
     done = simulate_query_set(
         source.query_set,
@@ -274,12 +274,12 @@ def _values_of(answers: Sequence[Answer]) -> list[Floats]:
 
 
 def scores_of(query: Query, told: Sequence[Floats], true: Floats) -> dict[str, dict[str, float]]:
-    """How far values are from what is true, by figure.
+    """The scores of a query, by result.
 
     Args:
-        query: what was asked.
+        query: the query.
         told: values and the ends of their intervals, each of shape (slots, nodes, outputs).
-        true: of the same shape.
+        true: exact values, of the same shape.
     """
     values, low, high = told
     found = {}

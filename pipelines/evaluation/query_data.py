@@ -31,7 +31,7 @@ from streamveil.pipelines.plans.user_plans import query_plan_of
 
 
 def refuse_discovered(query_set: QuerySet) -> None:
-    """Refuse keys that are discovered where releases of the same keys are compared.
+    """Refuse queries that discover their keys, because releases of the same keys are compared.
 
     Raises ConfigurationError.
     """
@@ -74,7 +74,7 @@ class AskedData:
 
         Args:
             folder: where the file goes; it must outlive what is returned.
-            letters: takes what cannot be counted.
+            letters: collects the dead letters.
 
         Raises:
             ConfigurationError: for events that cannot be read, or none that counts.
@@ -94,7 +94,7 @@ class AskedData:
         return self.events(transform, first, str(path))
 
     def events(self, plan: QueryPlan, first: int, path: str = "") -> AskedEvents:
-        """What a plan asks, whose first base slot is known, and the file of what came of it."""
+        """The events of a plan whose first base slot is known, with the file of its counts."""
         known = plan.registry
         return AskedEvents(
             self.name,
@@ -112,7 +112,7 @@ class AskedData:
         """The true keys of all queries that discover keys, by the name of the query.
 
         Args:
-            letters: takes what cannot be counted.
+            letters: collects the dead letters.
 
         Raises:
             ConfigurationError: for events that cannot be read.

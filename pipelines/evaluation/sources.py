@@ -139,7 +139,7 @@ class Counted:
     """Length of a slot in microseconds; None where it is not known."""
     about: str = ""
     visits_path: str | None = None
-    """File of who is where, as `data.Visitors` writes it; None where nobody asked for it."""
+    """File of users by block, as `data.Visitors` writes it; None if it is not needed."""
     adjacency: str = ADD_REMOVE
     """What neighbouring inputs differ in."""
     guessed: int | None = None

@@ -1,4 +1,4 @@
-"""How much of a budget any window used, added up anew from what was charged."""
+"""The largest fraction of a budget that any window used, recomputed from the charges."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from streamveil.mechanisms.local.protocol import Ask, Users
 
 
 def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) -> float:
-    """Largest charge of a window in parts of its budget, of whole units.
+    """Largest charge of a window, as a fraction of its budget. Charges are whole units.
 
     Args:
-        requirements: of each class, K of them.
-        charges: of each stream, how long its slots are, in slots of the requirements, and what each
-            slot cost users of each class, shape (T, K).
+        requirements: the requirements of the K classes.
+        charges: for each stream, the length of its slots (in slots of the requirements), and the
+            cost of each slot for users of each class, shape (T, K).
     """
     end, most = max(slots * len(units) for slots, units in charges), 0.0
     for k, (window, budget) in enumerate(
@@ -36,7 +36,7 @@ def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) ->
 
 
 class DeviceCharges:
-    """Charges of every device, from whom was asked for what: of slots in order, in whole units."""
+    """Charges of every device in whole units, from the requests of all slots in order."""
 
     def __init__(self, users: Users) -> None:
         """Nobody was asked yet."""

@@ -74,9 +74,9 @@ def _finished(
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let children inherit an environment in which every core has one process, not one each.
+    """Let child processes inherit an environment that limits libraries to one thread.
 
-    Without it the libraries below NumPy start a thread for every core again.
+    Otherwise, in each child process, the libraries of NumPy start one thread for every core.
     """
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update({name: value or "1" for name, value in before.items()})

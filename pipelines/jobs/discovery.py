@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def discovered(job: Job[QueryPlan], *, dry_run: bool) -> QueryPlan:
     """The plan of a job, which was checked, with the keys that are to be discovered.
 
-    In a dry run these are those that are always listed, because a discovery spends budget.
+    In a dry run, these are only the keys that are always listed, because a discovery spends budget.
 
     Raises:
         ConfigurationError: for what cannot be discovered.

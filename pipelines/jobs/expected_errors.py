@@ -68,12 +68,12 @@ def count_error(plan: HistogramPlan | LocalPlan, rate: float | None) -> str:
 
 
 def query_error(plan: QueryPlan, number: int, rate: float | None) -> str:
-    """The error of each figure of a query, as `streamveil plan` has it; of one discovered key.
+    """The error of each result of a query, as in `streamveil plan`, or of one discovered key.
 
     Args:
         plan: of the results.
         number: of the query.
-        rate: events of all users that it counts in a base slot; None if it is not known.
+        rate: events of all users that the query counts in a base slot; None if unknown.
     """
     query, known = plan.query_set.queries[number], plan.known
     if not is_known(query):

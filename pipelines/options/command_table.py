@@ -119,7 +119,7 @@ def _check_queries(given: Any) -> None:
 
 
 def _check_promise(given: Any) -> str:
-    """Refuse a lifetime budget that cannot be; gives what is promised."""
+    """Refuse an invalid lifetime budget. Returns the kind of guarantee."""
     promise = promise_of(given)
     if promise != WINDOWS:
         budget_for_ever(given)

@@ -459,7 +459,7 @@ def default_requirement_of(text: str | None) -> tuple[Requirement, int | None] |
 
 
 def check_requirements(given: Any) -> None:
-    """Refuse what is wrong of users' requirements, wherever they are. Raises ConfigurationError."""
+    """Refuse invalid requirements in any of the options. Raises ConfigurationError."""
     check_budget(given)
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)

@@ -41,7 +41,7 @@ def check_statistic(given: Any) -> None:
 
 
 def statistic_of(command: str, given: Any) -> str:
-    """The statistic. Raises ConfigurationError if it is missing, or if there is none such."""
+    """The statistic. Raises ConfigurationError if it is missing or unknown."""
     check_required(command, given, ("statistic", "budget"))
     kind: str = given.statistic
     if kind not in STATISTICS:
@@ -81,7 +81,7 @@ def _check_budget(given: Any) -> None:
 
 
 def check_function(given: Any) -> None:
-    """Refuse a budget function that is none, or that lacks a bound. Raises ConfigurationError."""
+    """Refuse a budget function that is invalid or has no bound. Raises ConfigurationError."""
     if given.epsilon_min is not None:
         raise ConfigurationError(
             f"{opt.epsilon_min}={given.epsilon_min:g} is for {opt.budget}={TABLE}FILE: of "

@@ -20,7 +20,7 @@ def stylesheet(own: Path) -> str:
 
 
 def visible(text: str) -> str:
-    """A text with escapes in place of all characters that a browser does not show as they are.
+    """Escape all characters that a browser does not show.
 
     These are control and format characters, which a discovered key may have. Some of them change
     the order in which the rest of a line is shown. Line ends and tabs stay.
@@ -35,7 +35,7 @@ def document(title: str, style: str, body: str, script: str = "") -> str:
     Args:
         title: of the window.
         style: see :func:`stylesheet`.
-        body: sound HTML; what is not :func:`visible` in it is escaped.
+        body: valid HTML. Characters that are not :func:`visible` are escaped.
         script: JavaScript, of pages that read their figures again and again.
     """
     icon = '<link rel="icon" href="data:,">\n' if script else ""  # or a browser asks the server

@@ -1,4 +1,4 @@
-"""Outputs that cannot be written, or that the input takes in, which would be read as events."""
+"""Outputs that cannot be written, or that match the input and would be read as events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
         outputs: what is written; of `folder:PATH` a file in it. Of others local paths only.
 
     Raises:
-        ConfigurationError: names the first of them.
+        ConfigurationError: with the name of the first such output.
     """
     for pattern in filter(None, inputs):
         for output in filter(None, outputs):
@@ -46,15 +46,15 @@ def refuse_in_input(inputs: Iterable[str | None], outputs: Iterable[str | None])
 
 
 def check_reports(given: Any, endings: Mapping[str, tuple[str, ...]], extra: str) -> None:
-    """Refuse, before anything runs, what a command that only reports could not write.
+    """Refuse outputs that a reporting command could not write, before anything runs.
 
     Args:
-        given: its options, of which `rejected` and one called `page` are outputs as well.
-        endings: how the names of its files may end, by option.
-        extra: what installs all that its page needs.
+        given: the options, among which `rejected` and `page` are outputs too.
+        endings: the permitted endings of file names, by option.
+        extra: the extra that installs what the page needs.
 
     Raises:
-        ConfigurationError: names the first of them.
+        ConfigurationError: with the name of the first such output.
     """
     for name, known in endings.items():
         path = getattr(given, name)

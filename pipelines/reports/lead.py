@@ -219,7 +219,7 @@ def date_of(series: QueryFigures, i: int) -> str:
 
 
 def dates_of(series: QueryFigures) -> list[str]:
-    """The first and the last day of all slots; of slots in a day, when the outer ones begin."""
+    """The first and the last day, or for shorter slots the starts of the first and last slot."""
     if not series.slots.of_days:
         return [date_of(series, i) for i in (0, -2)]
     return [date_of(series, 0), _day((series.edges[-1] - np.timedelta64(1, "D")).item())]

@@ -230,7 +230,7 @@ class Report:
     forever: bool = False
     """Whether every user has one budget for the whole stream."""
     delta: float = 0.0
-    """Probability with which the bound of a budget may fail in a window."""
+    """Probability with which the guarantee may fail in a window."""
     unshown: str = ""
     """Why no use of budgets is shown, although there is a ledger."""
     words: Mapping[str, Wording] = field(default_factory=dict)
@@ -396,9 +396,9 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
 
 
 def _with_all_keys(query: Query, table: pa.Table) -> pa.Table:
-    """The table with rows of keys that were discovered later in all slots: without a figure.
+    """Add empty rows for keys that were discovered later, so that all slots have the same rows.
 
-    Rows of a slot are in the order of its bins, of which those of later keys are missing.
+    The rows of a slot are in the order of its bins, without the bins of later keys.
     """
     listed = discovered_keys(query)
     if listed is None or not listed.since:

@@ -174,7 +174,7 @@ class QuerySummary(_Tally):
 
 
 def _bounded(one: _Tally, bound: str) -> str | None:
-    """What to do where contribution bounding drops much, by what its option is called."""
+    """What to do if contribution bounding drops many events, with the name of its option."""
     accepted = one.counted + one.beyond_bound + one.beyond_limit
     if one.beyond_bound <= _SOME_BEYOND * accepted:
         return None
@@ -350,9 +350,9 @@ class Summary(_Tally):
         return None
 
     def rejected_warning(self, letters: str | None = None) -> str | None:
-        """What to do if many events were rejected, other than by a query; None if few were.
+        """What to do if many events were rejected before any query read them; None if few were.
 
-        `letters` is where the dead letters are, if not at the option.
+        `letters` is the place of the dead letters, if it is not that of the option.
         """
         rejected = {why: n for why, n in self.rejected.items() if query_of(why)[1] is None}
         number = sum(rejected.values())
@@ -398,7 +398,7 @@ class Summary(_Tally):
         )
 
     def rejected_text(self, dead_letters: str | None = None) -> str | None:
-        """Why events were rejected, and how to keep them; None if there are none."""
+        """Why events were rejected, and how to keep them; None if none were rejected."""
         if not self.rejected:
             return None
         listed = ", ".join(f"{reason} {number:,}" for reason, number in self.rejected.items())

@@ -557,13 +557,13 @@ class Follow:
         return committed
 
     def _tell_discovered(self, snapshot: Snapshot) -> None:
-        """Say how many keys are listed after a pass, which is public."""
+        """Print how many keys are listed after a pass. This number is public."""
         if self.plan.plan_kind is PlanKind.QUERIES and self.plan.discovers:
             for text, level in about_discovered(self._after(snapshot)):
                 tell(text, level)
 
     def _after(self, snapshot: Snapshot) -> UserPlan:
-        """The plan of what comes after the passes so far, with what they chose or found."""
+        """The plan after the passes so far, with the limits, bounds and keys from these passes."""
         return dataclasses.replace(
             self.plan,
             first_slot=snapshot.next_slot,
@@ -572,7 +572,7 @@ class Follow:
         )
 
     def _show_page(self, snapshot: Snapshot) -> None:
-        """Write the page anew. That it cannot be is said, and the stream goes on."""
+        """Write the page again. If this fails, print a warning and continue the stream."""
         if not self.page:
             return
         from streamveil.pipelines.reports.page import write_page
@@ -694,7 +694,7 @@ def follow(command: str, given: Any, plan: UserPlan, following: Following) -> No
 
 
 def _refuse_page_of_discovered(plan: UserPlan, following: Following) -> None:
-    """Refuse to serve a page whose bins would not be known when it begins."""
+    """Refuse to serve a page whose bins are not known when serving begins."""
     if plan.plan_kind is PlanKind.QUERIES and plan.discovers and following.serve is not None:
         query = discovering(plan.query_set)[0].name
         raise ConfigurationError(f"query {query!r}: {OF_GROWING['serve']}")

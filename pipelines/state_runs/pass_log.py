@@ -43,7 +43,7 @@ class PassLog:
     """Whether it was said that releases contradict the guess of how many users there are."""
 
     _percentages: dict[str, int] = dataclasses.field(default_factory=dict)
-    """In the last warning of each wording."""
+    """The percentage in the last warning of each kind."""
 
     def add(self, due: Pass, summary: Summary) -> None:
         """Take one more pass."""
@@ -106,7 +106,7 @@ class PassLog:
                 tell(f"warning: {warning}", logging.WARNING)
 
     def _is_new(self, warning: str) -> bool:
-        """Whether no pass had this warning yet, or its percentage has changed much since then."""
+        """Whether this warning is new, or its percentage has changed much since it was printed."""
         match = _PER_CENT.search(warning)
         if match is None:
             return True

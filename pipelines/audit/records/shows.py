@@ -51,9 +51,9 @@ class Releases:
         return self._all if there else self._rest
 
     def drawn(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """So many releases, with the canary or without, drawn at once.
+        """Draw a number of releases at once, with or without the canary.
 
-        They show noisy totals, or counts and what is drawn of the domains kept.
+        They contain noisy totals, or counts and the sample from the kept domains.
         """
         part, noise = self._part(there), source.slot(0, b"%d" % there)
         if isinstance(self._made, Framework):
@@ -61,7 +61,7 @@ class Releases:
         return _of_totals(self._made, part, number, noise)
 
     def released(self, there: bool, number: int, source: NoiseSource) -> Shown:
-        """So many, one at a time, as they are published."""
+        """Draw a number of releases one at a time, as they are published."""
         part, name = self._part(there), b"released %d" % there
         return _published(
             [self._made.release(part, source.slot(one, name)) for one in range(number)]
@@ -123,7 +123,7 @@ class Reports:
 
 
 Showing: TypeAlias = Releases | Reports
-"""A canary in one world."""
+"""A canary in one of the two neighbouring inputs."""
 
 
 class _Many:
