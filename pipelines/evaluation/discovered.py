@@ -71,15 +71,15 @@ class AskedDiscovered(Asked):
         Measure(
             "recall",
             "recall",
-            "share of the true keys of these ranks that are found; of all keys together, of those "
-            "that as many users have in a discovery slot as a key needs to be found with "
+            "fraction of the true keys of these ranks that are found. For all keys together, it is "
+            "the fraction of the keys that have enough users in a discovery slot to be found with "
             "probability 1/2",
         ),
         Measure(
             "precision",
             "precision",
-            "share of the keys that are found which so many users have. Every key that is found "
-            "exists",
+            "fraction of the found keys that have enough users in a discovery slot to be found "
+            "with probability 1/2. Every found key exists",
         ),
     )
     template = "discovered.html.jinja"

@@ -425,7 +425,7 @@ def test_evaluate_says_which_keys_are_found_and_their_errors_by_rank(files):
     found.write_page(str(files / "page.html"))
     page = (files / "page.html").read_text()
     assert "Which keys are found, and how accurate are the queries?" in page
-    assert "share of the true keys of these ranks that are found" in page
+    assert "fraction of the true keys of these ranks that are found" in page
 
 
 def test_evaluate_needs_delta_for_keys_that_are_discovered_and_for_no_others(files):
