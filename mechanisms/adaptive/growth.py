@@ -47,7 +47,9 @@ def grown(
     bank = _carried(state.bank, fresh.bank, _BANK, origin)
     correlation = _carried(state.correlation, fresh.correlation, _CORRELATION, origin)
     misfit = _carried(state.misfit, fresh.misfit, _MISFIT, origin)
-    if len(state.cycle.depths.mean):
+    if not state.cycle.candidates:
+        state.cycle = fresh.cycle  # fewer bins may be too few to look for one
+    else:
         state.cycle.depths = _carried(state.cycle.depths, fresh.cycle.depths, _DEPTHS, origin)
     factor = fresh.factor
     if factor and state.factor:

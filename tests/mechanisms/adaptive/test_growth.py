@@ -137,6 +137,30 @@ def test_a_grown_state_is_saved_and_read(name):
         assert told.stderr.tobytes() == same.stderr.tobytes()
 
 
+def test_hours_are_looked_for_once_there_are_enough_bins():
+    """Whether a run is interrupted or not: a state that is read looks for them."""
+    random = np.random.default_rng(0)
+    people = [
+        Population((Requirement(24, 2.0),), np.array([2000]), bins, slot_length=3_600_000_000)
+        for bins in (3, 6)
+    ]
+    before, after = (ReleaseStream(mechanism("adaptive", one), NoiseSource(KEY)) for one in people)
+    state = before.start()
+    for slot in range(30):
+        state, _ = before.release(state, slot, random.poisson(3, (1, 3)))
+    state = after.grown(state, origin_of(3, 6))
+    again = after.decode(after.encode(state))
+    for slot in range(30, 60):
+        table = random.poisson(3, (1, 6))
+        state, told = after.release(state, slot, table)
+        again, same = after.release(again, slot, table)
+        assert (told.spent.tolist(), told.counts.tolist()) == (
+            same.spent.tolist(),
+            same.counts.tolist(),
+        )
+    assert any(one.running for one in state.mechanism.cycle.candidates)
+
+
 def test_a_factor_that_begins_with_more_bins_is_as_it_is_saved():
     stream, state, *_ = grown_stream("adaptive")
     mine = state.mechanism.factor.total
