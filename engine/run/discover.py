@@ -235,8 +235,8 @@ class _Gathered:
 
     def discover(self) -> Listed:
         """Find the keys of all discovery slots, which are all listed from the first slot on."""
-        slots = range(min(self._parts, default=0), max(self._parts, default=-1) + 1)
-        found = self._find(slots, _Keys.of(np.concatenate(self._digests)))
+        # In a slot without pairs no key can be found. A wrong time may be many such slots away.
+        found = self._find(sorted(self._parts), _Keys.of(np.concatenate(self._digests)))
         return Listed((*self._listed.keys, *(key for _, key in found)))
 
     def close(self, last: int) -> Listed:
@@ -270,7 +270,7 @@ class _Gathered:
             "filter": self._filter.record(),
         }
 
-    def _find(self, slots: range, keys: _Keys) -> Iterator[tuple[int, str]]:
+    def _find(self, slots: Sequence[int], keys: _Keys) -> Iterator[tuple[int, str]]:
         """Pairs of a discovery slot and the keys that are found in it, in order."""
         for slot in slots:
             for each in self._discovery.find(slot, self._pairs(slot, keys)):

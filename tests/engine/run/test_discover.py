@@ -185,3 +185,18 @@ def test_texts_are_normalised_as_lists_of_keys_are(texts, fold_case, longest):
     found = keys_of_texts(pa.array(texts, pa.string()), rules).to_pylist()
     for text, key in zip(texts, found, strict=True):
         assert (rules.key(text) or ("" if not text.strip() else NO_KEY)) == key
+
+
+def test_a_time_that_is_far_away_takes_no_longer(monkeypatch):
+    """The release refuses such a gap; to discover keys in each slot of it would take hours."""
+    charged = []
+    charge = discover.DiscoveryFilter.charge
+
+    def noted(books, slot, epsilon, delta):
+        charged.append(slot)
+        return charge(books, slot, epsilon, delta)
+
+    monkeypatch.setattr(discover.DiscoveryFilter, "charge", noted)
+    made = discover.discover_keys(plan(), [batch([("ann", "a", 1), ("bob", "a", 1_000_000)])])
+    assert discovered_keys(made.query_set.queries[0]).values == ()
+    assert charged == [0, 200_000]
