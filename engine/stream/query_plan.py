@@ -251,6 +251,12 @@ class QueryPlan(CentralPlan):
         """Use the bounds that were chosen earlier, and the keys that were found earlier."""
         self._carried_keys = {name: len(one.keys) for name, one in saved.listed.items()}
         if undiscovered(self.query_set):
+            if self.growing and not saved.discovery:  # nobody knows what its discovery has spent
+                raise ConfigurationError(
+                    "this state is not of a stream whose keys are discovered in passes: use the "
+                    "options that it was written with, or start a new stream, which spends the "
+                    "users' budgets again"
+                )
             self.discovery = saved.discovery
         self.query_set = saved.asked(self.query_set)
 

@@ -305,6 +305,15 @@ def test_a_state_of_other_options_of_the_discovery_is_refused():
         replace(plan_of(listing, delta=None), first_slot=105, resume=state)
 
 
+def test_a_state_that_does_not_say_what_its_discovery_has_spent_is_refused():
+    whole = plan_of(asked({"name": "q"}), growing=False)
+    events = [batch([row for row in rows_of() if row[-1] < 105])]
+    made = discover.discover_keys(replace(whole, last_slot=104), events)
+    (state,) = (one.value[1] for one in release_plan(made, events) if one.tag == STATE)
+    with pytest.raises(ConfigurationError, match="not of a stream whose keys are discovered in"):
+        replace(plan_of(asked({"name": "q"})), first_slot=105, resume=state)
+
+
 def test_with_replacement_passes_add_up_too():
     plan, rows = plan_of(asked({"name": "q"}), adjacency=REPLACE), rows_of()
     assert told(passes(plan, rows, [102, 115])) == told(passes(plan, rows, []))
