@@ -80,6 +80,8 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
                     if part.num_rows:
                         for one, some in zip(gathered, mapper.keys_of(part), strict=True):
                             one.add(some)
+            for one in gathered:
+                one.check()
     except TooManyPairs as error:
         if plan.resume is None:
             raise
@@ -220,7 +222,30 @@ class _Gathered:
             mine = some[slots[some] == slot]
             columns = events.users, classes, events.base_slots, keys
             self._parts[slot].append(tuple(one[mine] for one in columns))
-            check_pairs(sum(len(users) for users, *_ in self._parts[slot]), MOST_PAIRS)
+            # With some room, so that not each batch of a slot that is almost full leads to a sort.
+            self._check(slot, MOST_PAIRS + MOST_PAIRS // 8)
+
+    def check(self) -> None:
+        """Raise TooManyPairs for a discovery slot of too many pairs, once all events are there."""
+        for slot in self._parts:
+            self._check(slot, MOST_PAIRS)
+
+    def _check(self, slot: int, most: int) -> None:
+        """Keep each pair once if there are more rows than that: it may come with many batches.
+
+        Raises TooManyPairs if more than `MOST_PAIRS` are left.
+        """
+        parts = self._parts[slot]
+        if sum(len(users) for users, *_ in parts) <= most:
+            return
+        users, classes, base_slots, numbers = map(np.concatenate, zip(*parts, strict=True))
+        keys = _Keys.of(np.concatenate(self._digests))
+        numbers = keys.first[keys.numbers[numbers]]
+        rows = (base_slots, numbers, *users.T)
+        order = order_of_equals(*rows)
+        once = order[_changes(rows, order)]
+        check_pairs(len(once), MOST_PAIRS)
+        self._parts[slot] = [(users[once], classes[once], base_slots[once], numbers[once])]
 
     def _number(self, texts: pa.Array) -> Integers:
         """New numbers of the texts that may be discovered, and -1 of all others."""

@@ -200,3 +200,12 @@ def test_a_time_that_is_far_away_takes_no_longer(monkeypatch):
     made = discover.discover_keys(plan(), [batch([("ann", "a", 1), ("bob", "a", 1_000_000)])])
     assert discovered_keys(made.query_set.queries[0]).values == ()
     assert charged == [0, 200_000]
+
+
+def test_pairs_that_come_again_in_other_batches_count_once(monkeypatch):
+    rows = [(f"u{user}", f"key {user % 3}", day) for user in range(20) for day in (1, 2)]
+    once = counted(monkeypatch, rows, 1, size=40)
+    monkeypatch.setattr(discover, "MOST_PAIRS", 40)
+    assert counted(monkeypatch, rows * 5, 1, size=7) == once
+    with pytest.raises(TooManyPairs):
+        counted(monkeypatch, [*rows * 5, ("u1", "key 2", 1)], 1, size=7)
