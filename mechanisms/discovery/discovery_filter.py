@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from streamveil.mechanisms.accounting.window_filter import (
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.discovery.deltas import to_delta
 from streamveil.mechanisms.discovery.price import Draw
 
@@ -46,6 +48,7 @@ class DiscoveryFilter:
         self, windows: Integers, epsilons: Units, deltas: Units, draws: Sequence[Draw]
     ) -> None:
         (self._length,) = {draw.length for draw in draws}
+        self._draws = [list(map(int, astuple(draw))) for draw in draws]
         longest = int(windows.max())
         self._classes = [
             (
@@ -65,6 +68,7 @@ class DiscoveryFilter:
         slots=state_codec.LONGS,
         epsilons={"type": "array", "items": "bytes"},
         deltas={"type": "array", "items": "bytes"},
+        draws={"type": "array", "items": state_codec.LONGS},
     )
 
     def record(self) -> dict[str, Any]:
@@ -73,10 +77,19 @@ class DiscoveryFilter:
             "slots": [slot for slot, _, _ in self._booked],
             "epsilons": [state_codec.table_to_bytes(one) for _, one, _ in self._booked],
             "deltas": [state_codec.table_to_bytes(one) for _, _, one in self._booked],
+            "draws": self._draws,
         }
 
     def read(self, record: Mapping[str, Any]) -> None:
-        """Restore the costs of a filter with the same classes."""
+        """Restore the costs of a filter with the same classes.
+
+        Raises ConfigurationError if users' keys were drawn in another way, at other costs.
+        """
+        if record["draws"] != self._draws:
+            raise ConfigurationError(
+                "this state is of a version that draws the keys of users in another way: go on "
+                "with that version, or start a new stream, which spends the users' budgets again"
+            )
         shape = (len(self._classes),)
         amounts = (
             [state_codec.table_from_bytes(one, shape) for one in record[name]]

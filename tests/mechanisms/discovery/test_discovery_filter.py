@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import BudgetExceeded
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import Draw
@@ -95,3 +95,12 @@ def test_slots_are_charged_in_order():
     books.charge(3, amounts(1), amounts(1))
     with pytest.raises(ValueError, match="slot 3 is charged after slot 3"):
         books.charge(3, amounts(1), amounts(1))
+
+
+def test_slots_that_were_drawn_in_another_way_are_refused():
+    """They would be priced as if they had been drawn as later slots are."""
+    budgets = amounts(7), amounts(7000), amounts(7000)
+    books = DiscoveryFilter(*budgets, [Draw(7, 1, by_base_slot=True)])
+    books.charge(0, amounts(1000), amounts(1000))
+    with pytest.raises(ConfigurationError, match="draws the keys of users in another way"):
+        DiscoveryFilter(*budgets, [Draw(7, 1)]).read(books.record())
