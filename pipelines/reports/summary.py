@@ -356,7 +356,8 @@ class Summary(_Tally):
         """
         rejected = {why: n for why, n in self.rejected.items() if query_of(why)[1] is None}
         number = sum(rejected.values())
-        if not number or number < _SOME_REJECTED * self.read:
+        # Some runners lose the number of events that were read.
+        if not number or not self.read or number < _SOME_REJECTED * self.read:
             return None
         most = max(rejected, key=rejected.__getitem__)
         return (
