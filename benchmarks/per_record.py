@@ -307,7 +307,7 @@ def run_local(local: int) -> dict[str, float]:
     from streamveil.mechanisms.per_record import Analyzer, Randomizer
     from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.mechanisms.registry import statistic
-    from streamveil.pipelines.evaluation.per_record import record_key
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
     from streamveil.pipelines.sample_data.records import PER_RECORD_DATA, RECORDS
 
     named = PER_RECORD_DATA["normal-50k"]
@@ -318,7 +318,9 @@ def run_local(local: int) -> dict[str, float]:
         ("hat", ("chernoff", None)),
     ):
         made = statistic("count", mechanism, named.budget.bounds)
-        words = NoiseSource(record_key(local)).slot(0, mechanism.encode()).words("reports")
+        words = (
+            NoiseSource(noise_key(local, "per-record")).slot(0, mechanism.encode()).words("reports")
+        )
         reports = Randomizer(made).reports(values, budgets, words)
         totals = sum(chunk.sum(axis=0) for chunk in reports)
         for kind in kinds:
@@ -332,10 +334,10 @@ def run_ticks(ticks: int) -> dict[str, float]:
     from streamveil.mechanisms.per_record import Bounds, RunningTotal
     from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.mechanisms.registry import statistic
-    from streamveil.pipelines.evaluation.per_record import record_key
+    from streamveil.pipelines.evaluation.comparison_table import noise_key
 
     made = statistic("count", "prdp", Bounds(1.0, 1.0))
-    total, source, variance = RunningTotal(made), NoiseSource(record_key(0)), 0.0
+    total, source, variance = RunningTotal(made), NoiseSource(noise_key(0, "per-record")), 0.0
     state, empty = total.start(), made.add(())
     for _ in range(ticks):
         state, released = total.tick(state, empty, source)

@@ -330,7 +330,7 @@ def test_the_way_of_one_event_does_not_grow(tmp_path):
     assert name == "all"
     way, mechanism = (tuple(map(int, each.split(" in "))) for each in functions_in_modules)
     # What runs differs by a function or two from machine to machine.
-    for found, goal in ((way, (268, 48)), (mechanism, (121, 17))):
+    for found, goal in ((way, (268, 48)), (mechanism, (122, 17))):
         assert found[0] <= goal[0]
         assert found[1] <= goal[1]
     # Nothing of either is left out: a module of the mechanism's package runs behind no other door.

@@ -96,7 +96,7 @@ def test_table_page_and_advice(command):
             row[f"{m.name}_stderr"] >= 0 for m in WEvent.measures if "coverage" not in m.name
         )
     assert out.count("| sin ") == 4
-    assert "Choose, by AMRE:\nsin, E 0.3, w 6: pba" in out
+    assert "Choose, by AMRE:\nsin, epsilon 0.3, w 6: pba" in out
     assert "\noverall: pba" in out
     assert f"wrote {command.path('t.csv')}\nwrote {command.path('p.html')}\n" in out
     html = Path(command.path("p.html")).read_text()

@@ -204,7 +204,7 @@ def test_what_is_told_of_deviations_is_in_the_release_too(factor, slots):
     misfit.covariance[:] = 0
     misfit.common[0] = np.log(factor)
     curve, white, scale, noise = 130.0, 20.0, 60.0, 40.0
-    told = scale * (1 - (1 - white / scale) ** 3)
+    told = scale * (1 - (1 - white / scale) ** intervals.CERTAIN)
     level = random.normal(0, np.sqrt(factor * curve), bins)
     deviations = random.normal(0, np.sqrt(told), (slots, bins))
     counts = level + deviations[-1]

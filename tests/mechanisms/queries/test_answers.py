@@ -658,7 +658,7 @@ def all_or_nothing(random, slot):
     ("draw", "upper", "epsilon", "least", "most"),
     [
         (amounts, 200, 3.0, 0.86, 0.93),
-        (heavy, 200, 3.0, 0.89, 0.955),
+        (heavy, 200, 3.0, 0.89, 0.96),
         (crowd, 150, 3.0, 0.89, 0.95),
         (crowd, 150, 1.0, 0.89, 0.977),
         (all_or_nothing, 150, 3.0, 0.855, 0.95),
