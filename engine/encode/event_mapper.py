@@ -260,6 +260,13 @@ _BOOLEANS = pa.array([TRUE, FALSE], pa.large_string())
 """All spellings of each of these values are one key."""
 
 
+def not_discovered(domain: Domain, rules: KeyRules) -> list[str]:
+    """Texts that are never discovered: they are no keys, or are public already."""
+    _, *bins = parts_of(domain)
+    named = [name for name in bins if name is not None]
+    return ["", NO_KEY, *rules.deny, *rules.allow, *named]
+
+
 def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:
     """The keys of texts under some rules, each distinct text looked at once.
 

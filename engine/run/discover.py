@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.engine import metrics
-from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
+from streamveil.engine.encode.event_mapper import keys_of_texts, not_discovered
 from streamveil.engine.encode.query_mapper import KeyEvents, slices_of
 from streamveil.engine.encode.text import keyed_digest
 from streamveil.engine.messages import (
@@ -36,8 +36,7 @@ from streamveil.engine.messages import (
 )
 from streamveil.engine.run.gathered import Batches
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Integers
-from streamveil.mechanisms.core.domains import parts_of
+from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.discovery.discovery import Discovery
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.key_draw import (
@@ -133,15 +132,14 @@ class _Keys:
     """The first candidate of each key, shape (keys,)."""
     digests: Words
     """Of each key, shape (keys, 2)."""
-    unlisted: npt.NDArray[np.bool_]
+    unlisted: Flags
     """For each key whether it is still unlisted, shape (keys,). Changed in place."""
 
     @classmethod
     def of(cls, digests: Words) -> _Keys:
         """The keys of candidates with these digests."""
         order = np.lexsort((digests[:, 1], digests[:, 0]))
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = (digests[order[1:]] != digests[order[:-1]]).any(axis=1)
+        fresh = _changes(tuple(digests.T), order)
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.cumsum(fresh) - 1
         first = order[fresh]
@@ -162,9 +160,8 @@ class _Gathered:
         before = discoverer.keys
         known = before.values if before.found else self._rules.allow
         self._listed = Listed(known, before.since)
-        _, *bins = parts_of(self.query.domain)
-        named = [name for name in bins if name is not None]
-        self._never = pa.array(["", NO_KEY, *self._rules.deny, *known, *named], pa.large_string())
+        never = not_discovered(self.query.domain, self._rules)
+        self._never = pa.array([*never, *known], pa.large_string())
         """Texts that are no keys, or that are public already."""
         self._length = discoverer.length
         self._class_of = plan.known.classes_with_other
@@ -215,8 +212,7 @@ class _Gathered:
         keys = numbers[texts.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)]
         some = np.flatnonzero(keys >= 0)
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
-        order = order_of_equals(*rows)
-        some = some[order[_changes(rows, order)]]
+        some = some[_distinct(rows)]
         classes, slots = self._class_of[events.members], events.base_slots // self._length
         for slot in np.unique(slots[some]).tolist():
             mine = some[slots[some] == slot]
@@ -242,8 +238,7 @@ class _Gathered:
         keys = _Keys.of(np.concatenate(self._digests))
         numbers = keys.first[keys.numbers[numbers]]
         rows = (base_slots, numbers, *users.T)
-        order = order_of_equals(*rows)
-        once = order[_changes(rows, order)]
+        once = _distinct(rows)
         check_pairs(len(once), MOST_PAIRS)
         self._parts[slot] = [(users[once], classes[once], base_slots[once], numbers[once])]
 
@@ -331,7 +326,13 @@ class _Gathered:
         return str(texts[number].as_py())
 
 
-def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> npt.NDArray[np.bool_]:
+def _distinct(columns: Sequence[npt.NDArray[Any]]) -> Integers:
+    """The first of all rows that are alike."""
+    order = order_of_equals(*columns)
+    return order[_changes(columns, order)]
+
+
+def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> Flags:
     """For each row in an order, whether it differs from the row before. The first row does."""
     found = np.ones(len(order), bool)
     found[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)

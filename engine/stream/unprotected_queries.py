@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 
 from streamveil.engine.count.counter import BlockKey
 from streamveil.engine.count.query_counter import pack_queries
-from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
+from streamveil.engine.encode.event_mapper import keys_of_texts, not_discovered
 from streamveil.engine.encode.query_mapper import KeyEvents, Located, slices_of
 from streamveil.engine.messages import Kind, Message
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms.core.arrays import Floats, Integers
-from streamveil.mechanisms.core.domains import parts_of
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.queries.bounds import AutoBounds
 from streamveil.mechanisms.queries.cuts import Cut
@@ -144,8 +143,7 @@ def true_keys(
 def _pairs(discoverer: Discoverer, numbers: dict[str, int], events: KeyEvents) -> Integers:
     """Distinct rows of a key, a discovery slot and a user. New keys get new numbers."""
     rules = discoverer.keys.rules
-    _, *names = parts_of(discoverer.query.domain)
-    never = {None, "", NO_KEY, *rules.allow, *rules.deny, *names}
+    never = {None, *not_discovered(discoverer.query.domain, rules)}
     texts = keys_of_texts(events.texts, rules)
     places = [
         -1 if text in never else numbers.setdefault(text, len(numbers))
