@@ -100,13 +100,13 @@ class Adaptive(AdaptiveRelease):
         parts = len(population.graded)
         self.population = population
         self.layout = Layout(parts, population.totals, bool(population.ratio))
-        told = self.layout == Layout(totals=1) and tells_total(population.slot_length)
-        if told or self.layout == Layout():
+        followed = self.layout == Layout(totals=1) and tells_total(population.slot_length)
+        if followed or self.layout == Layout():
             self.look_for_factor(
                 population.bins - population.totals,
                 population.slot_length,
                 population.requirements.longest,
-                told,
+                followed,
             )
         if self.factor and self.factor.tells_total:
             population, self.layout = _without_total(population), Layout()

@@ -90,29 +90,29 @@ def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) 
     )
 
 
-def with_cell(told: R, total: SlotTotal, quantum: int, most: int) -> R:
+def with_cell(result: R, total: SlotTotal, quantum: int, most: int) -> R:
     """Add the cell of the total after the bins of a release or a revision.
 
     A revision smooths the bins alone, and its total is the one of the release.
 
     Args:
-        told: of the bins alone.
+        result: of the bins alone.
         total: of its slot, in quanta.
         quantum: the most that one event adds to a cell.
         most: the largest total that there can be.
     """
     mean, variance = total.mean * quantum, total.variance * quantum**2
     value = min(max(mean, 0.0), float(most))
-    plain = told.unshrunk
+    plain = result.unshrunk
     if plain is None and value != mean:
-        plain = Observed(told.values, told.stderr**2)
+        plain = Observed(result.values, result.stderr**2)
     if plain is not None:
         plain = Observed(np.append(plain.counts, mean), np.append(plain.variances, variance))
     return replace(
-        told,
-        counts=np.append(told.counts, round(value)),
-        stderr=np.append(told.stderr, (variance + ROUNDING) ** 0.5),
-        estimates=np.append(told.values, value),
+        result,
+        counts=np.append(result.counts, round(value)),
+        stderr=np.append(result.stderr, (variance + ROUNDING) ** 0.5),
+        estimates=np.append(result.values, value),
         unshrunk=plain,
     )
 
