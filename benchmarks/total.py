@@ -38,12 +38,12 @@ def main() -> None:
         f"Error of the total and of the bins, E = {given.epsilon:g}, {len(given.seeds)} seeds",
         [
             *("stream", "bins", "events a slot"),
-            *("bins, released", "bins, told", "total, released", "total, told"),
-            *("total held, released", "total held, told", "week held, told"),
+            *("bins, released", "bins, followed", "total, released", "total, followed"),
+            *("total held, released", "total held, followed", "week held, followed"),
         ],
         "Root mean squared errors of slots, and the share of intervals of 90 % that hold the "
-        "truth. Released: the total is one more cell of the histogram. Told: the mechanism tells "
-        f"it. Week: the total of {WEEK} slots.",
+        "truth. Released: the total is one more cell of the histogram. Followed: the mechanism "
+        f"estimates it with a filter. Week: the total of {WEEK} slots.",
     )
     for name in given.streams:
         case = {"name": name, "epsilon": given.epsilon, "slots": given.slots}
@@ -59,21 +59,21 @@ def main() -> None:
 
         found.add(
             *(name, runs[0]["bins"], statistics.fmean(one["events"] for one in runs)),
-            *(root(how, what) for what in ("each", "total") for how in ("released", "told")),
-            *(mean(how, "held") for how in ("released", "told")),
-            mean("told", "held_week"),
+            *(root(how, what) for what in ("each", "total") for how in ("released", "followed")),
+            *(mean(how, "held") for how in ("released", "followed")),
+            mean("followed", "held_week"),
         )
     kept = {"seeds": given.seeds, "epsilon": given.epsilon, "slots": given.slots}
     save(given.results, "total", kept, [found])
 
 
 def run(name: str, epsilon: float, slots: int, seed: int) -> dict[str, Any]:
-    """Answer the query with a total that is told, and with one that is released."""
+    """Answer the query with a total that is followed, and with one that is released."""
     counts = factor.STREAMS[name](seed)[:slots]
     found: dict[str, Any] = {
         "bins": counts.shape[1],
         "events": float(counts.sum(axis=1).mean()),
-        "told": answered(name, counts, epsilon, seed),
+        "followed": answered(name, counts, epsilon, seed),
     }
     with factor.factor(False):
         found["released"] = answered(name, counts, epsilon, seed)
