@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # Outputs on the side.
 REJECTED = "rejected"
@@ -147,6 +148,26 @@ def several_to_bytes(*parts: bytes) -> bytes:
 def several_from_bytes(data: bytes) -> list[bytes]:
     """What :func:`several_to_bytes` was given."""
     return [part.tobytes() for part in arrays_from_bytes(data)]
+
+
+def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
+    """A batch as a stream of Arrow. Of a slice it has only the rows."""
+    # A slice has the whole dictionary of its parent, which may be far larger than its rows.
+    for index, column in enumerate(batch.columns):
+        if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
+            small = pc.dictionary_encode(column.dictionary_decode()).cast(column.type)
+            batch = batch.set_column(index, batch.schema.field(index), small)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def batch_from_bytes(data: bytes) -> pa.RecordBatch:
+    """What :func:`batch_to_bytes` was given, over the bytes themselves."""
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_next_batch()
 
 
 def compressed(data: bytes) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam import coders
+
+from streamveil.engine.messages import batch_from_bytes, batch_to_bytes
 
 
 class RecordBatchCoder(coders.Coder):
@@ -16,20 +17,11 @@ class RecordBatchCoder(coders.Coder):
 
     def encode(self, value: pa.RecordBatch) -> bytes:
         """Encode one batch."""
-        # A slice has the whole dictionary of its parent, which may be far larger than its rows.
-        for index, column in enumerate(value.columns):
-            if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
-                small = pc.dictionary_encode(column.dictionary_decode()).cast(column.type)
-                value = value.set_column(index, value.schema.field(index), small)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, value.schema) as writer:
-            writer.write_batch(value)
-        return sink.getvalue().to_pybytes()
+        return batch_to_bytes(value)
 
     def decode(self, encoded: bytes) -> pa.RecordBatch:
         """Decode a batch. The arrays of the batch use the memory of `encoded` without a copy."""
-        with pa.ipc.open_stream(pa.py_buffer(encoded)) as reader:
-            return reader.read_next_batch()
+        return batch_from_bytes(encoded)
 
     def estimate_size(self, value: pa.RecordBatch) -> int:
         """Return the size of the rows in bytes, without encoding the batch."""

@@ -31,6 +31,8 @@ from streamveil.engine.messages import (
     Kind,
     Message,
     Output,
+    batch_from_bytes,
+    batch_to_bytes,
     several_from_bytes,
     several_to_bytes,
 )
@@ -139,11 +141,7 @@ class _PackedRows(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """As a stream of Arrow."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.rows.schema) as writer:
-            writer.write_batch(self.rows)
-        found: bytes = sink.getvalue().to_pybytes()
-        return found
+        return batch_to_bytes(self.rows)
 
 
 def _packed(
@@ -172,7 +170,9 @@ class SlotCounter(Counter):
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Any:
         """All events. The pass decides which of them are kept."""
         parts = sorted(message.payload for message in messages)
-        return SlotRows(parts, np.array([_rows(part).num_rows for part in parts], np.int64))
+        return SlotRows(
+            parts, np.array([batch_from_bytes(part).num_rows for part in parts], np.int64)
+        )
 
     def tally(self, key: BlockKey, visits: Any, messages: int) -> EventTally:
         """The number of messages only, because events are counted where they are mapped."""
@@ -236,7 +236,7 @@ class PassDriver:
         self, block: int, parts: Iterable[Message]
     ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
         """A base slot with its events."""
-        rows = [_rows(one) for part in parts for one in several_from_bytes(part.payload)]
+        rows = [batch_from_bytes(one) for part in parts for one in several_from_bytes(part.payload)]
         yield block, rows
 
     def next_slot(self, state: PassState) -> int | None:
@@ -276,8 +276,3 @@ def _told(
     """The results of a pass, and what they cost."""
     for one in released:
         yield one._replace(at=at)
-
-
-def _rows(data: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()
