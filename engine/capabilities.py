@@ -77,9 +77,6 @@ OF_DISCOVERED = {
     "release all slots in one run, release in passes (the command release with a state), or list "
     "the keys",
     "test_mode": "keys without noise would not be private: give the keys that you expect",
-    "runner": "keys of a bounded input are discovered in this process, and not on a runner: use "
-    "streamveil.release, or the command release without a runner, which releases a stream in "
-    "passes over a saved state; or give PrivateQueries an unbounded input, or list the keys",
     "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",

@@ -107,6 +107,8 @@ def facts_of_domain(domain: Domain) -> Facts:
             "max_keys": listed.max_keys,
             "windows": listed.windows,
         }
+        if not listed.found:  # when a job is launched
+            more["discovered"]["found"] = False
         if listed.since:
             more["discovered"]["since"] = list(listed.since)
     return {"values": list(listed.values), **more}

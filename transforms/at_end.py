@@ -18,13 +18,17 @@ class AtEnd(beam.DoFn):
     messages at the end of a slot would fire before them.
 
     Args:
-        step: called with a key and its messages, in any order. It is pickled, and may keep with it
-            what it makes once.
+        step: called with a key and its messages, in any order, and with the keys that were
+            discovered, if they are a side input. It is pickled, and may keep with it what it makes
+            once.
     """
 
-    def __init__(self, step: Callable[[Any, Iterable[Message]], Iterator[Output]]) -> None:
+    def __init__(self, step: Callable[..., Iterator[Output]]) -> None:
         self._step = step
 
-    def process(self, element: tuple[Any, Iterable[Message]]) -> Iterator[Any]:
+    def process(
+        self, element: tuple[Any, Iterable[Message]], keys: bytes | None = None
+    ) -> Iterator[Any]:
         """The outputs, as a DoFn yields them."""
-        yield from map(emitted, self._step(*element))
+        given = () if keys is None else (keys,)
+        yield from map(emitted, self._step(*element, *given))

@@ -113,9 +113,9 @@ class PrivateQueries(beam.PTransform):
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
         delta: the probability with which the discovery of keys may fail to protect a user, over any
-            window, for example `1e-9`. You must give it if a query has `keys="discover"`. This
-            transform discovers keys only in unbounded input. One worker then counts all events of a
-            slot.
+            window, for example `1e-9`. You must give it if a query has `keys="discover"`. The
+            keys of a bounded input are discovered before its events are counted. In an unbounded
+            input, one worker counts all events of a slot.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after the
             slot has ended, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as
@@ -205,7 +205,9 @@ class PrivateQueries(beam.PTransform):
                 f"longest_window={longest_window} applies to changing requirements only: add "
                 "changing=True, or leave it out"
             )
-        found: dict[str, Any] = {"delta": delta, "growing": bool(discovering(self._set))}
+        # Only a stream resumes. Otherwise, the input says whether keys are listed later.
+        in_stream = bool(discovering(self._set)) and (resume is not None or not final)
+        found: dict[str, Any] = {"delta": delta, "growing": in_stream}
         self._count = count
         self.plan: PrivateHistograms | PrivateAnswers
         if count is not None and delta is None:

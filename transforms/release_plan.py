@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
+from streamveil.engine.capabilities import OF_GROWING
 from streamveil.engine.count.loss_limit import LossLimit
 from streamveil.engine.encode.query_mapper import slices_of
 from streamveil.engine.messages import BOOKED, DONE, LEDGER, REVISED, REVISIONS, STATE
+from streamveil.engine.run.key_choice import steps_of_discovered
 from streamveil.engine.run.one_by_one import steps_one_by_one
 from streamveil.engine.stream.histogram_plan import HistogramPlan
 from streamveil.engine.stream.query_plan import QueryPlan
@@ -37,6 +38,7 @@ from streamveil.transforms.at_end import AtEnd
 from streamveil.transforms.counting.bounds_choice import ChooseBounds
 from streamveil.transforms.counting.count_events import Counted, count_events
 from streamveil.transforms.counting.count_shards import CountShards
+from streamveil.transforms.counting.key_choice import DiscoverKeys
 from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import refuse_loss
 from streamveil.transforms.in_time import InTime
@@ -131,7 +133,13 @@ class _ReleasePlan(StreamOptions):
             lateness=int(self.allowed_lateness),
             on_workers=_for_workers(plan),
         )
-        counted = self._count(batches, self._changes(changes, batches, steps), steps)
+        if steps.in_slices:
+            batches = batches | "SliceBatches" >> beam.FlatMap(slices_of)
+            batches.element_type = pa.RecordBatch
+        keys = None
+        if steps.key_choice is not None:
+            keys = batches | "DiscoverKeys" >> DiscoverKeys(steps.key_choice, LossLimit.of(plan))
+        counted = self._count(batches, self._changes(changes, batches, steps), steps, keys)
         ticks = counted.ticks
         counts = counted.counts
         releasing: beam.DoFn
@@ -139,12 +147,14 @@ class _ReleasePlan(StreamOptions):
             word = refuse_loss(counted.tallies, LossLimit.of(plan), steps.stream)
             counts = (counts, *ticks, word) | "AddTicks" >> beam.Flatten()
             counts |= "GatherCounts" >> beam.GroupByKey()
-            releasing = AtEnd(partial(release_at_end, steps.config))
+            at_end = steps.key_choice and steps.key_choice.release
+            releasing = AtEnd(at_end or partial(release_at_end, steps.config))
         else:
             counts = settled(counts, [steps.stream], self.settle)
             counts = (counts, *ticks) | "AddTicks" >> beam.Flatten()
             releasing = InTime(ReleaseInTime(steps.config))
-        released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
+        side = () if keys is None else (beam.pvalue.AsSingleton(keys),)
+        released = counts | "ReleaseSlots" >> beam.ParDo(releasing, *side).with_outputs(
             LEDGER, STATE, REVISIONS, DONE, BOOKED, REVISED, main="results"
         )
         for tag, kind in zip(("results", LEDGER, REVISIONS), plan.RECORDS, strict=True):
@@ -184,15 +194,14 @@ class _ReleasePlan(StreamOptions):
         batches: beam.PCollection[pa.RecordBatch],
         changes: beam.PCollection[pa.RecordBatch] | None,
         steps: Steps,
+        keys: beam.PCollection[bytes] | None,
     ) -> Counted:
         """Batches -> codes -> counts, through the shards where slots depend on those before."""
         limit, chosen = LossLimit.of(self), None  # type: ignore[arg-type]  # of the plan
-        if steps.in_slices:
-            batches = batches | "SliceBatches" >> beam.FlatMap(slices_of)
-            batches.element_type = pa.RecordBatch
         if steps.bounds_choice is not None:
             chosen = batches | "LookAtNumbers" >> ChooseBounds(steps.bounds_choice, limit)
-        counted = count_events(batches, steps, self.heartbeat, chosen and chosen.bounds)
+        known = keys if chosen is None else chosen.bounds
+        counted = count_events(batches, steps, self.heartbeat, known)
         choice = None
         if steps.limit_choice is not None:
             choice = ChooseLimits(steps.limit_choice, counted.tallies, limit)
@@ -302,20 +311,22 @@ class PrivateAnswers(_ReleasePlan, QueryPlan, beam.PTransform):
         InputLost, ValueError: as there.
     """
 
-    in_process: ClassVar[bool] = False
-
     def steps(self, *, bounded: bool, **given: Any) -> Steps:
         """The steps from events to answers: see :meth:`QueryPlan.steps`.
 
-        Raises ConfigurationError if keys must be discovered in a bounded input.
+        Keys of a bounded input are all discovered before it is counted, and those of an unbounded
+        one are listed while it runs.
+
+        Raises ConfigurationError for what cannot be combined with the discovery of keys.
         """
         if not self.discovers or given.get("changes"):  # which are refused
             return super().steps(bounded=bounded, **given)
-        query = discovering(self.query_set)[0].name
-        for reason, refused in (("runner", bounded), ("shards", self.shards > 1)):
-            if refused:
-                why = {**OF_DISCOVERED, **OF_GROWING}[reason]
-                raise ConfigurationError(f"query {query!r}: {why}")
         names = [one.name for one in fields(QueryPlan) if one.init]
-        alone = {**{name: getattr(self, name) for name in names}, "noise_key": self._key}
-        return steps_one_by_one(QueryPlan(**alone), lateness=given.get("lateness", 0))
+        own = {name: getattr(self, name) for name in names}
+        plan = QueryPlan(**{**own, "noise_key": self._key, "growing": not bounded})
+        if bounded:
+            return steps_of_discovered(plan)
+        if self.shards > 1:
+            query = discovering(self.query_set)[0].name
+            raise ConfigurationError(f"query {query!r}: {OF_GROWING['shards']}")
+        return steps_one_by_one(plan, lateness=given.get("lateness", 0))

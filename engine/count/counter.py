@@ -52,6 +52,12 @@ class Counter:
     """Share of the events that may be lost before somebody has to look."""
     pack: Pack = pack
     """Turns what a batch is mapped to into arrays to shuffle."""
+    make: Callable[[bytes], Counter] | None = None
+    """Makes, on a worker, what counts if keys are discovered first; None where all are known."""
+
+    def of(self, keys: bytes | None) -> Counter:
+        """What counts events by the keys that were discovered, if there are any."""
+        return self if self.make is None or keys is None else self.make(keys)
 
     @cached_property
     def bounding(self) -> Bounding:
@@ -146,8 +152,14 @@ def warn_of_range(first_slot: int | None, last_slot: int | None) -> None:
         )
 
 
-def count_block(counter: Counter, key: BlockKey, messages: Iterable[Message]) -> Iterator[Output]:
-    """All events of a block and shard to what :class:`Counter` emits; on the side a tally."""
+def count_block(
+    counter: Counter, key: BlockKey, messages: Iterable[Message], keys: bytes | None = None
+) -> Iterator[Output]:
+    """All events of a block and shard to what :class:`Counter` emits; on the side a tally.
+
+    `keys` are those that were discovered, if there are any.
+    """
+    counter = counter.of(keys)
     taken = list(messages)
     visits = counter.bound(key, taken)
     told = counter.told(key, visits)

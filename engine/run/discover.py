@@ -14,7 +14,7 @@ there are too many pairs, the run stops (`check_pairs`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -68,17 +68,34 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
         TooManyPairs: if a discovery slot does not fit in memory.
         BudgetExceeded: if a user's budget would be exceeded.
     """
+    mapper = plan.event_mapper()
+    return discover_from(
+        plan,
+        (
+            pairs
+            for batch in events
+            for part in slices_of(batch)
+            if part.num_rows
+            for pairs in enumerate(mapper.keys_of(part))
+        ),
+    )
+
+
+def discover_from(plan: QueryPlan, pairs: Iterable[tuple[int, KeyEvents]]) -> QueryPlan:
+    """As :func:`discover_keys`, from events that are read already.
+
+    Args:
+        plan: what is released.
+        pairs: the number of a query, among those that discover keys, and events for it. They may
+            come in any order, and more than once.
+    """
     discoverers = plan.discoverers()
     kept = _kept_before(plan.discovery, len(discoverers))
     gathered = [_Gathered(plan, *both) for both in zip(discoverers, kept, strict=True)]
-    mapper = plan.event_mapper()
     try:
         with metrics.counting():  # events are counted when they are released
-            for batch in events:
-                for part in slices_of(batch):
-                    if part.num_rows:
-                        for one, some in zip(gathered, mapper.keys_of(part), strict=True):
-                            one.add(some)
+            for number, events in pairs:
+                gathered[number].add(events)
             for one in gathered:
                 one.check()
     except TooManyPairs as error:
@@ -94,6 +111,23 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
     found = {one.query.name: one.close(plan.last_slot) for one in gathered}
     after = state_codec.pack(SCHEMAS, {"queries": [one.record() for one in gathered]})
     return plan.with_keys(found, after)
+
+
+def with_allowed_keys(plan: QueryPlan) -> QueryPlan:
+    """The plan with only the keys that are always listed, which costs nothing."""
+    always = {one.query.name: Listed(one.keys.rules.allow) for one in plan.discoverers()}
+    return plan.with_keys(always)
+
+
+def distinct_pairs(events: KeyEvents) -> KeyEvents:
+    """Each pair of a key and a user once in each base slot; texts become a dictionary."""
+    coded = events.texts
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode()
+    numbers = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    some = _distinct((events.base_slots, numbers, *events.users.T))
+    columns = events.base_slots[some], events.users[some], events.members[some]
+    return KeyEvents(*columns, coded.take(pa.array(some)))
 
 
 SCHEMAS = {

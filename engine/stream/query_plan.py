@@ -133,8 +133,6 @@ class QueryPlan(CentralPlan):
     """
 
     plan_kind: ClassVar[Literal[PlanKind.QUERIES]] = PlanKind.QUERIES
-    in_process: ClassVar[bool] = True
-    """Whether it is released in this process, and not on a runner."""
     RECORDS: ClassVar[tuple[type, type, type]] = SlotAnswer, QueryEntry, RevisedAnswer
     """Types of a result, of an entry of the ledger and of a revision."""
 
@@ -271,7 +269,6 @@ class QueryPlan(CentralPlan):
                 )
             return
         refused = {
-            "runner": not self.in_process and not self.growing,
             "delta": self.delta is None,
             "auto_bounds": bool(looks_at(self.query_set)),
             "changing": self._dynamic,

@@ -7,20 +7,43 @@ data gets from one to the next is up to the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from streamveil.engine.count.counter import BlockKey, Counter, Maps
 from streamveil.engine.count.event_codes import Layout
-from streamveil.engine.messages import Message
+from streamveil.engine.messages import Message, Output
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.release_slots import ReleaseConfig
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from streamveil.engine.count.bounds_choice import BoundsChoice
     from streamveil.engine.count.limit_choice import LimitChoice
     from streamveil.engine.count.shards import ShardLogic
+    from streamveil.engine.encode.query_mapper import QueriesMapper
+
+
+class ChoosesKeys(Protocol):
+    """Discovers the keys of a bounded input before its events are counted: see `KeyChoice`."""
+
+    @property
+    def stream(self) -> str:
+        """Key of the pairs of a key and a user."""
+
+    def mapper(self, found: bytes | None = None) -> QueriesMapper:
+        """What maps batches, with the keys that were found."""
+
+    def map_batch(self, mapper: QueriesMapper, batch: pa.RecordBatch) -> Iterator[Output]:
+        """The pairs of a batch; on the side a tally of the messages."""
+
+    def choose(self, key: str, messages: Iterable[Message]) -> Iterator[Output]:
+        """Find the keys from the pairs of all batches."""
+
+    def release(self, key: str, messages: Iterable[Message], found: bytes) -> Iterator[Output]:
+        """Release all slots, with the keys that were found."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,10 +61,13 @@ class CountSteps:
     """First slot to release; None for that of the events."""
     last_slot: int | None
     make_mapper: Callable[..., Maps]
-    """Makes what maps batches; of bounds that are chosen, if there are any."""
+    """Makes what maps batches; of bounds that are chosen or keys that are found, if there are any.
+    """
     counter: Counter
     waiting: Sequence[tuple[BlockKey, Message]] = ()
     """Events of slots that were not over when the run before ended."""
+    key_choice: ChoosesKeys | None = None
+    """Discovers keys before anything is mapped."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

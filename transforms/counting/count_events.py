@@ -5,7 +5,7 @@ An input that ends is counted at its end, an unbounded one slot by slot as these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,14 +65,15 @@ def count_events(
         batches: the events.
         steps: what is done with them.
         heartbeat: what opens the slots of an unbounded input; real time when None.
-        chosen: one element that `make_mapper` is to be told, where something is chosen first.
+        chosen: one element that `make_mapper` is to be told, where bounds or keys are chosen first.
     """
     refuse_windows(batches)
+    side = () if chosen is None else (beam.pvalue.AsSingleton(chosen),)
     bounded, kept = steps.bounded, steps.waiting
     real_time = not bounded and heartbeat is None
     mapped = batches | "MapEvents" >> beam.ParDo(
         _MapEventsFn(steps.make_mapper, steps.counter, bounded=bounded, real_time=real_time),
-        *(() if chosen is None else (beam.pvalue.AsSingleton(chosen),)),
+        *side,
     ).with_outputs(REJECTED, TALLIES, main="codes")
     mapped.codes.element_type = _CODES
     mapped[REJECTED].element_type = pa.RecordBatch
@@ -85,22 +86,29 @@ def count_events(
         codes = (codes, earlier) | "AddKeptEvents" >> beam.Flatten()
         came = EventTally(messages=len(kept)).to_bytes()
         tallies.append(batches.pipeline | "TallyKept" >> beam.Create([came], reshuffle=False))
-    counted = _count_at_end(codes, steps) if bounded else _count_in_time(codes, steps, heartbeat)
+    if bounded:
+        counted = _count_at_end(codes, steps, side if steps.key_choice else ())
+    else:
+        counted = _count_in_time(codes, steps, heartbeat)
     return counted._replace(
         rejected=(mapped[REJECTED], *counted.rejected),
         tallies=(*tallies, *counted.tallies) if bounded else (),
     )
 
 
-def _count_at_end(codes: beam.PCollection[tuple[BlockKey, Message]], steps: CountSteps) -> Counted:
-    """Count a bounded input, all at once."""
+def _count_at_end(
+    codes: beam.PCollection[tuple[BlockKey, Message]], steps: CountSteps, side: Sequence[Any]
+) -> Counted:
+    """Count a bounded input, all at once; by keys that are a side input, if they are discovered."""
     counter = steps.counter
     warn_of_range(steps.first_slot, steps.last_slot)
     counted = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()
         | "CountBlocks"
-        >> beam.ParDo(AtEnd(partial(count_block, counter))).with_outputs(TALLIES, main="counts")
+        >> beam.ParDo(AtEnd(partial(count_block, counter)), *side).with_outputs(
+            TALLIES, main="counts"
+        )
     )
     counted.counts.element_type = _counts_type(counter)
     counted[TALLIES].element_type = bytes
@@ -169,18 +177,20 @@ class _MapEventsFn(beam.DoFn):
         real_time: bool,
     ) -> None:
         self._make_mapper = make_mapper
-        self._counter = counter
+        self._make_counter = counter.of
         self._bounded = bounded
         self._real_time = real_time
 
     def setup(self) -> None:
         self._mapper = self._make_mapper()
+        self._counter = self._make_counter(None)
         self._watch = LossWatch(self._counter.max_rejected)
         self._chosen: bytes | None = None
 
     def process(self, element: pa.RecordBatch, chosen: bytes | None = None) -> Iterator[Any]:
         if chosen != self._chosen:
             self._mapper, self._chosen = self._make_mapper(chosen), chosen
+            self._counter = self._make_counter(chosen)
         lost = tally_of(element)
         if not element.num_rows:  # of no rows a column may have any type
             if self._bounded and (lost.read or lost.messages):

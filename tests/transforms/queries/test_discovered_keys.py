@@ -1,4 +1,4 @@
-"""Keys that are discovered in an unbounded input on Beam: the same as in passes over it."""
+"""Keys that are discovered on Beam: the same as in passes over a stream, or in this process."""
 
 from dataclasses import fields
 
@@ -10,11 +10,12 @@ import streamveil as sv
 from streamveil.engine import metrics
 from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
 from streamveil.engine.encode.text import NULL_USER
-from streamveil.engine.messages import LEDGER, STATE
+from streamveil.engine.messages import LEDGER, REVISIONS, STATE
 from streamveil.engine.run.discover import discover_keys
 from streamveil.engine.run.release import release_plan
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms import ConfigurationError
+from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.transforms import PrivateQueries
 
@@ -68,7 +69,8 @@ def transform(*queries, **options):
 def plan_of(made, **options):
     names = [one.name for one in fields(QueryPlan) if one.init]
     given = {name: getattr(made.plan, name) for name in names}
-    return QueryPlan(**{**given, "may_be_empty": True, "max_rejected": 1.0, **options})
+    lenient = {"may_be_empty": True, "max_rejected": 1.0, "growing": True}
+    return QueryPlan(**{**given, **lenient, **options})
 
 
 def in_passes(made, *edges, last=SLOTS, ends=False):
@@ -142,10 +144,70 @@ def test_each_event_is_judged_once(run_on, kit):
     assert len([one for one in found.answers if one.query == "visits"]) == SLOTS
 
 
-def test_a_bounded_input_is_refused(run_on):
+def here(made, batches):
+    """What a run in this process gives of a bounded input, and its event accounting."""
+    plan = plan_of(made, growing=False, max_rejected=made.plan.max_rejected)
+    with metrics.counting() as counts:
+        outputs = list(release_plan(discover_keys(plan, batches), batches))
+    told = sorted(repr(one.value) for one in outputs if one.tag in (None, LEDGER, REVISIONS))
+    return told, dict(counts.counters)
+
+
+def on_beam(found):
+    return sorted(map(repr, (*found.results, *found.ledger, *found.revisions)))
+
+
+def test_a_bounded_input_on_beam_gives_the_same_as_in_this_process(run_on, runner):
+    bad = [(None, "key 1", 3), ("u1", "key 1", 99), ("u2", None, 4), ("u3", " ", 4)]
+    rows = [*ROWS, *bad]
+    parts = [batch(rows[::2]), batch(rows[1::2]), batch([])]
+    found = run_on(runner, transform(), parts)
+    told, counters = here(transform(), parts[::-1])
+    assert on_beam(found) == told
+    assert "key 2" in "".join(told)
+    if runner != "bundle_based":  # it has no counters of steps with side inputs
+        assert {name: found.counters[name] for name in counters} == counters
+    assert found.done == [len(found.results)]
+
+
+def test_a_batch_that_is_read_twice_finds_the_same_keys(run_on):
+    """Pairs are a set: a runner that repeats a bundle, or a user with many events, adds nothing."""
+    query = sv.count("visits", max_contributions=1, keep="distinct", **KEYS)
+    once, twice = ([batch(ROWS)] * number for number in (1, 2))
+    keys = [
+        {key for one in run_on("fn_api", transform(query), parts).results for key in one.labels}
+        for parts in (once, twice)
+    ]
+    assert keys[0] == keys[1] > {"key 1", "unlisted"}
+
+
+def test_a_bounded_input_may_have_what_needs_all_keys_first(run_on):
+    """Revisions, rollups, several shards and a mechanism that cannot take more keys later."""
+    made = transform(
+        sv.count("visits", rollups=["6h"], **KEYS),
+        sv.count("parts", mechanism="ba", **KEYS),
+        revise=0,
+        shards=3,
+    )
+    found = run_on("fn_api", made, [batch(ROWS)])
+    assert on_beam(found) == here(made, [batch(ROWS)])[0]
+    revised = transform(sv.count("visits", **KEYS), revise=2)
+    found = run_on("fn_api", revised, [batch(ROWS)])
+    assert found.revisions
+    assert on_beam(found) == here(revised, [batch(ROWS)])[0]
+
+
+def test_an_input_without_events_finds_no_keys(run_on):
+    made = transform(sv.count("visits", **KEYS), may_be_empty=True)
+    assert on_beam(run_on("fn_api", made, [])) == here(made, [])[0]
+    with pytest.raises(InputLost, match="no event was read"):
+        run_on("fn_api", transform(), [])
+
+
+def test_a_bounded_input_cannot_be_resumed(run_on):
     with pytest.raises(ConfigurationError) as error:
-        run_on("bundle_based", transform(), [batch(ROWS)])
-    assert OF_DISCOVERED["runner"] in str(error.value)
+        run_on("fn_api", transform(final=False), [batch(ROWS)])
+    assert OF_DISCOVERED["state"] in str(error.value)
 
 
 @pytest.mark.parametrize(
