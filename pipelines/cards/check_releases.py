@@ -52,13 +52,16 @@ def _wrong_results(card: Record, read: Read, query: StatedQuery) -> Iterator[str
     wanted = set(released_slots(card, query, query.kind))
     yield from _compared(_where(released), query.slots_named, _rows_of(released), wanted)
     yield from _revisions(_where(revised), query, _rows_of(revised), wanted)
-    labels = domain_of(query.domain).labels
+    domain = domain_of(query.domain)
+    keys = parts_of(domain).listed
+    known = not isinstance(keys, DiscoveredKeys) or keys.found  # or they are found after the launch
     later = _listed_later(query)
     for path, table in released:
         yield from _times(path, table, slots)
         yield from _mechanism(card, path, table)
     for path, table in (*released, *(() if query.name else revised)):
-        yield from _bins(path, table, labels, query)
+        if known:
+            yield from _bins(path, table, domain.labels, query)
         yield from _listed_early(path, table, later, query)
 
 

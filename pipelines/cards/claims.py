@@ -178,8 +178,9 @@ def domain_of(stated: Record) -> Domain:
     elif "grid" in stated:
         listed = Grid(**stated["grid"])
     elif "discovered" in stated:
-        facts = {**stated["discovered"], "since": tuple(stated["discovered"].get("since", ()))}
-        listed = DiscoveredKeys(tuple(stated["values"]), found=True, **facts)
+        facts = {"found": True, **stated["discovered"]}
+        facts["since"] = tuple(facts.get("since", ()))
+        listed = DiscoveredKeys(tuple(stated["values"]), **facts)
     else:
         listed = Categories(tuple(stated["values"]))
     return with_bins(listed, stated.get("other"), stated.get("null"))

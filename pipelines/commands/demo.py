@@ -127,7 +127,7 @@ def main(given: argparse.Namespace, execution: Execution) -> int:
         revisions=str(folder / "revisions.parquet") if lag else None,
     )
     job.check()
-    summary = run_job(job, execution, "streamveil demo")
+    _, summary = run_job(job, execution, "streamveil demo")
     count = _count_report(job, summary, hourly)
     queries = [] if hourly else [_query_report(folder, events, requirements, execution)]
     first, *others = [*queries, count]
@@ -302,7 +302,7 @@ def _query_report(folder: Path, events: Path, requirements: Path, execution: Exe
         ledger=str(folder / "answers-ledger.parquet"),
     )
     job.check()
-    summary = run_job(job, execution, "streamveil demo, queries")
+    _, summary = run_job(job, execution, "streamveil demo, queries")
     report = job.outputs.report(job.tables(), summary)
     _, exact = exact_answers(job.plan, pq.read_table(events).to_batches())
     told = zip(report.figures.items(), exact, strict=True)

@@ -16,7 +16,7 @@ from streamveil.pipelines.jobs.run import in_time, run_and_tell
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.options.parsers import check_going_on
 from streamveil.pipelines.plans.user_plans import plan_of
-from streamveil.pipelines.reports.plan_texts import about_discovered, about_plan
+from streamveil.pipelines.reports.plan_texts import about_plan
 
 if TYPE_CHECKING:
     from streamveil.pipelines.state_runs.settings import Following
@@ -34,8 +34,8 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     plan = plan_of(command, given, execution)
     for text, level in about_plan(plan):  # what follows from public facts
         tell(text, level)
-    passes = following is not None and not given.dry_run  # each of which discovers its keys
-    if plan.plan_kind is PlanKind.QUERIES and plan.discovers and not passes:
+    ahead = following is None and execution.here  # else a pass or a runner discovers keys
+    if plan.plan_kind is PlanKind.QUERIES and plan.discovers and (ahead or given.dry_run):
         plan = discovered(_job_of(command, given, plan, execution), dry_run=given.dry_run)
     if given.dry_run:
         from streamveil.pipelines.jobs.dry_run import preview
@@ -50,8 +50,6 @@ def run_command(command: str, given: Namespace, execution: Execution) -> int:
     else:
         job = _job_of(command, given, plan, execution)
         run_and_tell(job, execution, f"streamveil {command}")
-        for text, level in about_discovered(plan):  # only when there are results
-            tell(text, level)
     return 0
 
 

@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from streamveil.mechanisms.core.domains import parts_of
-from streamveil.mechanisms.queries.discovered import Listed
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.console.progress import progress
 from streamveil.pipelines.jobs.job import Job
@@ -27,15 +26,15 @@ def discovered(job: Job[QueryPlan], *, dry_run: bool) -> QueryPlan:
         ConfigurationError: for what cannot be discovered.
     """
     if dry_run:
-        always = {}
+        from streamveil.engine.run.discover import with_allowed_keys  # only dry runs need it
+
         for one in job.plan.discoverers():
             _, other, _ = parts_of(one.query.domain)
-            always[one.query.name] = Listed(one.keys.rules.allow)
             tell(
                 f"{about_discoverer(one, job.plan.slots)}. A dry run discovers no keys: it counts "
                 f"all keys that are not on the list allow as {other}",
                 logging.INFO,
             )
-        return job.plan.with_keys(always)
+        return with_allowed_keys(job.plan)
     with progress("streamveil release: discovering keys"):
         return with_keys_discovered(job.plan, events_of(job))

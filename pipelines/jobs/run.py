@@ -17,11 +17,13 @@ from streamveil.io.files import is_there
 from streamveil.io.result_files import Files, ResultFile
 from streamveil.mechanisms.core.records import InputLost, MachineFault
 from streamveil.mechanisms.core.wording import opt
+from streamveil.pipelines.cards.run_card import Statement
 from streamveil.pipelines.console.errors import reason_of
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.console.progress import progress
 from streamveil.pipelines.jobs.endless import never_ends
 from streamveil.pipelines.jobs.job import Job
+from streamveil.pipelines.jobs.released_keys import with_released_keys
 from streamveil.pipelines.jobs.run_with_card import (
     run_with_card,
     telling_of_tables,
@@ -29,7 +31,7 @@ from streamveil.pipelines.jobs.run_with_card import (
 )
 from streamveil.pipelines.options.execution import Execution
 from streamveil.pipelines.outputs.outputs import Written
-from streamveil.pipelines.reports.plan_texts import about_records
+from streamveil.pipelines.reports.plan_texts import about_discovered, about_records
 from streamveil.pipelines.reports.summary import Summary, write_summary
 from streamveil.pipelines.runners.local_run import Source, count_letters, run_here
 
@@ -45,7 +47,7 @@ J = TypeVar("J", bound=Any)
 def run_and_tell(job: Job[Any], execution: Execution, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     try:
-        summary = run_job(job, execution, title)
+        job, summary = run_job(job, execution, title)
     except InputLost as error:
         lost = replace(Summary.of_tally(tally_in(str(error))), test_mode=job.plan.test_mode)
         write_summary(job.summary, lost.figures())
@@ -63,22 +65,35 @@ def run_and_tell(job: Job[Any], execution: Execution, title: str) -> None:
     tell(summary.text(dead_letters=job.rejected))
     for path in (*job.written, *([job.summary] if written else [])):
         tell(f"wrote {path}")
+    for text, level in about_discovered(job.plan):  # only when there are results
+        tell(text, level)
 
 
-def run_job(job: Job[Any], execution: Execution, title: str) -> Summary:
+def run_job(job: J, execution: Execution, title: str) -> tuple[J, Summary]:
     """Run the job to its end, and write the card of it, and the page.
+
+    Returns the job with the keys that a runner discovered, and a summary.
 
     Raises as :func:`run_with_card` and :func:`telling_of_tables`.
     """
     run = _run_here if execution.here else _run_on_runner
+    ended: Any = job
+
+    def card_at_end() -> Statement:
+        nonlocal ended
+        ended = with_released_keys(job)
+        return ended.card
+
     with telling_of_tables(job.output, job.revisions, job.ledger):
-        summary = run_with_card(partial(run, job, execution, title), job.files, job.card)
+        whole = partial(run, job, execution, title)
+        summary = run_with_card(whole, job.files, job.card, card_at_end)
+    job = ended
     if job.page and not summary.handed_over:
         from streamveil.pipelines.reports.page import write_page
 
         with telling_what_is_whole(job.page, job.files):
             write_page(job.page, job.outputs.report(job.tables(), summary))
-    return summary
+    return job, summary
 
 
 def _run_on_runner(job: Job[Any], execution: Execution, title: str) -> Summary:

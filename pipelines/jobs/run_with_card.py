@@ -55,8 +55,15 @@ def telling_of_tables(*places: str | None) -> Iterator[None]:
         ) from error
 
 
-def run_with_card(run: Callable[[], Summary], files: Sequence[str], card: Statement) -> Summary:
+def run_with_card(
+    run: Callable[[], Summary],
+    files: Sequence[str],
+    card: Statement,
+    at_end: Callable[[], Statement] | None = None,
+) -> Summary:
     """The same as :func:`run_whole`, with the card of the run at its launch and at its end.
+
+    `at_end` gives the card at the end, if it is not that of the launch.
 
     Raises what that does, ConfigurationError for a card that cannot be written at the launch, and
     PartlyWritten for one that cannot be afterwards.
@@ -77,7 +84,7 @@ def run_with_card(run: Callable[[], Summary], files: Sequence[str], card: Statem
         summary = run_whole(run, files)
         with telling_what_is_whole(card.path or "", files):
             if not summary.handed_over:
-                card.end(summary.counters)
+                (at_end() if at_end else card).end(summary.counters)
                 return summary
             card.hand_over()
     if card.path and not card.endless:

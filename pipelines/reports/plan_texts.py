@@ -73,8 +73,8 @@ def about_discovered(plan: UserPlan) -> Iterator[tuple[str, int]]:
     if plan.plan_kind is not PlanKind.QUERIES or plan.delta is None:
         return
     for one in plan.discoverers():
-        listed = number_of(len(one.keys.values), "key")
-        yield f"{about_discoverer(one, plan.slots)}; listed: {listed}", logging.INFO
+        listed = f"; listed: {number_of(len(one.keys.values), 'key')}" if one.keys.found else ""
+        yield f"{about_discoverer(one, plan.slots)}{listed}", logging.INFO
 
 
 def about_discoverer(one: Discoverer, slots: Slots) -> str:

@@ -29,6 +29,7 @@ from streamveil.mechanisms.core.records import (
     MachineFault,
     NothingChosen,
 )
+from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.pipelines.console.errors import in_one_line, without_step
 from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.console.progress import progress
@@ -41,7 +42,7 @@ _KINDS = {
     kind.__name__: kind
     for kind in (
         *(ConfigurationError, BudgetExceeded, StateWentBack, InputLost, NothingChosen),
-        MachineFault,
+        *(MachineFault, TooManyPairs),
     )
 }
 _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 import shutil
 
 import jsonschema
@@ -283,11 +284,34 @@ def test_the_command_releases_the_same_as_python(run, files, toolbox):
     assert "with delta 1e-06, at most" in toolbox.run("card", str(card)).out
 
 
-def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, files):
+def test_a_runner_gives_the_same_files_and_card_and_page(run, files):
+    """The card and the page name the keys, which the launcher reads from the results."""
+    flags = f"--ledger={files / 'answers' / 'ledger.csv'}", f"--page={files / 'page.html'}"
+    made = []
+    for more in ((), ("--runner=FnApiRunner",)):
+        outcome = run(*BUDGET, *flags, *more)
+        assert outcome.code == 0, outcome.err
+        assert "listed: 2 keys" in outcome.out
+        written = {path.name: path for path in (files / "answers").iterdir()}
+        card = json.loads(written.pop("card.json").read_text())
+        page = re.sub(r"written [^<]*", "", (files / "page.html").read_text())
+        made.append(({name: path.read_bytes() for name, path in written.items()}, card, page))
+        for path in (*(files / "answers").iterdir(), files / "page.html"):
+            path.unlink()
+    (here, card, page), (there, other, shown) = made
+    assert set(here) == {"searches.parquet", "bill.parquet", "ledger.csv"}
+    assert there == here
+    assert other["data"] == card["data"]
+    assert {**card, "files": 0, "runs": 0} == {**other, "files": 0, "runs": 0}
+    assert shown == page
+
+
+@pytest.mark.parametrize("more", [(), ("--runner=FnApiRunner",)], ids=["here", "runner"])
+def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, files, more):
     rules = "keys: {discover: {fold_case: true, allow: [coffee]}}"
     text = QUERIES.replace("keys: {discover: {fold_case: true}}", rules)
     (files / "queries.yaml").write_text(text)
-    outcome = run(*BUDGET, "--dry_run")
+    outcome = run(*BUDGET, "--dry_run", *more)
     assert outcome.code == 0, outcome.err
     told = outcome.out + outcome.err
     assert "keys of searches are discovered in slots of 1w: a key that " in told
@@ -364,18 +388,6 @@ def test_bounds_that_are_estimated_are_refused():
     with pytest.raises(ConfigurationError) as error:
         released(query)
     assert OF_DISCOVERED["auto_bounds"] in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("why", "flags"),
-    [
-        ("runner", ("--runner=FnApiRunner",)),
-    ],
-)
-def test_commands_that_cannot_are_refused(run, why, flags):
-    outcome = run(*BUDGET, *flags)
-    assert outcome.code == 2
-    assert OF_DISCOVERED[why] in outcome.err
 
 
 def test_audits_are_refused(toolbox, files):
