@@ -87,7 +87,7 @@ class Template:
 
 
 _CHANGES = ("requirement_changes", "longest_window")
-_NOT_OF_LIFETIMES = (*_CHANGES, *TABLE_OPTIONS, "queries", "guarantee", "budget")
+_NOT_OF_LIFETIMES = (*_CHANGES, *TABLE_OPTIONS, "queries", "guarantee", "budget", "delta")
 
 _ALL = (
     Template(
@@ -95,7 +95,7 @@ _ALL = (
         "release",
         "Private histograms of events in files, one per slot, under every user's own requirement.",
         ("input", "output", *REQUIRED),
-        ("queries", "guarantee", "epsilon"),
+        ("queries", "guarantee", "epsilon", "delta"),
         patterns=dict.fromkeys(("input", "requirement_changes"), FILE),
     ),
     Template(
@@ -105,7 +105,7 @@ _ALL = (
         "own requirement.",
         # An update launches again, and must not change the key.
         ("input", "output", "noise_key", *REQUIRED),
-        ("queries", "guarantee", "epsilon", "ledger", "rejected"),
+        ("queries", "guarantee", "epsilon", "delta", "ledger", "rejected"),
         streaming=True,
         patterns={
             **dict.fromkeys(("input", "requirement_changes"), STREAM),

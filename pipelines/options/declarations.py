@@ -506,7 +506,6 @@ _PRIVACY = (
             COLLECT: "local mechanisms discover no keys",
             PER_RECORD: "statistics of records discover no keys",
         },
-        fronts=(),  # keys are discovered in this process
     ),
     _protect(
         "requirement_changes",

@@ -38,6 +38,7 @@ ASKED = (
     *(f"--start={START}", f"--end={END}"),
 )
 ASKED_BY_FEW = (*ASKED, "--default_requirement=3,300,45")
+DISCOVERING = (*ASKED_BY_FEW, "--queries=discovered.yaml", "--delta=1e-3")
 ASKED = (*ASKED, "--requirements=users.csv")
 ANSWERED = ("--ledger=ledger.csv", "--output=answers")
 QUERIES = """
@@ -69,6 +70,14 @@ slot: 1d
 queries:
   - {name: spread, statistic: variance, of: amount, bounds: auto}
   - {name: best, by: place, keys: [cafe, park, pier], statistic: top, k: 2}
+"""
+DISCOVERED = """
+slot: 1d
+queries:
+  - {name: visits, by: place, keys: {discover: {windows: 2, max_keys: 2}}, rollups: [2d, 4d]}
+  - {name: spent, by: place, keys: {discover: {allow: [cafe], deny: [moon]}}, statistic: sum,
+     of: amount, bounds: [0, 100], every: 2d, where: {place: [cafe, park, moon]}}
+  - {name: people, statistic: distinct, every: 4d, share: 0.2, max_contributions: 2}
 """
 AMOUNTS = (
     *COMMON,
@@ -107,6 +116,7 @@ JOBS = {
         *ANSWERED,
     ),
     "private bounds": ("release", *ASKED_BY_FEW, "--queries=bounds.yaml", *ANSWERED),
+    "discovered keys": ("release", *DISCOVERING, *ANSWERED),
     "limit": (
         "release",
         *BINS,
@@ -203,7 +213,7 @@ HERE = {"passes", "queries in passes", "total in passes"}
 # The others have no steps that these have not, and clusters take seconds for each.
 ON_CLUSTERS = {
     *("unknown range", "strangers", "dynamic", "infinite", "local", "running"),
-    *("queries", "limit and changes", "lifetime"),
+    *("queries", "discovered keys", "limit and changes", "lifetime"),
 }
 
 
@@ -234,7 +244,7 @@ def inputs(tmp_path_factory):
         lines = [f"u{u},{FIRST + u % DAYS},{w},1.5,{w},1.5" for u, w in windows]
         (folder / name).write_text("\n".join([names, *lines]) + "\n")
     files = {"queries.yaml": QUERIES, "levels.yaml": LEVELS, "bounds.yaml": BOUNDS}
-    files["total.yaml"] = TOTAL
+    files |= {"total.yaml": TOTAL, "discovered.yaml": DISCOVERED}
     for name, text in files.items():
         (folder / name).write_text(text)
     for name, key in zip(KEYS, ("5e", "5f"), strict=True):

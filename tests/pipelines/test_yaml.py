@@ -147,6 +147,20 @@ def test_answers_are_those_of_the_command(job, asked, run):
         assert sorted(map(str, spent)) == sorted(map(str, ledger))
 
 
+def test_keys_are_discovered_as_by_the_command(job, asked, run):
+    queries = {"slot": "1d", "queries": [{"name": "places", "by": "value", "keys": "discover"}]}
+    job.lines(*(",".join(row) for row in ROWS))
+    job.flags = {"input": job.flags["input"], "output": job.path("answers"), **asked}
+    job.done(queries=job.write("queries.yaml", json.dumps(queries)), delta=1e-3)
+    found = run(yaml.private_queries(**asked, queries=queries, delta=1e-3), ROWS)["results"]
+    written = read_table(job.path("answers/places.parquet")).to_pylist()
+    assert {row["key"] for row in written} == {"A", "unlisted"}
+    for name in ("key", "value", "low", "status"):
+        assert [row[name] for row in found] == [row[name] for row in written]
+    with pytest.raises(ConfigurationError, match="give it as delta"):
+        yaml.private_queries(**asked, queries=queries)
+
+
 def test_slots_may_be_months(config, asked, run):
     whole = {"requirements": None, "budget": "4/1y", "start": "2024-01-01", "end": "2024-07-01"}
     places, users = ASKED["queries"]

@@ -172,6 +172,30 @@ def test_a_launch_with_a_local_runner_releases(name, launch, tmp_path, capsys):
         assert all(row.shares is not None for row in rows)
 
 
+@pytest.mark.slow
+def test_a_job_discovers_keys_that_the_card_of_its_launch_cannot_name(
+    launch, to_dataflow, parameters, tmp_path, capsys, pytestconfig
+):
+    (tmp_path / "queries.yaml").write_text(QUERIES.replace("[cafe, park]", "discover"))
+    visits = "".join(f"u{user},cafe,2024-05-01T09:12:00Z,3\n" for user in range(30))
+    (tmp_path / "events.csv").write_text(EVENTS + visits)
+    del parameters["queries"]["requirements"]
+    ledger = str(tmp_path / "answers" / "ledger.csv")
+    parameters["queries"] |= {"budget": "4000/7d", "delta": "1e-3", "ledger": ledger}
+    card, own = (tmp_path / "answers" / name for name in ("card.json", "own.json"))
+    assert launch("queries", *to_dataflow, f"--card={card}") == 0, capsys.readouterr().err
+    told = json.loads(card.read_text())
+    schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(told)
+    assert told["data"]["queries"][0]["domain"]["discovered"]["found"] is False
+    assert launch("queries", "--runner=FnApiRunner", f"--card={own}") == 0, capsys.readouterr().err
+    keys = set(read_table(str(tmp_path / "answers" / "out.parquet"))["key"].to_pylist())
+    assert keys == {"cafe", "unlisted"}
+    assert json.loads(own.read_text())["data"]["queries"][0]["domain"]["values"] == ["cafe"]
+    for path in (card, own):
+        assert command_line(["card", "--check", str(path)]) == 0, capsys.readouterr().out
+
+
 def test_a_parameter_that_is_none_stops_the_launch(launch, to_dataflow, tmp_path, capsys):
     assert launch("release-batch", *to_dataflow, "--default_requirment=7,1.0,10") == 2
     assert "default_requirement" in capsys.readouterr().err

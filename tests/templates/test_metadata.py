@@ -120,6 +120,7 @@ TOPIC, SUBSCRIPTION = "pubsub:projects/p/topics/t", "pubsub:projects/p/subscript
         ),
         ("infinite", "output", ["gs://b/r.parquet", "bigquery:p.d.t"], ["r.parquet"]),
         ("infinite", "epsilon", ["1", "0.5", "1e-3"], ["1,2", "-1", ""]),
+        ("queries", "delta", ["1e-9", "0.000001"], ["", "-1e-9", "small"]),
         ("user", "max_slots", ["3"], ["3,4", "", "auto"]),
         ("per-record", "budget", ["inverse:2", "log:1:4", "table:gs://b/t.csv"], ["inverse", "2"]),
         ("release-batch", "default_requirement", ["7,1.0,5000", "7,1.0"], ["7", "7,1.0,", "7;1;5"]),
@@ -142,6 +143,10 @@ def test_patterns_take_what_the_command_takes_there(name, parameter, good, bad):
     found = parameters(name)[parameter]
     assert [text for text in good if not fits(found, text)] == []
     assert [text for text in bad if fits(found, text)] == []
+
+
+def test_only_query_sets_have_a_delta():
+    assert [name for name in TEMPLATES if "delta" in parameters(name)] == ["queries"]
 
 
 def test_images_are_of_the_pinned_beam():
