@@ -109,6 +109,8 @@ def facts_of_domain(domain: Domain) -> Facts:
         }
         if not listed.found:  # when a job is launched
             more["discovered"]["found"] = False
+        if listed.groups.bins:
+            more["discovered"]["groups"] = list(listed.groups.bins)
         if listed.since:
             more["discovered"]["since"] = list(listed.since)
     return {"values": list(listed.values), **more}

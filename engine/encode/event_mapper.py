@@ -51,6 +51,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.mechanisms.discovery.key_rules import KeyRules
+from streamveil.mechanisms.queries.queries import Query
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -160,8 +161,10 @@ class DomainMap:
         self.columns = columns
         self._since = None
         if isinstance(parts.listed, DiscoveredKeys) and parts.listed.since:
-            always = len(parts.listed.values) - len(parts.listed.since)
+            keys = len(parts.listed.values)
+            always = keys - len(parts.listed.since)
             self._since = np.array([_ALWAYS] * always + list(parts.listed.since), np.int64)
+            self._before = keys + np.array(parts.listed.unlisted_bins, np.int64)
         values = self.domain.values if isinstance(self.domain, Categories) else ()
         listed = set(values)
         others: dict[str, int] = {}
@@ -195,15 +198,30 @@ class DomainMap:
             if not (bins < 0).any():
                 return bins
             bins[nulls_of(text)] = self._null
+            if isinstance(self.domain, DiscoveredKeys) and self.domain.groups.bins:
+                return self._grouped(bins, text, self.domain)
         else:
             bins = self._numeric(arrays)
         bins[bins == _OUTSIDE] = self._other
         return bins
 
+    @staticmethod
+    def _grouped(
+        bins: npt.NDArray[np.int64], text: pa.DictionaryArray, domain: DiscoveredKeys
+    ) -> npt.NDArray[np.int64]:
+        """The bins with unlisted keys in the bins of their groups."""
+        rows = np.flatnonzero(bins == _OUTSIDE)
+        some = text.take(pa.array(rows))
+        used, place = np.unique(some.indices.to_numpy(), return_inverse=True)
+        keys = some.dictionary.take(pa.array(used)).to_pylist()
+        groups = np.array([domain.groups.place(key) for key in keys], np.int64)
+        bins[rows] = len(domain.values) + groups[place]
+        return bins
+
     def listed(
         self, bins: npt.NDArray[np.int64], base_slots: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """Bins of events in their base slots. Keys that are listed later are in the other bin.
+        """Bins of events in their base slots. Keys that are listed later are still unlisted.
 
         Args:
             bins: what :meth:`bins` returned, shape (n,).
@@ -212,8 +230,9 @@ class DomainMap:
         if self._since is None:
             return bins
         known = (bins >= 0) & (bins < len(self._since))
-        early = known & (self._since[np.where(known, bins, 0)] > base_slots)
-        return np.where(early, self._other, bins)
+        keys = np.where(known, bins, 0)
+        early = known & (self._since[keys] > base_slots)
+        return np.where(early, self._before[keys], bins)
 
     def _numeric(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
         numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
@@ -260,11 +279,14 @@ _BOOLEANS = pa.array([TRUE, FALSE], pa.large_string())
 """All spellings of each of these values are one key."""
 
 
-def not_discovered(domain: Domain, rules: KeyRules) -> list[str]:
-    """Texts that are never discovered: they are no keys, or are public already."""
-    _, *bins = parts_of(domain)
-    named = [name for name in bins if name is not None]
-    return ["", NO_KEY, *rules.deny, *rules.allow, *named]
+def not_discovered(query: Query, rules: KeyRules) -> list[str]:
+    """Texts that are never discovered: they are no keys, or are public already.
+
+    The names of groups are among them. Otherwise a key could make the names of the results
+    ambiguous.
+    """
+    names = query.tree.labels(query.domain)
+    return ["", NO_KEY, *rules.deny, *rules.allow, *names]
 
 
 def keys_of_texts(text: pa.Array, rules: KeyRules) -> pa.DictionaryArray:

@@ -47,7 +47,7 @@ from streamveil.mechanisms.discovery.key_draw import (
     check_pairs,
     order_of_equals,
 )
-from streamveil.mechanisms.queries.discovered import Discoverer, Listed
+from streamveil.mechanisms.queries.discovered import Discoverer, Listed, declared
 
 if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
@@ -194,7 +194,7 @@ class _Gathered:
         before = discoverer.keys
         known = before.values if before.found else self._rules.allow
         self._listed = Listed(known, before.since)
-        never = not_discovered(self.query.domain, self._rules)
+        never = not_discovered(declared(self.query), self._rules)
         self._never = pa.array([*never, *known], pa.large_string())
         """Texts that are no keys, or that are public already."""
         self._length = discoverer.length

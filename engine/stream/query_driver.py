@@ -35,10 +35,10 @@ from streamveil.mechanisms.protocol import SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.bounds import AutoBounds, bounds_of, with_bounds
 from streamveil.mechanisms.queries.cuts import Cut, cut_of
 from streamveil.mechanisms.queries.discovered import (
-    bins_before,
     listed_at,
     listed_numbers,
     listed_of,
+    nodes_before,
 )
 from streamveil.mechanisms.queries.limits import all_limits, under_limits
 from streamveil.mechanisms.queries.query_stream import QueryState, QueryStream
@@ -256,7 +256,7 @@ class QueryDriver:
         if listed is every:
             return histogram
         size = every.measure.parts
-        kept = bins_before(listed, every) >= 0
+        kept = nodes_before(listed, every, every.measure.nodes) >= 0
         found = histogram.reshape(len(histogram), -1, size)[:, kept]
         return found.reshape(len(histogram), -1)
 
@@ -265,9 +265,7 @@ class QueryDriver:
         before = self._of(state)
         if before is now:
             return state
-        both = zip(before.layout.query_set, now.layout.query_set, strict=True)
-        changed = {q: bins_before(*pair) for q, pair in enumerate(both) if pair[0] != pair[1]}
-        return now.stream.grown(state, changed) if changed else state
+        return now.stream.grown(state, before.layout.query_set)
 
     def next_slot(self, state: QueryState) -> int | None:
         """The base slot that comes next."""

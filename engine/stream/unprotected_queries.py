@@ -23,7 +23,7 @@ from streamveil.mechanisms.core.arrays import Floats, Integers
 from streamveil.mechanisms.core.records import InputLost
 from streamveil.mechanisms.queries.bounds import AutoBounds
 from streamveil.mechanisms.queries.cuts import Cut
-from streamveil.mechanisms.queries.discovered import Discoverer
+from streamveil.mechanisms.queries.discovered import Discoverer, declared
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.mechanisms.queries.statistics import Quantiles
 
@@ -143,7 +143,7 @@ def true_keys(
 def _pairs(discoverer: Discoverer, numbers: dict[str, int], events: KeyEvents) -> Integers:
     """Distinct rows of a key, a discovery slot and a user. New keys get new numbers."""
     rules = discoverer.keys.rules
-    never = {None, *not_discovered(discoverer.query.domain, rules)}
+    never = {None, *not_discovered(declared(discoverer.query), rules)}
     texts = keys_of_texts(events.texts, rules)
     places = [
         -1 if text in never else numbers.setdefault(text, len(numbers))

@@ -8,8 +8,9 @@ contains only slots after the last change.
 Proof: the bins of a slot are a function of what was published before the slot. So everything that
 is measured in the slot is a function of its counts with this sensitivity. The accounts of spent
 budget do not depend on the bins. The beliefs are functions of what was published, and the beliefs
-about new bins are constants. If bins change during a sum over slots, this sum is never published,
-and its charges remain.
+about new bins are constants. With more bins, a total may be followed instead of measured
+(`fixed.py`). Each slot is charged by the sensitivity of its own histogram. If bins change during a
+sum over slots, this sum is never published, and its charges remain.
 The first release after the change is in the first slot with new bins, if the budget allows it.
 """
 

@@ -11,6 +11,7 @@ from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.identity import Form
 from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.discovery.key_groups import NO_GROUPS, KeyGroups
 from streamveil.mechanisms.discovery.key_rules import KeyRules
 
 DISCOVER = "discover"
@@ -36,7 +37,7 @@ class DiscoveredKeys(Categories):
     IDENTITY = Form(
         "discovered keys",
         ("values", "rules", "max_keys", "share", "sample", "found"),
-        later={"windows": 1, "since": ()},
+        later={"windows": 1, "since": (), "groups": NO_GROUPS},
     )
 
     values: tuple[str, ...] = ()
@@ -57,6 +58,9 @@ class DiscoveredKeys(Categories):
     since: tuple[int, ...] = ()
     """For the last keys, the base slot from which each of them is listed, in ascending order. All
     keys before them are listed from the first slot on."""
+    groups: KeyGroups = NO_GROUPS
+    """Groups with a bin of their own for keys that are not listed. The bins follow the listed keys,
+    and the bin of all other unlisted keys follows them."""
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -74,6 +78,24 @@ class DiscoveredKeys(Categories):
                 )
         if len(self.since) > len(self.values) or list(self.since) != sorted(self.since):
             raise ConfigurationError("the base slots of keys must ascend, with at most one a key")
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return len(self.values) + len(self.groups.bins)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return (*self.values, *self.groups.bins)
+
+    @property
+    def unlisted_bins(self) -> tuple[int, ...]:
+        """For each listed key, the bin in which it was counted before it was listed.
+
+        The bins of listed keys are not counted.
+        """
+        return tuple(map(self.groups.place, self.values))
 
     def number_at(self, base_slot: int | None) -> int:
         """How many keys are listed in a base slot. None means before the first slot."""

@@ -83,7 +83,13 @@ class KeyRules(Identified):
         trimmed = text.strip()
         if len(trimmed) > _MOST_SHRINKING * self.longest:
             return None
-        found = unicodedata.normalize("NFC", trimmed)
-        if self.fold_case:
-            found = unicodedata.normalize("NFC", found.casefold())
+        found = self._normalised(trimmed)
         return one_spelling(found) if 0 < len(found) <= self.longest else None
+
+    def prefix(self, text: str) -> str:
+        """The beginning of keys whose texts begin with a text. Blanks at its end are kept."""
+        return self._normalised(text.lstrip())
+
+    def _normalised(self, text: str) -> str:
+        found = unicodedata.normalize("NFC", text)
+        return unicodedata.normalize("NFC", found.casefold()) if self.fold_case else found

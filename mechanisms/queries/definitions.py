@@ -12,9 +12,10 @@ query, the key, its value and the remedy.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamveil.mechanisms.core.arguments import column_of_table
@@ -27,6 +28,7 @@ from streamveil.mechanisms.core.domains import (
     domain_of_list,
     domain_of_numbers,
     is_list,
+    parts_of,
     with_bins,
 )
 from streamveil.mechanisms.core.local_days import CalendarMonths, lengths_near, multiple
@@ -38,6 +40,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
 )
 from streamveil.mechanisms.discovery.discovered_keys import DISCOVER, UNLISTED, DiscoveredKeys
+from streamveil.mechanisms.discovery.key_groups import KeyGroups
 from streamveil.mechanisms.discovery.key_rules import KeyRules
 from streamveil.mechanisms.queries import statistics
 from streamveil.mechanisms.queries.bounds import KINDS, AutoBounds
@@ -58,7 +61,6 @@ from streamveil.mechanisms.queries.plain_values import (
 )
 from streamveil.mechanisms.queries.queries import (
     EVERYTHING,
-    NO_LEVELS_OF_DISCOVERED,
     Query,
     check_name,
 )
@@ -305,19 +307,54 @@ class QueryDefinition:
             other = self.other
             if isinstance(found, DiscoveredKeys):
                 other = UNLISTED if other is None else other
-                _check_names(found, {other, self.null})
+                found = self._grouped(found, other)
+                _check_names(found, {other, self.null, *found.groups.bins, *self._named_groups})
             return with_bins(found, other, self.null)
         except ConfigurationError as error:
             raise ConfigurationError(f"keys: {error}") from None
 
+    @property
+    def _named_groups(self) -> Iterator[str]:
+        """Names of the groups of all levels."""
+        for level in self.levels:
+            yield from [ALL] if isinstance(level, str) else level
+
+    def _grouped(self, keys: DiscoveredKeys, other: str) -> DiscoveredKeys:
+        """The keys with the groups of the lowest level, each with a bin for unlisted keys."""
+        if not self.levels or isinstance(self.levels[0], str):
+            return keys
+        bins = {other, self.null}
+        keys_of = {
+            name: [text for text in members if text not in bins]
+            for name, members in self.levels[0].items()
+        }
+        groups = {_unlisted(other, name): texts for name, texts in keys_of.items() if texts}
+        return replace(keys, groups=KeyGroups.of(groups, keys.rules))
+
     def _tree(self, domain: Domain) -> Tree:
         if not self.levels:
             return FLAT
-        if isinstance(self.keys, DiscoveredKeys):
-            raise ConfigurationError(f"keys: discover has no levels: {NO_LEVELS_OF_DISCOVERED}")
         if domain == EVERYTHING:
             raise ConfigurationError("levels are groups of keys, and there are none: give keys")
-        return Tree.of(domain, self.levels)
+        listed, other, null = parts_of(domain)
+        levels = self.levels
+        if isinstance(listed, DiscoveredKeys) and other and not isinstance(levels[0], str):
+            known, bins = listed.groups.bins, (other, null)
+            # In place of keys, a group has the bin of its unlisted keys.
+            lowest = {
+                name: (
+                    *(one for one in [_unlisted(other, name)] if one in known),
+                    *(text for text in members if text in bins),
+                )
+                for name, members in levels[0].items()
+            }
+            levels = lowest, *levels[1:]
+        return Tree.of(domain, levels)
+
+
+def _unlisted(other: str, group: str) -> str:
+    """The name of the bin of the unlisted keys of a group."""
+    return f"{other}: {group}"
 
 
 _NO_COLUMN = "it has keys, but no column that has them as values: name the column (by)"
@@ -393,12 +430,13 @@ def _domain_of(value: Any, column: str | None) -> Categories | Edges | Grid | st
 
 
 def _check_names(keys: DiscoveredKeys, names: set[str | None]) -> None:
-    """Refuse keys that are always listed and have the name of another bin."""
-    for key in keys.rules.allow:
+    """Refuse keys that are named and have the name of another bin or of a group."""
+    listed = {"allow": keys.rules.allow, "levels": itertools.chain(*keys.groups.members)}
+    for place, key in ((place, key) for place, some in listed.items() for key in some):
         if key in names:
             raise ConfigurationError(
-                f"allow has {key!r}, which is the name of a bin for other values or null values: "
-                "give that bin another name"
+                f"{place} has {key!r}, which is the name of a group or a bin, such as that for "
+                "other values: give that group or bin another name"
             )
 
 
@@ -432,7 +470,12 @@ def _level(value: Any) -> Level:
     if value == ALL:
         return ALL
     if not isinstance(value, Mapping) or not value:
-        refuse("levels", value, "write what is in each group, such as {east: [A, B], west: [C]}")
+        refuse(
+            "levels",
+            value,
+            "write what is in each group, such as {east: [A, B], west: [C]}; to group by another "
+            "column, add a query by this column",
+        )
     names = texts("levels", list(value))
     return {
         name: texts(f"levels: {name}", members)

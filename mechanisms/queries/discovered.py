@@ -13,8 +13,10 @@ cost of a discovery in epsilon and delta is proved in `discovery/terms.py`. Its 
 reserved (`set_aside`), and is included in the cost of every window. Given the keys, the releases
 cost the rest of epsilon, and no delta. In a stream, the keys that are listed in a base slot are a
 function of what was published before this slot. They only decide in which bins events are counted,
-so a histogram has the same sensitivity as with keys that the query lists. `adaptive/growth.py`
-proves that mechanisms may continue with more bins. No account of spent budget depends on the bins.
+so a histogram has the same sensitivity as with keys that the query lists. This holds for levels as
+well, because the names of groups are public, and the group of an event follows from its key alone.
+`adaptive/growth.py` proves that mechanisms may continue with more bins. No account of spent budget
+depends on the bins.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from streamveil.mechanisms.discovery.price import cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import Count, Statistic, TopK
+from streamveil.mechanisms.queries.trees import ALL, FLAT, Tree
 
 
 def discovered_keys(query: Query) -> DiscoveredKeys | None:
@@ -111,12 +114,21 @@ def before_discovery(query_set: QuerySet) -> QuerySet:
     return _replaced(query_set, lambda query: _keys(query).declared)
 
 
-def bins_before(before: Query, query: Query) -> Integers:
-    """For each bin of a query, its number in the query `before`, or -1 for a new key."""
-    keys, came = _keys(before), len(_keys(query).values) - len(_keys(before).values)
-    rest = before.domain.bins - len(keys.values)
-    listed = np.arange(len(keys.values))
-    return np.concatenate([listed, np.full(came, -1), len(keys.values) + np.arange(rest)])
+def nodes_before(before: Query, query: Query, nodes: int) -> Integers:
+    """For each node of a query, its number in the query `before`, or -1 for a new key.
+
+    Only keys are added, so all other bins and all groups keep their order.
+
+    Args:
+        before: the query with fewer keys.
+        query: the query with all keys.
+        nodes: how many nodes this query has: bins, or bins and groups, or only those that are
+            measured (see :meth:`Tree.measured`).
+    """
+    first, keys = len(_keys(before).values), len(_keys(query).values)
+    return np.concatenate([np.arange(first), np.full(keys - first, -1), np.arange(first, nodes)])[
+        :nodes
+    ]
 
 
 def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) -> QuerySet:
@@ -130,7 +142,8 @@ def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) ->
 
 def _with_listed(query: Query, listed: DiscoveredKeys) -> Query:
     _, other, null = parts_of(query.domain)
-    return replace(query, domain=with_bins(listed, other, null))
+    tree = query.tree.with_keys(listed.unlisted_bins)
+    return replace(query, domain=with_bins(listed, other, null), tree=tree)
 
 
 def with_one_key(query_set: QuerySet) -> QuerySet:
@@ -139,9 +152,14 @@ def with_one_key(query_set: QuerySet) -> QuerySet:
     No budget is reserved for a discovery. The error of `top` is that of its counts.
     """
     some = {query.name for query in discovering(query_set)}
-    one = Categories(("key",))
+    one, above = Categories(("key",)), Tree(((ALL,),))
     queries = [
-        replace(each, domain=one, statistic=_without_ranks(each.statistic))
+        replace(
+            each,
+            domain=one,
+            statistic=_without_ranks(each.statistic),
+            tree=above if each.tree.levels else FLAT,
+        )
         if each.name in some
         else each
         for each in query_set

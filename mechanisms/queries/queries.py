@@ -47,11 +47,6 @@ MOST_CELLS = 1 << 22
 LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
 """Weights further apart are no floats any more where they meet squares of budgets."""
 NO_GROUPS_OF_TOP = "a group is at least as large as each of its bins, so groups would rank first"
-NO_LEVELS_OF_DISCOVERED = (
-    "discovered keys are not known when groups of keys are declared; add up their results, which "
-    "costs nothing, or list the keys"
-)
-"""Why queries that discover their keys cannot have levels."""
 LONGEST_TITLE, LONGEST_UNIT = 200, 40
 """Characters."""
 _LONGEST = 60  # of a value in a message
@@ -149,8 +144,6 @@ class Query(Identified):
         if isinstance(self.statistic, type) or not hasattr(self.statistic, "weights"):
             refuse("statistic", self.statistic, "give one, such as Count()")
         discovered = isinstance(parts_of(self.domain).listed, DiscoveredKeys)
-        if discovered:
-            self._check_discovered()
         cells = self.domain.bins * self.statistic.weights.shape[1]
         if cells > MOST_CELLS:
             raise ConfigurationError(
@@ -201,10 +194,6 @@ class Query(Identified):
                 raise ConfigurationError(
                     f"{key} is {text[:_LONGEST]!r}: write one line of at most {longest} characters"
                 )
-
-    def _check_discovered(self) -> None:
-        if self.tree.levels:
-            raise ConfigurationError(f"keys: discover has no levels: {NO_LEVELS_OF_DISCOVERED}")
 
     def _check_times(self) -> None:
         if not isinstance(self.times, Iterable) or isinstance(self.times, str):

@@ -56,6 +56,7 @@ from streamveil.mechanisms.presence.limits import check_prices, known_sizes
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.bounds import set_aside
 from streamveil.mechanisms.queries.cuts import Cut
+from streamveil.mechanisms.queries.discovered import nodes_before
 from streamveil.mechanisms.queries.fusing import observed_parts
 from streamveil.mechanisms.queries.limits import (
     LimitedFilter,
@@ -303,24 +304,27 @@ class QueryStream:
         past = [dict[int, Seen]() for _ in self.query_set]
         return QueryState(states, self._filter(), usual, times, plan, past=past)
 
-    def grown(self, state: QueryState, bins: Mapping[int, Integers]) -> QueryState:
+    def grown(self, state: QueryState, before: QuerySet) -> QueryState:
         """The state of a query set with fewer keys, with which this one continues.
 
         Args:
-            state: of the same query set without the newest keys. It is not used again.
-            bins: for the number of each query with new keys, an array with the earlier number of
-                each of its bins, or -1 for a new bin, shape (bins,).
+            state: of the query set `before`. It is not used again.
+            before: the same query set without the newest keys.
         """
         queries, usual = list(state.queries), list(state.usual)
         streams = self._under(state.plan)
-        for q, origin in bins.items():
-            measure, known = self.query_set.queries[q].measure, usual[q]
+        for q, (old, query) in enumerate(zip(before, self.query_set, strict=True)):
+            if old == query:
+                continue
+            measure, known = query.measure, usual[q]
+            origin = nodes_before(old, query, measure.nodes)
             cells = origin[:, None] * measure.parts + np.arange(measure.parts)
             stream = streams[q]
             assert isinstance(stream, ReleaseStream)
             cells[origin < 0] = -1
             queries[q] = stream.grown(queries[q], cells.ravel())
-            usual[q] = known and known.grown(origin)
+            nodes = len(query.tree.labels(query.domain))
+            usual[q] = known and known.grown(nodes_before(old, query, nodes))
         return replace(state, queries=queries, usual=usual)
 
     def _under(self, plan: Plan | None) -> tuple[AnyStream, ...]:

@@ -1,13 +1,13 @@
 """What is above the bins of a query: groups of bins, groups of these, and so on.
 
 Nodes are numbered level by level: the bins first, in order, then those above them, each level in
-the order in which its nodes first are above a bin.
+the order in which its nodes first are above a bin that is not a discovered key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,10 +30,13 @@ class Tree(Identified):
     label and a label of two nodes.
     """
 
-    IDENTITY = Form("tree", ("levels",))
+    IDENTITY = Form("tree", ("levels",), later={"keys": 0})
 
     levels: tuple[tuple[str, ...], ...] = ()
     """Of each level from the bins upwards, the label of the node that each bin lies under."""
+    keys: int = 0
+    """How many of the bins, the first ones, are discovered keys. Each of them lies under nodes that
+    other bins lie under as well, and the order of the nodes does not depend on them."""
 
     def __post_init__(self) -> None:
         """Check that the levels are nested."""
@@ -91,6 +94,23 @@ class Tree(Identified):
         tree.labels(domain)
         return tree
 
+    def with_keys(self, beside: Sequence[int]) -> Tree:
+        """The tree with other discovered keys.
+
+        Args:
+            beside: for each key, the number of a bin under whose nodes it lies. Bins that are
+                discovered keys are not counted.
+        """
+        if not self.levels:
+            return self
+        others = (level[self.keys :] for level in self.levels)
+        levels = tuple((*(level[bin_] for bin_ in beside), *level) for level in others)
+        return replace(self, levels=levels, keys=len(beside))
+
+    def _groups(self, level: Sequence[str]) -> tuple[str, ...]:
+        """Labels of the nodes of a level, in order."""
+        return tuple(dict.fromkeys(level[self.keys :]))
+
     def above(self, bins: int) -> Integers:
         """Nodes to which the events of each bin add, itself first: shape (bins, levels + 1).
 
@@ -104,7 +124,7 @@ class Tree(Identified):
                     f"levels are above {len(level)} bins, but the domain has {bins}: give every "
                     "bin a node of each level"
                 )
-            number = {label: each for each, label in enumerate(dict.fromkeys(level), following)}
+            number = {label: each for each, label in enumerate(self._groups(level), following)}
             nodes.append(np.array([number[label] for label in level], np.int64))
             following += len(number)
         return np.stack(nodes, axis=1)
@@ -127,7 +147,7 @@ class Tree(Identified):
         Raises ConfigurationError for a node that is called as a bin is.
         """
         bins = domain.labels
-        groups = [label for level in self.levels for label in dict.fromkeys(level)]
+        groups = [label for level in self.levels for label in self._groups(level)]
         for label in groups:
             if label in bins:
                 raise ConfigurationError(

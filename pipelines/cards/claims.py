@@ -22,6 +22,7 @@ from streamveil.mechanisms.core.records import (
     parse_months,
 )
 from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
+from streamveil.mechanisms.discovery.key_groups import KeyGroups
 from streamveil.mechanisms.queries import cuts
 from streamveil.mechanisms.queries.cuts import Cut, Months, cut_of
 
@@ -179,8 +180,9 @@ def domain_of(stated: Record) -> Domain:
         listed = Grid(**stated["grid"])
     elif "discovered" in stated:
         facts = {"found": True, **stated["discovered"]}
-        facts["since"] = tuple(facts.get("since", ()))
-        listed = DiscoveredKeys(tuple(stated["values"]), **facts)
+        since, groups = (tuple(facts.pop(name, ())) for name in ("since", "groups"))
+        more = {**facts, "since": since, "groups": KeyGroups(groups)}
+        listed = DiscoveredKeys(tuple(stated["values"]), **more)
     else:
         listed = Categories(tuple(stated["values"]))
     return with_bins(listed, stated.get("other"), stated.get("null"))

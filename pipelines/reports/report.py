@@ -398,23 +398,23 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
 def _with_all_keys(query: Query, table: pa.Table) -> pa.Table:
     """Add empty rows for keys that were discovered later, so that all slots have the same rows.
 
-    The rows of a slot are in the order of its bins, without the bins of later keys.
+    The rows of a slot are in the order of its bins and groups, without the bins of later keys.
     """
     listed = discovered_keys(query)
     if listed is None or not listed.since:
         return table
-    bins, outputs = query.domain.bins, len(query.statistic.outputs)
+    nodes, outputs = len(query.tree.labels(query.domain)), len(query.statistic.outputs)
     numbers = np.unique(table["slot"].to_numpy(), return_inverse=True)[1]
     rows = np.bincount(numbers)
     firsts = np.cumsum(rows) - rows
     there = np.arange(len(numbers)) - firsts[numbers]  # in the slot
-    missing = bins * outputs - rows[numbers]
-    last = (bins - len(listed.values)) * outputs  # of bins that are no keys
+    missing = nodes * outputs - rows[numbers]
+    last = (nodes - len(listed.values)) * outputs  # of bins that are no keys, and groups
     there += np.where(there < rows[numbers] - last, 0, missing)
-    places = np.full(len(rows) * bins * outputs, -1)
-    places[numbers * bins * outputs + there] = np.arange(len(numbers))
+    places = np.full(len(rows) * nodes * outputs, -1)
+    places[numbers * nodes * outputs + there] = np.arange(len(numbers))
     made = table.take(pa.array(places, mask=places < 0))
-    of_slot = table.take(pa.array(np.repeat(firsts, bins * outputs)))
+    of_slot = table.take(pa.array(np.repeat(firsts, nodes * outputs)))
     for name in ("start", "end", "slot", "status"):
         place = table.column_names.index(name)
         made = made.set_column(place, table.schema.field(name), of_slot[name])

@@ -116,6 +116,68 @@ def test_top_of_no_keys_has_no_ranks():
     assert table["rank"].null_count == table.num_rows
 
 
+LEVELS = [{"drinks": ["tea", "Tea", "coffee"], "own": ["own *", "unlisted"], "rest": ["milk"]}]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "options"),
+    [
+        (sv.count, {}),
+        (sv.distinct, {}),
+        (sv.sum, {"of": "bill", "bounds": (0, 20)}),
+        (sv.mean, {"of": "bill", "bounds": (0, 20)}),
+        (sv.quantiles, {"of": "bill", "bounds": (0, 20)}),
+    ],
+)
+def test_levels_add_up_discovered_keys_and_all_others(statistic, options):
+    asked = {"by": "term", "keys": "discover", **options}
+    found = released(statistic("searches", **asked, levels=[*LEVELS, "all"], rollups=["1w"]))
+    table = found["searches"].to_arrow().to_pandas()
+    keys = {"tea", "Tea", "milk", *(f"unlisted: {group}" for group in ("drinks", "own", "rest"))}
+    levels = table.groupby("level")["key"].agg(set).tolist()
+    assert levels == [keys | {"unlisted"}, {"drinks", "own", "rest"}, {"all"}]
+    if statistic in (sv.count, sv.distinct, sv.sum):
+        totals = table[table["length"] == "1w"].groupby("key")["value"].sum()
+        assert totals[list(keys)].sum() + totals["unlisted"] == pytest.approx(totals["all"])
+        milk = totals["milk"] + totals["unlisted: rest"]
+        assert milk == pytest.approx(totals["rest"])
+    if statistic is sv.count:
+        terms = EVENTS["term"].to_pylist()
+        teas = sum(one.strip().lower() == "tea" for one in terms)
+        own = sum(one.startswith("own ") for one in terms)
+        assert totals["drinks"] == pytest.approx(teas, rel=0.05)
+        assert totals["own"] == pytest.approx(own, rel=0.05)
+        assert totals["all"] == pytest.approx(len(terms), rel=0.03)
+        assert not any(one.startswith("own ") for one in keys_of(found))
+        stated = found.card["data"]["queries"][0]["domain"]["discovered"]
+        assert stated["groups"] == ["unlisted: drinks", "unlisted: own", "unlisted: rest"]
+
+
+def test_a_denied_key_is_counted_in_its_group():
+    rules = {"discover": {"deny": ["milk"], "fold_case": True}}
+    found = released(searches(rules, levels=[{"drinks": ["TEA", "Mil*"], "rest": ["unlisted"]}]))
+    totals = found["searches"].to_arrow().to_pandas().groupby("key")["value"].sum()
+    assert set(totals.index) == {"tea", "unlisted: drinks", "unlisted", "drinks", "rest"}
+    milk = EVENTS["term"].to_pylist().count("milk")
+    assert totals["unlisted: drinks"] == pytest.approx(milk, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ([{"drinks": ["tea"]}], "'unlisted' is in none of 'drinks'"),
+        ([{"tea": ["tea"], "rest": ["unlisted"]}], "levels has 'tea', which is the name of"),
+        ([{"a": ["tea"], "b": [" tea", "unlisted"]}], "'tea' is listed twice"),
+        ([{"a": ["*", "unlisted"]}], "stands for all keys"),
+        ([{"a": ["unlisted"], "unlisted: b": ["x"], "b": ["y"]}], "'unlisted: b' is called as a"),
+        (["kind"], "to group by another column, add a query by"),
+    ],
+)
+def test_levels_that_are_no_groups_of_keys_are_refused(levels, words):
+    with pytest.raises(ConfigurationError, match=words):
+        searches(levels=levels)
+
+
 def test_an_empty_text_is_no_key():
     blank = [" " if one == "milk" else one for one in EVENTS["term"].to_pylist()]
     data = EVENTS.set_column(1, "term", pa.array(blank))
@@ -333,6 +395,21 @@ def test_a_card_without_its_delta_is_at_fault(run, files, toolbox):
     assert "delta" in checked.out + checked.err
 
 
+def test_plans_dry_runs_and_evaluations_have_levels(run, toolbox, files):
+    path = files / "queries.yaml"
+    groups = "levels: [{drinks: [tea], rest: [milk, own *, unlisted]}, all]"
+    path.write_text(QUERIES.replace("name: searches, ", f"name: searches, {groups}, "))
+    planned = toolbox.run(
+        "plan", f"--queries={path}", "--default_requirement=7,8,900", "--delta=1e-6"
+    )
+    assert planned.code == 0, planned.err
+    assert run(*BUDGET, "--dry_run").code == 0
+    told = {"user": "user", "time": "day", "budget": "8/7d", "delta": 1e-6, "seeds": 1}
+    rows = sv.evaluate(EVENTS, queries=str(path), **told).to_arrow().to_pylist()
+    (keys,) = (one for one in rows if (one["query"], one["figure"]) == ("searches", "keys"))
+    assert (keys["found"], keys["recall"], keys["precision"]) == (2, 1, 1)
+
+
 def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
     flags = (f"--queries={files / 'queries.yaml'}", "--default_requirement=7,8,900")
     text = QUERIES.splitlines()
@@ -475,7 +552,7 @@ def test_delta_is_for_keys_that_are_discovered():
         ({"fold_case": "yes"}, "fold_case is 'yes'"),
         ({"keys": 2}, "keys"),
         ({"deny": ["a"], "allow": ["a"]}, "'a' is on the lists allow and deny"),
-        ({"allow": [" unlisted"]}, "allow has 'unlisted', which is the name of a bin"),
+        ({"allow": [" unlisted"]}, "allow has 'unlisted', which is the name of a group or a bin"),
         (3, "write a mapping"),
     ],
 )
@@ -600,6 +677,26 @@ def test_a_pass_that_is_killed_before_its_commit_is_run_again(in_passes, files, 
     assert in_passes(12, 16, begun=True).code == 0
     for name, table in whole.items():
         assert passes_of(files, name).equals(table), name
+
+
+def test_levels_in_passes_have_a_page_and_a_card(in_passes, files, toolbox):
+    path = files / "queries.yaml"
+    text = path.read_text()
+    groups = "levels: [{drinks: [tea], rest: [milk, own *, unlisted]}, all]"
+    path.write_text(text.replace("name: searches, ", f"name: searches, {groups}, "))
+    assert groups in path.read_text()
+    outcome = in_passes(5, 16, flags=(*BUDGET, f"--page={files / 'page.html'}"))
+    assert outcome.code == 0, outcome.err
+    assert "cannot be written" not in outcome.out + outcome.err
+    assert "drinks" in (files / "page.html").read_text()
+    days = passes_of(files, "searches").to_pandas().groupby("start")["key"].agg(list).tolist()
+    groups = ["unlisted: drinks", "unlisted: rest", "unlisted", "drinks", "rest", "all"]
+    assert days[0] == groups
+    assert set(days[-1][:2]) == {"tea", "milk"}
+    assert days[-1][2:] == groups
+    flags = (str(files / "answers" / "card.json"), f"--ledger={files / 'ledger.jsonl'}")
+    checked = toolbox.run("card", "--check", *flags)
+    assert checked.code == 0, checked.out + checked.err
 
 
 def test_a_page_shows_keys_that_came_later(in_passes, files):

@@ -15,10 +15,12 @@ from streamveil.engine.run import discover
 from streamveil.engine.run.release import release_plan
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import REPLACE
 from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.mechanisms.queries.definitions import QueryDefinition
 from streamveil.mechanisms.queries.discovered import declared, discovered_keys
+from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.reading import query_set
 
 DAY = 86_400_000_000
@@ -121,6 +123,22 @@ QUERIES = {
     ),
     "mean": ({"name": "q", "statistic": "mean", "of": "size", "bounds": [0, 10]},),
     "pba": ({"name": "q", "mechanism": "pba"},),
+    "total": ({"name": "q", "levels": "all"},),
+    "groups": (
+        {
+            "name": "q",
+            "levels": [{"low": ["key 0", "key 1*"], "own": ["unlisted", "key 2"]}, "all"],
+        },
+        {
+            "name": "mean",
+            "statistic": "mean",
+            "of": "size",
+            "bounds": [0, 10],
+            "null": "none",
+            "levels": [{"b": ["key 3"], "a": ["none", "unlisted"], "low": ["key 1*"]}],
+        },
+        {"name": "pba", "levels": [{"b": ["key 3"], "a": ["unlisted"]}], "mechanism": "pba"},
+    ),
     "pairs": ({"name": "q", "max_contributions": 3, "null": "none", "every": "4d"},),
 }
 
@@ -181,6 +199,61 @@ def test_a_key_is_counted_from_its_first_slot_on():
         assert figures["unlisted"] == pytest.approx(rest, abs=8)
 
 
+GROUPS = {"low": ["key 0", "key 1*"], "mid": ["key 2"], "rest": ["unlisted", "none"]}
+
+
+def group_of(key):
+    own = "rest" if key is None else "low" if key == "key 0" or key[:5] == "key 1" else "rest"
+    return "mid" if key == "key 2" else own
+
+
+@pytest.mark.parametrize(("every", "levels"), [("1d", [GROUPS, "all"]), ("2d", [GROUPS])])
+def test_groups_have_all_events_of_their_keys_before_and_after_these_are_listed(every, levels):
+    rows = [
+        (user, None if n % 9 == 0 else key, *more) for n, (user, key, *more) in enumerate(rows_of())
+    ]
+    query = {"name": "q", "every": every, "levels": levels, "null": "none"}
+    found = passes(plan_of(asked(query)), rows, [104, 105, 114])
+    results = [one.value for _, outputs in found for one in outputs if one.tag is None]
+    days, checked = int(every[0]), set()
+    for one in results:
+        values = dict(zip(one.labels, one.values[:, 0].tolist(), strict=True))
+        levels_of = dict(zip(one.labels, one.levels.tolist(), strict=True))
+        keys = {key for key, level in levels_of.items() if level == 0}
+        bins = {"unlisted: low": "low", "unlisted: mid": "mid", "unlisted": "rest", "none": "rest"}
+        assert one.labels[-len(bins) - 3 - len(levels) + 1 :][: len(bins)] == tuple(bins)
+        here = {(user, key) for user, key, _, day in rows if day // days == one.slot}
+        for group in GROUPS:
+            mine = [key for key in keys if bins.get(key, group_of(key)) == group]
+            assert sum(values[key] for key in mine) == values[group]
+            if days == 1:
+                true = sum(group_of(key) == group for _, key in here)
+                assert values[group] == pytest.approx(true, abs=12)
+        checked |= {key for key in keys - bins.keys() if group_of(key) != "rest"}
+    assert {"key 0", "key 1", "key 2"} <= checked
+
+
+def test_a_key_that_is_called_as_a_group_is_never_listed():
+    names = {"key 0": "all", "key 1": "low", "key 2": "unlisted: low", "key 3": "unlisted"}
+    rows = [(user, names.get(key, key), *more) for user, key, *more in rows_of()]
+    query = {"name": "q", "levels": [{"low": ["key 1*"], "rest": ["unlisted"]}, "all"]}
+    found = passes(plan_of(asked(query)), rows, [112])
+    listed = discovered_keys(found[-1][0].query_set.queries[0]).values
+    assert "key 4" in listed
+    assert not set(names.values()) & set(listed)
+
+
+def test_a_rare_key_of_a_group_changes_only_the_noisy_counts_of_its_group():
+    query = {"name": "q", "levels": [{"low": ["key *"], "rest": ["unlisted"]}]}
+    rows = [(user, key.replace("key 1", "other 1"), *more) for user, key, *more in rows_of()]
+    rare = [*rows, ("u7", "key secret/own\u2028", 1.0, 110)]
+    for some in (rows, rare):
+        found = passes(plan_of(asked(query)), some, [])
+        public = " ".join(told(found)) + repr(found[-1][0].describe())
+        assert "secret" not in public
+        assert set(found[-1][0].query_set.queries[0].tree.levels[0]) == {"low", "rest"}
+
+
 def test_keys_of_one_user_each_stay_unlisted():
     rows = [(user, f"own {user}", size, day) for user, _, size, day in rows_of()]
     found = passes(plan_of(asked({"name": "q"})), rows, [107])
@@ -233,7 +306,15 @@ def test_a_window_of_a_user_changes_no_more_counts_than_is_paid_for(monkeypatch)
 
 def test_no_window_spends_more_than_its_budget_with_the_discovery():
     found = passes(
-        plan_of(asked({"name": "q"}, {"name": "r", "max_contributions": 2})), rows_of(), [108]
+        plan_of(
+            asked(
+                {"name": "q", "levels": "all"},
+                {"name": "r", "max_contributions": 2},
+                {"name": "s", "levels": [GROUPS], "null": "none", "every": "4d"},
+            )
+        ),
+        rows_of(),
+        [108],
     )
     entries = [one.value for _, outputs in found for one in outputs if one.tag == LEDGER]
     budgets = np.array([one.epsilon for one in TABLE.classes])
@@ -241,6 +322,66 @@ def test_no_window_spends_more_than_its_budget_with_the_discovery():
         assert (entry.spent_in_window <= budgets[: len(entry.spent_in_window)] + 1e-9).all()
     look = found[0][0].describe().promise["classes"][0]["look"]
     assert max(entry.spent_in_window[0] for entry in entries) > look
+
+
+def test_all_costs_of_a_window_add_up_to_no_more_than_its_budget(monkeypatch):
+    costs = []
+    charge = discover.DiscoveryFilter.charge
+
+    def noted(books, slot, epsilon, delta):
+        costs.append((slot, epsilon))
+        return charge(books, slot, epsilon, delta)
+
+    monkeypatch.setattr(discover.DiscoveryFilter, "charge", noted)
+    queries = (
+        {"name": "q", "levels": "all"},
+        {"name": "s", "levels": [GROUPS], "null": "none", "every": "2d"},
+    )
+    found = passes(plan_of(asked(*queries)), rows_of(), [108])
+    entries = [one.value for _, outputs in found for one in outputs if one.tag == LEDGER]
+    made = found[-1][0]
+    assert len(costs) == len(queries) * ((LAST + 1) // WINDOW - FIRST // WINDOW)
+    for k, requirement in enumerate(made.known.classes):
+        (changed,) = {tuple(one._draws[k].changed.tolist()) for one in made.discoverers()}
+        windows = []
+        for first in range(FIRST - requirement.window + 1, LAST + 1):
+            after = first + requirement.window
+            own = (e for e in entries if e.first_base_slot < after and e.last_base_slot >= first)
+            total = sum(entry.spent[k] for entry in own)
+            for slot, epsilon in costs:
+                covered = min(after, (slot + 1) * WINDOW) - max(first, slot * WINDOW)
+                total += changed[max(covered, 0)] * to_epsilon(epsilon)[k]
+            windows.append(total)
+        assert 0.7 * requirement.epsilon < max(windows) <= requirement.epsilon + 1e-9
+
+
+def test_a_user_changes_a_histogram_by_no_more_than_its_sensitivity(monkeypatch):
+    seen = []
+    release = QueryStream.release
+
+    def noted(stream, state, slot, counts, *more):
+        for q, one in counts.items():
+            query = stream.query_set.queries[q]
+            seen[-1][slot, query.name] = one.sum(axis=0), query.sensitivity, query.domain.labels
+        return release(stream, state, slot, counts, *more)
+
+    monkeypatch.setattr(QueryStream, "release", noted)
+    queries = (
+        {"name": "q", "levels": [GROUPS, "all"], "null": "none"},
+        {"name": "s", "levels": [GROUPS], "null": "none", "every": "2d", "max_contributions": 3},
+    )
+    rows = rows_of()
+    for user in (None, "u1", "u2", "u149"):
+        seen.append({})
+        passes(plan_of(asked(*queries)), [row for row in rows if row[0] != user], [109])
+    compared = 0
+    for other in seen[1:]:
+        for place, (counts, sensitivity, labels) in seen[0].items():
+            if other[place][2] == labels:
+                compared += 1
+                assert 0 <= np.abs(counts - other[place][0]).sum() <= sensitivity
+    assert compared > 20
+    assert {one[1] for one in seen[0].values()} == {2, 6}
 
 
 def test_each_discovery_slot_is_charged_once_whether_anything_is_found(monkeypatch):

@@ -16,6 +16,7 @@ from streamveil.mechanisms.core.domains import WithNull, WithOther
 from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
 from streamveil.mechanisms.core.local_days import CalendarMonths, CalendarSlots
 from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
+from streamveil.mechanisms.discovery.key_groups import KeyGroups
 from streamveil.mechanisms.discovery.key_rules import KeyRules
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.per_record.budget_functions import (
@@ -87,6 +88,12 @@ ON_RECORD = [
     (KeyRules(("tea",), ("rum",), True, 80), "fedf769871386fcd"),
     (DiscoveredKeys(("tea",), KeyRules(), 2, 1, 0.3, 0.5, True), "5f543e9836ee9747"),
     (DiscoveredKeys(("tea", "rum"), found=True, since=(20,)), "eeebef7359196f21"),
+    (KeyGroups(("hot",), (("tea*",),)), "e47c919e772275e6"),
+    (
+        DiscoveredKeys(("tea",), found=True, groups=KeyGroups(("hot",), (("tea*",),))),
+        "c981cda2118b8f74",
+    ),
+    (TREE.with_keys([1, 0]), "1778a60ad60c750a"),
     (Edges((0, 1.5, 10)), "8fe542462ce0af1c"),
     (Grid(4.0, 50.5, 5.0, 51.0, 8, 6), "834db332676c2a71"),
     (WithOther(Categories(("cafe", "park")), "rest"), "97ce3c3778f1493b"),

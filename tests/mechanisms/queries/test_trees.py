@@ -40,6 +40,18 @@ def test_a_tree_of_what_is_in_each_group():
     )
 
 
+def test_the_order_of_groups_does_not_depend_on_discovered_keys():
+    tree = Tree((("east", "west"), (ALL, ALL)))
+    grown = tree.with_keys([1, 0, 1])
+    assert grown.levels == (("west", "east", "west", "east", "west"), (ALL,) * 5)
+    names = Categories(("k1", "k2", "k3", "other east", "other west"))
+    assert grown.labels(names)[5:] == ("east", "west", "all")
+    assert grown.above(5)[:, 1].tolist() == [6, 5, 6, 5, 6]
+    assert grown.measured(5).tolist() == [[bin_, 5] for bin_ in range(5)]
+    assert grown.with_keys([]) == tree
+    assert FLAT.with_keys([0, 0]) == FLAT
+
+
 @pytest.mark.parametrize(
     ("levels", "message"),
     [

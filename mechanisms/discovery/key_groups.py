@@ -1,0 +1,103 @@
+"""Public groups of keys that are discovered: the group of a key follows from its text.
+
+A group looks at one text alone, and its name is public. So it changes nothing in the guarantee, as
+`key_rules.py` does not, and no name of a group is taken from events.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.discovery.key_rules import KeyRules
+
+ANY = "*"
+"""At the end of a member of a group: all keys that begin with the text before it."""
+
+
+@dataclass(frozen=True)
+class KeyGroups(Identified):
+    """Groups of keys, each with a bin for those of its keys that are not listed.
+
+    Example:
+        >>> groups = KeyGroups.of({"unlisted: tea": ["tea", "tea *"]}, KeyRules())
+        >>> [groups.place(key) for key in ("tea", "tea with milk", "teapot")]
+        [0, 0, 1]
+    """
+
+    IDENTITY = Form("key groups", ("bins", "members"))
+
+    bins: tuple[str, ...] = ()
+    """The name of the bin of each group."""
+    members: tuple[tuple[str, ...], ...] = ()
+    """The normalised members of each group: keys, or beginnings of keys, followed by `*`."""
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """The group of each member."""
+        return {text: group for group, some in enumerate(self.members) for text in some}
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        """Of all beginnings, each once, the longest first."""
+        lengths = {len(text) - 1 for text in self._places if text.endswith(ANY)}
+        return tuple(sorted(lengths, reverse=True))
+
+    @classmethod
+    def of(cls, groups: Mapping[str, Sequence[str]], rules: KeyRules) -> KeyGroups:
+        """The groups with normalised members.
+
+        Args:
+            groups: the members of each group, by the name of its bin.
+            rules: how texts become keys.
+
+        Raises:
+            ConfigurationError: if a member is no key, or is in two groups.
+        """
+        found = set[str]()
+        for text in itertools.chain(*groups.values()):
+            member = _member(text, rules)
+            if member in found:
+                raise ConfigurationError(f"levels: {member!r} is listed twice: list it once")
+            found.add(member)
+        members = (tuple(_member(text, rules) for text in some) for some in groups.values())
+        return cls(tuple(groups), tuple(members))
+
+    def place(self, key: str) -> int:
+        """The number of the group of a key, or the number of groups if the key is in none.
+
+        A key that is a member itself is in the group of this member. Of several beginnings, the
+        longest counts.
+        """
+        if not self._places:
+            return len(self.bins)
+        beginnings = (key[:length] + ANY for length in self._lengths if length <= len(key))
+        own = () if key.endswith(ANY) else (key,)
+        found = (self._places.get(text) for text in (*own, *beginnings))
+        return next((place for place in found if place is not None), len(self.bins))
+
+
+NO_GROUPS = KeyGroups()
+"""All unlisted keys are counted together."""
+
+
+def _member(text: str, rules: KeyRules) -> str:
+    """The normalised form of a member. Raises ConfigurationError if it is no key."""
+    if text.endswith(ANY):
+        beginning = rules.prefix(text.removesuffix(ANY))
+        if not beginning:
+            raise ConfigurationError(
+                f"levels: {text!r} stands for all keys: write the beginning of keys before the "
+                f"{ANY!r}, or levels: [all] for a total"
+            )
+        return beginning + ANY
+    key = rules.key(text)
+    if key is None:
+        raise ConfigurationError(
+            f"levels: {text!r} is empty or longer than {rules.longest} characters: no key is"
+        )
+    return key
