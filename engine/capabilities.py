@@ -65,8 +65,6 @@ OF_SETS = {
 
 _LIST_THE_KEYS = "leave it out, or list the keys"
 OF_DISCOVERED = {
-    "auto_bounds": "the private estimate of bounds needs the keys before they are discovered: give "
-    "bounds: [LOW, HIGH], or list the keys",
     "changing": "discovering keys spends a part of each user's budget, and a later change may ask "
     f"for a smaller budget than that: {_LIST_THE_KEYS}",
     "limit": "discovering keys counts users in every slot, whatever their participation limit: "

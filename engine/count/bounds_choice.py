@@ -53,6 +53,7 @@ from streamveil.mechanisms.queries.bounds import (
     paying,
     rate_of,
 )
+from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 
@@ -204,7 +205,8 @@ class BoundsChoice:
             try:
                 chosen.append(choice(told, rate))
             except NoBoundsError as error:
-                raise nothing_chosen(look, str(error), cost) from None
+                found = bool(discovering(sample.query_set))
+                raise nothing_chosen(look, str(error), cost, discovered=found) from None
         payload = array_to_bytes(np.array(chosen, np.float64))
         yield Output((self.stream, Message(Kind.BOUNDS, payload=payload)))
         yield Output(payload, BOUNDS)
@@ -216,10 +218,14 @@ def bounds_from(data: bytes) -> Floats:
     return array_from_bytes(data)
 
 
-def nothing_chosen(look: Look, why: str, cost: float) -> NothingChosen:
-    """Of a look, which and why: a text of :class:`NoBoundsError`; and the epsilon of all looks."""
+def nothing_chosen(look: Look, why: str, cost: float, *, discovered: bool = False) -> NothingChosen:
+    """Of a look, which and why: a text of :class:`NoBoundsError`; and the epsilon of all looks.
+
+    The discovery of keys, if there was one, has spent its own share of the budget.
+    """
     names, column = ", ".join(map(repr, look.names)), look.sample.statistic.column
     spent = f". The look has cost epsilon {cost:.3g} of everybody's budget all the same"
+    spent += ", and the discovery of keys has spent its share" if discovered else ""
     return NothingChosen(
         f"query {names}: bounds: auto {why.format(column=column)}: see by a dry run whether "
         f"events are lost or misread, or give bounds: [LOW, HIGH]{spent if cost else ''}"

@@ -270,7 +270,6 @@ class QueryPlan(CentralPlan):
             return
         refused = {
             "delta": self.delta is None,
-            "auto_bounds": bool(looks_at(self.query_set)),
             "changing": self._dynamic,
             "lifetime": self.registry.classes.forever,
             "limit": self.limit is not None or bool(self.registry.max_slots),

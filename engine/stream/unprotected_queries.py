@@ -123,7 +123,7 @@ def true_keys(
         batches: events.
         rejected: as for :func:`exact_answers`.
     """
-    mapper, discoverers = plan.event_mapper(), plan.discoverers()
+    mapper, discoverers = plan.trial_mapper(), plan.discoverers()
     found: list[list[Integers]] = [[] for _ in discoverers]
     numbers: list[dict[str, int]] = [{} for _ in discoverers]
     for batch in (part for whole in batches for part in slices_of(whole)):

@@ -47,7 +47,7 @@ from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Requirements, 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.queries.answers import Answer
-from streamveil.mechanisms.queries.discovered import discovery_budgets
+from streamveil.mechanisms.queries.discovered import declared, discovery_budgets
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import (
     Mean,
@@ -71,6 +71,8 @@ QUANTILES = "quantiles"
 
 LOOK = 20
 """One in so many units of a budget is set aside for the look."""
+LEFT = 100
+"""One in so many units must be left for results."""
 POWERS = np.arange(-240, 249)
 """Of 2, from 6e-73 to 5e74: nearly as far as ranges can be computed with."""
 EDGES = np.concatenate([-(2.0 ** POWERS[::-1]), [0.0], 2.0**POWERS])
@@ -212,7 +214,9 @@ def looks_at(query_set: QuerySet) -> tuple[Look, ...]:
     for query in query_set:
         if isinstance(query.statistic, AutoBounds):
             column = query.statistic.column
-            same = (column, query.value, query.domain.identity(), query.where)
+            # Whatever keys were discovered, these are the same events.
+            domain = declared(query).domain
+            same = (column, query.value, domain.identity(), query.where)
             found.setdefault(same, []).append(query)
     return tuple(
         Look(
@@ -287,6 +291,12 @@ def set_aside(query_set: QuerySet, requirements: Requirements, sizes: Integers) 
     if looks_at(query_set):
         classes, units = paying(requirements, sizes)
         aside += np.where(classes, units, 0)
+        if (requirements.budgets - aside < requirements.budgets // LEFT).any():
+            raise ConfigurationError(
+                "discovering keys and choosing bounds (bounds: auto) would leave less than 1 % of "
+                "the budget for results: give the discovery a smaller share, or give "
+                "bounds: [LOW, HIGH]"
+            )
     return aside
 
 

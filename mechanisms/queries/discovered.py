@@ -10,13 +10,14 @@ differs in distribution by at most a factor exp(epsilon_k), except with probabil
 user of class k.
 Proof: discoveries of different queries, of different discovery slots, and the releases compose. The
 cost of a discovery in epsilon and delta is proved in `discovery/terms.py`. Its part of epsilon is
-reserved (`set_aside`), and is included in the cost of every window. Given the keys, the releases
-cost the rest of epsilon, and no delta. In a stream, the keys that are listed in a base slot are a
-function of what was published before this slot. They only decide in which bins events are counted,
-so a histogram has the same sensitivity as with keys that the query lists. This holds for levels as
-well, because the names of groups are public, and the group of an event follows from its key alone.
-`adaptive/growth.py` proves that mechanisms may continue with more bins. No account of spent budget
-depends on the bins.
+reserved (`set_aside`), and is included in the cost of every window. So is the cost of choosing
+bounds privately (`bounds.py`), whose sample does not depend on the keys. Given the keys and bounds,
+the releases cost the rest of epsilon, and no delta. In a stream, the keys that are listed in a base
+slot are a function of what was published before this slot. They only decide in which bins events
+are counted, so a histogram has the same sensitivity as with keys that the query lists. This holds
+for levels as well, because the names of groups are public, and the group of an event follows from
+its key alone. `adaptive/growth.py` proves that mechanisms may continue with more bins. No account
+of spent budget depends on the bins.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def listed_numbers(query_set: QuerySet, base_slot: int | None = LATEST) -> tuple
 
 
 def declared(query: Query) -> Query:
-    """A query as it was before its keys were discovered."""
-    return _with_listed(query, _keys(query).declared)
+    """A query as it was before any keys were discovered."""
+    keys = discovered_keys(query)
+    return query if keys is None else _with_listed(query, keys.declared)
 
 
 def before_discovery(query_set: QuerySet) -> QuerySet:

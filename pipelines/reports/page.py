@@ -27,6 +27,7 @@ from streamveil.mechanisms.core.records import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.queries.bounds import looks_at
 from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import Query
 from streamveil.pipelines.pages.document import document, stylesheet
@@ -306,8 +307,11 @@ class _Budget(NamedTuple):
 
 def _aside_text(report: Report) -> str:
     """What a part of the budget is set aside for."""
-    found = bool(discovering(report.query_set))
-    return "the discovery of keys" if found else "the private estimate of bounds"
+    reasons = {
+        "the discovery of keys": bool(discovering(report.query_set)),
+        "the private estimate of bounds": bool(looks_at(report.query_set)),
+    }
+    return " and ".join(reason for reason, given in reasons.items() if given)
 
 
 def _budget(report: Report) -> dict[str, Any] | None:

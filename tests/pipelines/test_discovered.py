@@ -15,7 +15,7 @@ import streamveil as sv
 from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
 from streamveil.io import StateFolder
 from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.core.records import MachineFault
+from streamveil.mechanisms.core.records import MachineFault, NothingChosen
 from streamveil.pipelines.commands import plan
 
 KEY = bytes(range(32))
@@ -460,11 +460,39 @@ def test_limits_of_the_table_are_refused():
         released(searches(), requirements=table, budget=None)
 
 
-def test_bounds_that_are_estimated_are_refused():
-    query = sv.mean("bill", of="bill", bounds="auto", by="term", keys="discover")
-    with pytest.raises(ConfigurationError) as error:
+BILL = {"of": "bill", "by": "term", "keys": "discover"}
+
+
+def test_bounds_are_chosen_for_all_keys_together():
+    bill = sv.mean("bill", bounds="auto", levels="all", **BILL)
+    spread = sv.quantiles("spread", bounds="auto", quantiles=[0.5], **BILL)
+    found = released(bill, spread, searches())
+    assert (
+        found.summary["queries"]["bill"]["bounds"] == found.summary["queries"]["spread"]["bounds"]
+    )
+    lower, upper = found.summary["queries"]["bill"]["bounds"]
+    assert 0 <= lower <= 5
+    assert 14 < upper < 25
+    table = found["bill"].to_arrow().to_pandas().groupby("key")["value"].mean()
+    assert set(table.index) == {"tea", "Tea", "milk", "unlisted", "all"}
+    assert table.to_numpy() == pytest.approx(10, abs=1)
+    (promised,) = found.card["promise"]["classes"]
+    # A fifth of the budget for each discovery, and a twentieth for the bounds.
+    assert promised["look"] == pytest.approx(8 * (3 * 0.2 + 0.05), rel=1e-6)
+    spent = found.ledger.to_pandas().groupby("slot")["spent_in_window"].max()
+    assert promised["look"] < spent.max() <= 8 + 1e-9
+
+
+def test_bounds_and_keys_must_leave_some_budget():
+    query = sv.mean("bill", bounds="auto", **{**BILL, "keys": {"discover": {"share": 0.95}}})
+    with pytest.raises(ConfigurationError, match="leave less than 1 % of the budget"):
         released(query)
-    assert OF_DISCOVERED["auto_bounds"] in str(error.value)
+
+
+def test_without_bounds_the_message_tells_that_the_discovery_has_spent_its_share():
+    query = sv.mean("bill", bounds="auto", **BILL)
+    with pytest.raises(NothingChosen, match="the discovery of keys has spent its share"):
+        released(query, data=events(20), budget="1/7d")
 
 
 def test_audits_are_refused(toolbox, files):
@@ -677,6 +705,22 @@ def test_a_pass_that_is_killed_before_its_commit_is_run_again(in_passes, files, 
     assert in_passes(12, 16, begun=True).code == 0
     for name, table in whole.items():
         assert passes_of(files, name).equals(table), name
+
+
+def test_bounds_are_chosen_in_the_first_pass(in_passes, files, toolbox):
+    path = files / "queries.yaml"
+    path.write_text(path.read_text().replace("bounds: [0, 30]", "bounds: auto"))
+    page = f"--page={files / 'page.html'}"
+    outcome = in_passes(9, 12, 16, flags=(*BUDGET, page))
+    assert outcome.code == 0, outcome.err
+    text = (files / "page.html").read_text()
+    assert "the discovery of keys and the private estimate of bounds" in text
+    weeks = passes_of(files, "bill").to_pandas()
+    assert set(weeks["key"]) == {"unlisted", "tea", "Tea", "milk"}
+    assert weeks["value"].dropna().to_numpy() == pytest.approx(10, abs=2)
+    flags = (str(files / "answers" / "card.json"), f"--ledger={files / 'ledger.jsonl'}")
+    checked = toolbox.run("card", "--check", *flags)
+    assert checked.code == 0, checked.out + checked.err
 
 
 def test_levels_in_passes_have_a_page_and_a_card(in_passes, files, toolbox):
