@@ -74,7 +74,6 @@ OF_DISCOVERED = {
     "state": "keys that are discovered from all of an input cannot be added to by a later run: "
     "release all slots in one run, release in passes (the command release with a state), or list "
     "the keys",
-    "test_mode": "keys without noise would not be private: give the keys that you expect",
     "audit": "an audit compares releases of the same keys: list the keys",
     "delta": "discovering keys has a small probability of failure: give it as delta, such as "
     "delta 1e-9",
@@ -82,6 +81,8 @@ OF_DISCOVERED = {
 """Why a query set whose keys are discovered cannot have something, by the name of the row."""
 
 OF_GROWING = {
+    "test_mode": "test mode keeps no state, which the discovery of keys in a stream needs: test "
+    "with a bounded input in streamveil.release, or list the keys",
     "revise": "a revision smooths a slot with later ones, in which other keys are listed: leave "
     "revisions out, or list the keys",
     "rollups": "a rollup would add up slots in which a key is listed and slots in which it is "

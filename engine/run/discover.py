@@ -208,6 +208,7 @@ class _Gathered:
             secret,
             plan.discovery_identity(discoverer.query),
             sample=discoverer.keys.sample,
+            test_mode=plan.test_mode,
         )
         self._texts: list[pa.Array] = []
         """Candidates of each batch."""

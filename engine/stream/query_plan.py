@@ -274,7 +274,6 @@ class QueryPlan(CentralPlan):
             "lifetime": self.registry.classes.forever,
             "limit": self.limit is not None or bool(self.registry.max_slots),
             "state": not self.growing and (self.resume is not None or not self.ends),
-            "test_mode": self.test_mode,
         }
         for name, given in refused.items():
             if given:
@@ -290,6 +289,7 @@ class QueryPlan(CentralPlan):
             query, slots = one.query, one.query.slots
             name, _ = parse(query.mechanism, MECHANISMS)
             refused = {
+                "test_mode": self.test_mode,
                 "revise": bool(self.revise),
                 "rollups": bool(query.times),
                 "slots": not isinstance(slots, int) or one.length % slots > 0,

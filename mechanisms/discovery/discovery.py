@@ -59,6 +59,8 @@ class Discovery:
         context: public facts that shape what is counted, such as the query.
         sample: part of the keys that are counted, from above 0 to 1; public.
         most_pairs: pairs of a key and a user that a slot may have.
+        test_mode: whether all keys that are counted are found, without noise and whatever their
+            number of users: NOT private.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Discovery:
         *,
         sample: float = 1.0,
         most_pairs: int = MOST_PAIRS,
+        test_mode: bool = False,
     ) -> None:
         self.terms = terms
         self._books = books
@@ -80,6 +83,7 @@ class Discovery:
         self._noise = NoiseSource(keys.derived(_PURPOSE))
         self._context = context
         self._sample, self._most_pairs = sample, most_pairs
+        self._test_mode = test_mode
 
     def find(self, slot: int, pairs: Pairs) -> tuple[FoundKey, ...]:
         """Find the keys of the next discovery slot, in the order of their digests.
@@ -98,6 +102,9 @@ class Discovery:
         first, second = pairs.digests[present].T
         present = present[np.lexsort((second, first))]
         digests, counts = pairs.digests[present], counts[present]
+        if self._test_mode:
+            exact = (counts * self.terms.users_per_step).tolist()
+            return tuple(FoundKey(*one) for one in zip(present.tolist(), exact, strict=True))
         self._books.charge(slot, self.terms.epsilon, self.terms.delta)
         shape = digest(
             self._context,

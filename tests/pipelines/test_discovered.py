@@ -443,7 +443,6 @@ CHANGES = pa.table(
         ("changing", {"requirement_changes": CHANGES}),
         ("limit", {"max_slots": 2}),
         ("lifetime", {"guarantee": "user", "epsilon": 8.0, "max_slots": 2, "budget": None}),
-        ("test_mode", {"run": sv.RunOptions(test_mode=True)}),
     ],
 )
 def test_what_cannot_be_combined_is_refused_with_its_reason(why, asked):
@@ -458,6 +457,22 @@ def test_limits_of_the_table_are_refused():
     )
     with pytest.raises(ConfigurationError, match="whatever their participation limit"):
         released(searches(), requirements=table, budget=None)
+
+
+def test_test_mode_lists_all_keys_and_counts_exactly():
+    few = EVENTS.slice(0, 60)
+    asked = searches({"discover": {"max_keys": 9, "deny": ["milk"]}}, levels="all")
+    bill = sv.mean("bill", bounds="auto", **{**BILL, "keys": {"discover": {"max_keys": 9}}})
+    found = released(asked, bill, data=few, run=sv.RunOptions(test_mode=True))
+    table = found["searches"].to_arrow().to_pandas()
+    terms = [one.strip() for one in few["term"].to_pylist()]
+    wanted = {key: terms.count(key) for key in {*terms} - {"milk"}}
+    assert any(key.startswith("own ") for key in wanted)
+    totals = table.groupby("key")["value"].sum().to_dict()
+    assert totals == {**wanted, "unlisted": terms.count("milk"), "all": len(terms)}
+    assert set(table["status"]) == {"test"}
+    assert (found.ledger.to_pandas()["spent"] == 0).all()
+    assert keys_of(found, "bill") == {*wanted, "milk", "unlisted"}
 
 
 BILL = {"of": "bill", "by": "term", "keys": "discover"}
@@ -721,6 +736,11 @@ def test_bounds_are_chosen_in_the_first_pass(in_passes, files, toolbox):
     flags = (str(files / "answers" / "card.json"), f"--ledger={files / 'ledger.jsonl'}")
     checked = toolbox.run("card", "--check", *flags)
     assert checked.code == 0, checked.out + checked.err
+
+
+def test_test_mode_in_passes_is_refused(in_passes):
+    outcome = in_passes(5, flags=(*BUDGET, "--test_mode"))
+    assert outcome.code == 2
 
 
 def test_levels_in_passes_have_a_page_and_a_card(in_passes, files, toolbox):

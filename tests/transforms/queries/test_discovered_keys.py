@@ -212,7 +212,11 @@ def test_a_bounded_input_cannot_be_resumed(run_on):
 
 @pytest.mark.parametrize(
     ("why", "options"),
-    [("shards", {"shards": 2}), ("revise", {"revise": 2})],
+    [
+        ("shards", {"shards": 2}),
+        ("revise", {"revise": 2}),
+        ("test_mode", {"test_mode": True}),
+    ],
 )
 def test_what_streams_cannot_have_is_refused(run_on, kit, why, options):
     with pytest.raises(ConfigurationError) as error:
