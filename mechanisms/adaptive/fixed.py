@@ -189,7 +189,9 @@ class Adaptive(AdaptiveRelease):
 
     def grown(self, state: AdaptiveState, origin: npt.NDArray[np.int64]) -> AdaptiveState:
         """Turn a state with fewer bins into a state of this mechanism: see `growth.py`."""
-        origin = origin[: self._counted.bins]  # without a total that is followed
+        # A total that is followed is no cell of the state, before or after.
+        cells = state.bank.level.shape[1]
+        origin = np.where(origin < cells, origin, -1)[: self._counted.bins]
         return grown(state, self.start(), origin, at_once=self.at_once is not None)
 
     def _rates_at(self, alert: float) -> tuple[Rates, Plan, npt.NDArray[np.int64]]:

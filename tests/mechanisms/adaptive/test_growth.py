@@ -19,25 +19,27 @@ from streamveil.mechanisms.protocol import Growing, SlotInput, carried
 from streamveil.mechanisms.registry import mechanism
 from tests.mechanisms.adaptive.recount import ANSWERS, GAPS, KINDS, Slot, Tape, World
 from tests.mechanisms.adaptive.test_fixed import OPTIONS
-from tests.mechanisms.adaptive.test_losses import counts, population
+from tests.mechanisms.adaptive.test_losses import counts, population, with_sum
 from tests.mechanisms.streams import KEY
 
 SLOTS, SAMPLE = 24, 12
 
 
-def origin_of(before, after):
-    """New bins come before the last one, as keys do before the bin of all others."""
-    return np.array([*range(before - 1), *[-1] * (after - before), before - 1])
+def origin_of(before, after, last=1):
+    """New bins come before the last ones, as keys do before the bin of all others and the total."""
+    old = range(before)
+    return np.array([*old[: before - last], *[-1] * (after - before), *old[before - last :]])
 
 
 class GrowingWorld(World):
     def _thawed(self, state, number):
         before, after = (
-            self.streams[at].mechanism.population.bins for at in (max(number - 1, 0), number)
+            self.streams[at].mechanism.population for at in (max(number - 1, 0), number)
         )
-        if before == after:
+        if before.bins == after.bins:
             return state
-        return self.streams[number].grown(state, origin_of(before, after))
+        origin = origin_of(before.bins, after.bins, 1 + after.totals)
+        return self.streams[number].grown(state, origin)
 
 
 def case_of(seed):
@@ -49,17 +51,24 @@ def case_of(seed):
     # Of budgets of a few units, a cycle may need one more than it named, and is refused.
     few = min(epsilon for _, epsilon in pairs) < 1e-9
     options = {**options, "cycle": "none" if few else cycle}
+    total = seed % 2 == 0  # of all bins, in one more cell
+    if total:
+        bins, sensitivity, options["cycle"] = min(bins, 4), 2 * sensitivity, "none"
     streams, slots, made = [], [], {}
     for slot in range(SLOTS):
         if slot and random.random() < 0.2:
             bins += int(random.integers(1, 5))
         if bins not in made:
             people = Population(
-                tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity
+                tuple(Requirement(*pair) for pair in pairs),
+                sizes,
+                bins + total,
+                sensitivity,
+                totals=int(total),
             )
             made[bins] = ReleaseStream(Adaptive("adaptive", people, **options), NoiseSource(KEY))
         streams.append(made[bins])
-        slots.append(Slot(counts(random, range(len(pairs)), bins, total=False)))
+        slots.append(Slot(counts(random, range(len(pairs)), bins, total)))
     world = GrowingWorld(streams, slots, tape).run(random)
     return world, pairs, sensitivity
 
@@ -71,8 +80,10 @@ def check(seeds):
         random = np.random.default_rng([seed, 1])
 
         def events(slot, world=world, random=random, sensitivity=sensitivity):
-            bins = world.streams[slot].mechanism.population.bins
-            return random.multinomial(sensitivity, np.full(bins, 1 / bins)).astype(np.int64)
+            people = world.streams[slot].mechanism.population
+            bins, size = people.bins - people.totals, sensitivity // (1 + people.totals)
+            some = random.multinomial(size, np.full(bins, 1 / bins)).astype(np.int64)
+            return with_sum(some) if people.totals else some
 
         for k, (window, epsilon) in enumerate(pairs):
             booked = [slot[k] for slot in world.booked]
@@ -174,6 +185,34 @@ def test_old_bins_keep_what_is_known_and_new_ones_know_nothing():
     assert (bank.level[:, 2:4] == fresh.level[:, 2:4]).all()
     assert (bank.level_var[:, 2:4] == fresh.level_var[:, 2:4]).all()
     assert (bank.level_var[:, [0, 1, 4]] < fresh.level_var[:, [0, 1, 4]]).all()
+
+
+def test_a_total_is_followed_with_many_bins_and_measured_with_few():
+    random = np.random.default_rng(0)
+    streams = {
+        bins: ReleaseStream(
+            mechanism(
+                "adaptive",
+                Population((Requirement(4, 2.0),), np.array([500]), bins + 1, 2, totals=1),
+            ),
+            NoiseSource(KEY),
+        )
+        for bins in (3, 6)
+    }
+    state, before = streams[3].start(), 3
+    for slot, bins in enumerate([3] * 6 + [6] * 6 + [3] * 6):
+        if bins != before:
+            origin = origin_of(4, 7, 2) if bins == 6 else np.array([0, 1, 5, 6])
+            state, before = streams[bins].grown(state, origin), bins
+            assert bool(state.mechanism.factor) == (bins == 6)
+        cells = state.mechanism.bank.level.shape[1]
+        assert cells == (6 if bins == 6 else 4)
+        state, told = streams[bins].release(
+            state, slot, with_sum(random.integers(20, 60, bins))[None]
+        )
+        assert len(told.counts) == bins + 1
+        state = streams[bins].decode(streams[bins].encode(state))
+    assert (state.filter.in_window <= Requirement(4, 2.0).epsilon * 2**40).all()
 
 
 def test_before_the_first_slot_nothing_is_carried():
