@@ -258,7 +258,7 @@ class QueriesMapper:
             read, found = _Read(batch, self._bins), []
             for query in discovering(self.query_set):
                 asked = good & read.meets(query)
-                for rows, _ in read.cells(query)[1]:
+                for rows, _ in read.unread(query):
                     asked[rows] = False
                 text = as_text(column_of(batch, *query.value))
                 assert text is not None  # or the domain could not be read
@@ -391,12 +391,18 @@ class _Read:
 
     def cells(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
         """Fine bin of every event for a query, shape (n,), and rows that have none, with why."""
-        bins, bad = self._bins(query)
-        column = query.statistic.column
+        bins, unread = self._bins(query)[0], self.unread(query)
+        if query.statistic.column is None:
+            return bins, unread
+        steps = self._once(query.statistic, lambda: self._steps(query))
+        return bins * len(query.statistic.weights) + steps, unread
+
+    def unread(self, query: Query) -> list[tuple[Integers, str]]:
+        """Rows that a query cannot read, with why, whatever its bounds are."""
+        bad, column = self._bins(query)[1], query.statistic.column
         if column is None:
-            return bins, bad
-        steps, lost = self._once(query.statistic, lambda: self._steps(query))
-        return bins * len(query.statistic.weights) + steps, [*bad, *lost]
+            return bad
+        return [*bad, *self._once(("lost", column), lambda: self._lost(column))]
 
     def _bins(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
         if not query.value:
@@ -412,17 +418,22 @@ class _Read:
             return bins, []
         return bins, [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]
 
-    def _steps(self, query: Query) -> tuple[Integers, list[tuple[Integers, str]]]:
+    def _steps(self, query: Query) -> Integers:
+        """Step of each number, of any number where there is none."""
         name = query.statistic.column
         assert name is not None
         numbers = self.numbers(name)
         finite = np.isfinite(numbers)
+        return query.statistic.steps(numbers if finite.all() else np.where(finite, numbers, 0.0))
+
+    def _lost(self, name: str) -> list[tuple[Integers, str]]:
+        """Rows without a number in a column, with why."""
+        finite = np.isfinite(self.numbers(name))
         if finite.all():
-            return query.statistic.steps(numbers), []
+            return []
         null = nulls_of(column_of(self._batch, name))
-        steps = query.statistic.steps(np.where(finite, numbers, 0.0))
         lost = [(null, NULL_NUMBER), (~finite & ~null, NOT_FINITE)]
-        return steps, [(np.flatnonzero(rows), why) for rows, why in lost]
+        return [(np.flatnonzero(rows), why) for rows, why in lost]
 
 
 def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

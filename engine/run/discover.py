@@ -68,7 +68,7 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
         TooManyPairs: if a discovery slot does not fit in memory.
         BudgetExceeded: if a user's budget would be exceeded.
     """
-    mapper = plan.trial_mapper()  # bounds may be chosen later
+    mapper = plan.event_mapper()
     return discover_from(
         plan,
         (

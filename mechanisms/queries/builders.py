@@ -90,6 +90,7 @@ def count(
             week.
         levels: groups of keys for which results are also reported. For example, `[{"east": ["a",
             "b"]}, "all"]` adds results for a group `east` of two keys, and for all keys together.
+            If the keys are discovered, a group may also list beginnings of keys, such as `"a*"`.
         max_contributions: the largest number of events that are kept per user and slot. The default
             is 1. Further events are dropped.
         keep: how to choose the events that are kept if a user has more than `max_contributions`

@@ -128,9 +128,8 @@ def nodes_before(before: Query, query: Query, nodes: int) -> Integers:
             measured (see :meth:`Tree.measured`).
     """
     first, keys = len(_keys(before).values), len(_keys(query).values)
-    return np.concatenate([np.arange(first), np.full(keys - first, -1), np.arange(first, nodes)])[
-        :nodes
-    ]
+    others = first + np.arange(nodes - keys)
+    return np.concatenate([np.arange(first), np.full(keys - first, -1), others])
 
 
 def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) -> QuerySet:
