@@ -7,7 +7,7 @@ A group looks at one text alone, and its name is public. So it changes nothing i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,15 +37,23 @@ class KeyGroups(Identified):
     """The normalised members of each group: keys, or beginnings of keys, followed by `*`."""
 
     @cached_property
-    def _places(self) -> Mapping[str, int]:
-        """The group of each member."""
-        return {text: group for group, some in enumerate(self.members) for text in some}
+    def _keys(self) -> Mapping[str, int]:
+        """The group of each member that is a key."""
+        return {text: group for text, group in self._members() if not text.endswith(ANY)}
+
+    @cached_property
+    def _beginnings(self) -> Mapping[str, int]:
+        """The group of each beginning of keys."""
+        members = self._members()
+        return {text.removesuffix(ANY): group for text, group in members if text.endswith(ANY)}
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:
         """Of all beginnings, each once, the longest first."""
-        lengths = {len(text) - 1 for text in self._places if text.endswith(ANY)}
-        return tuple(sorted(lengths, reverse=True))
+        return tuple(sorted(set(map(len, self._beginnings)), reverse=True))
+
+    def _members(self) -> Iterator[tuple[str, int]]:
+        return ((text, group) for group, some in enumerate(self.members) for text in some)
 
     @classmethod
     def of(cls, groups: Mapping[str, Sequence[str]], rules: KeyRules) -> KeyGroups:
@@ -73,12 +81,12 @@ class KeyGroups(Identified):
         A key that is a member itself is in the group of this member. Of several beginnings, the
         longest counts.
         """
-        if not self._places:
-            return len(self.bins)
-        beginnings = (key[:length] + ANY for length in self._lengths if length <= len(key))
-        own = () if key.endswith(ANY) else (key,)
-        found = (self._places.get(text) for text in (*own, *beginnings))
-        return next((place for place in found if place is not None), len(self.bins))
+        found = self._keys.get(key)
+        for length in self._lengths:
+            if found is not None:
+                break
+            found = self._beginnings.get(key[:length])
+        return len(self.bins) if found is None else found
 
 
 NO_GROUPS = KeyGroups()

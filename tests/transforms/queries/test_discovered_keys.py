@@ -51,7 +51,7 @@ def batch(some):
 def transform(*queries, **options):
     asked = queries or (
         sv.count("visits", **KEYS),
-        sv.distinct("users", every="2h", **KEYS),
+        sv.distinct("users", every="2h", levels="all", **KEYS),
         sv.count("all"),
     )
     given = {"delta": 1e-6, "start": "1970-01-01", "end": "1970-01-01T18:00", **options}
