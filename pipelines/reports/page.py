@@ -307,11 +307,11 @@ class _Budget(NamedTuple):
 
 def _aside_text(report: Report) -> str:
     """What a part of the budget is set aside for."""
-    reasons = {
-        "the discovery of keys": bool(discovering(report.query_set)),
-        "the private estimate of bounds": bool(looks_at(report.query_set)),
-    }
-    return " and ".join(reason for reason, given in reasons.items() if given)
+    bounds = "the private estimate of bounds"
+    if not discovering(report.query_set):
+        return bounds
+    keys = "the discovery of keys"
+    return f"{keys} and {bounds}" if looks_at(report.query_set) else keys
 
 
 def _budget(report: Report) -> dict[str, Any] | None:
