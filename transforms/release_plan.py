@@ -194,7 +194,7 @@ class _ReleasePlan(StreamOptions):
         batches: beam.PCollection[pa.RecordBatch],
         changes: beam.PCollection[pa.RecordBatch] | None,
         steps: Steps,
-        keys: beam.PCollection[bytes] | None,
+        keys: beam.PCollection[bytes] | None = None,
     ) -> Counted:
         """Batches -> codes -> counts, through the shards where slots depend on those before."""
         limit, chosen = LossLimit.of(self), None  # type: ignore[arg-type]  # of the plan

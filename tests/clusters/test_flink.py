@@ -1,11 +1,13 @@
 """Beam's Flink runner: a cluster inside the job server, a real one, and one that is killed."""
 
+import json
 import random
 import subprocess
 import sys
 import time
 
 import grpc
+import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
@@ -83,7 +85,11 @@ STREAMS = {
     "release": ("release",),
     "dynamic": ("release", "--mechanism=dpbd", "--requirement_changes={changes}"),
     "counts": ("per-record", "--statistic=count", "--value_column=amount", "--value_max=9"),
+    "discovered": ("release", "--queries={queries}", "--delta=1e-3", "--budget=90/6s"),
 }
+DISCOVERED = """slot: 2s
+queries: [{name: visits, by: place, keys: discover}]
+"""
 
 
 class Streams:
@@ -102,6 +108,7 @@ class Streams:
         self.write("users.csv", "user,window,epsilon", [f"u{i},{1 + i % 3},2" for i in range(40)])
         changes = [f"u{i},{self.first + i % SLOTS},,2,1,2,1" for i in range(0, 40, 3)]
         self.write("changes/a.csv", CHANGES, changes)
+        (folder / "queries.yaml").write_text(DISCOVERED)
         (folder / "key").write_text("5e" * 32)
         (folder / "key").chmod(0o600)
 
@@ -116,10 +123,16 @@ class Streams:
         start, end = (format_time(2 * SECOND * slot) for slot in (self.first, self.first + SLOTS))
         given = [
             *(name, f"--input={source}{self.folder}/events/*.csv", f"--output={output}"),
-            *("--time_column=time", "--slot=2s", f"--start={start}", f"--end={end}"),
-            *("--allowed_lateness=30s", f"--noise_key=file:{self.folder}/key"),
-            *(flag.format(changes=f"{source}{self.folder}/changes/*.csv") for flag in own),
+            *("--time_column=time", f"--start={start}", f"--end={end}"),
+            f"--noise_key=file:{self.folder}/key",
         ]
+        changes, queries = f"{source}{self.folder}/changes/*.csv", f"{self.folder}/queries.yaml"
+        given += [flag.format(changes=changes, queries=queries) for flag in own]
+        if source or job != "discovered":  # a run with a state has its own option
+            given.append("--allowed_lateness=30s")
+        if job == "discovered":
+            return [*given, "--user_column=user"]
+        given.append("--slot=2s")
         if name == "per-record":
             return [*given, "--budget=inverse:20", "--epsilon_max=4"]
         given += ["--user_column=user", "--value_column=place", "--domain=cafe,park"]
@@ -156,13 +169,28 @@ def streamed(flink, tmp_path_factory):
     return streams
 
 
-@pytest.mark.parametrize("job", STREAMS)
+@pytest.mark.parametrize("job", [job for job in STREAMS if job != "discovered"])
 def test_a_watched_folder_is_released_as_its_files_are(streamed, job, tmp_path):
     """From the command line: of a stream the same bytes as of files, one file a slot."""
     assert main(streamed.arguments(job, "", f"{tmp_path}/out.jsonl")) == 0
     rows = [path.read_bytes() for path in sorted((streamed.folder / job).glob("*.json"))]
     assert b"".join(rows) == (tmp_path / "out.jsonl").read_bytes()
     assert len(rows) == SLOTS
+
+
+def test_keys_of_a_watched_folder_are_those_of_passes_over_its_files(streamed, tmp_path):
+    state = f"--state={tmp_path}/state"
+    assert main([*streamed.arguments("discovered", "", f"{tmp_path}/out"), state]) == 0
+    (file,) = (tmp_path / "out").rglob("visits*.parquet")
+    passed = pq.read_table(file).to_pylist()
+    lines = [path.read_text() for path in sorted((streamed.folder / "discovered").glob("*.json"))]
+    rows = [json.loads(line) for text in lines for line in text.splitlines()]
+    figures = "slot", "key", "value", "stderr", "low", "high", "status"
+    assert [[row[name] for name in figures] for row in rows] == [
+        [row[name] for name in figures] for row in passed
+    ]
+    assert {row["key"] for row in rows} == {"cafe", "park", "unlisted"}
+    assert {row["key"] for row in rows if row["slot"] == streamed.first} == {"unlisted"}
 
 
 @pytest.fixture(scope="module")

@@ -368,6 +368,13 @@ def test_a_runner_gives_the_same_files_and_card_and_page(run, files):
     assert shown == page
 
 
+def test_a_runner_says_that_there_are_too_many_pairs(run, monkeypatch):
+    monkeypatch.setattr("streamveil.engine.run.discover.MOST_PAIRS", 9)
+    outcome = run(*BUDGET, "--runner=FnApiRunner")
+    assert outcome.code == 2
+    assert "more than 9 pairs of a key and a user" in outcome.err
+
+
 @pytest.mark.parametrize("more", [(), ("--runner=FnApiRunner",)], ids=["here", "runner"])
 def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, files, more):
     rules = "keys: {discover: {fold_case: true, allow: [coffee]}}"

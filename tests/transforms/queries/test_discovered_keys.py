@@ -197,6 +197,26 @@ def test_a_bounded_input_may_have_what_needs_all_keys_first(run_on):
     assert on_beam(found) == here(revised, [batch(ROWS)])[0]
 
 
+def test_all_statistics_of_found_keys_are_the_same_on_beam(run_on):
+    of = {"of": "time_of_day", "bounds": (0, 24)}
+    keys = {"by": "place", "keys": {"discover": {"share": 0.05}}}
+    made = transform(
+        sv.sum("sum", **of, **keys),
+        sv.mean("mean", **of, **keys),
+        sv.variance("variance", **of, **keys),
+        sv.quantiles("quantiles", **of, **keys, quantiles=[0.5]),
+        sv.top("top", **keys, k=1),
+        sv.distinct("distinct", **keys),
+    )
+    rows = batch(ROWS)
+    hours = pa.array([float(slot) for *_, slot in ROWS])
+    rows = pa.RecordBatch.from_arrays([*rows.columns, hours], [*rows.schema.names, of["of"]])
+    found = run_on("fn_api", made, [rows.slice(0, 400), rows.slice(400)])
+    told, _ = here(made, [rows])
+    assert on_beam(found) == told
+    assert {"key 1", "unlisted"} < {key for one in found.results for key in one.labels}
+
+
 def test_an_input_without_events_finds_no_keys(run_on):
     made = transform(sv.count("visits", **KEYS), may_be_empty=True)
     assert on_beam(run_on("fn_api", made, [])) == here(made, [])[0]
