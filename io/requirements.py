@@ -15,11 +15,14 @@ from streamveil.io.files import Patterns, input_files
 from streamveil.io.formats import JSON_LINES, format_of
 from streamveil.io.public import Rows, public_rows, read_public
 from streamveil.mechanisms.core.records import (
+    LEAST_DELTA,
     MAX_EPSILON,
     MAX_WINDOW,
+    MOST_DELTA,
     ConfigurationError,
     Requirement,
     leave_shares,
+    valid_deltas,
     valid_epsilons,
     valid_windows,
 )
@@ -27,8 +30,35 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.wording import opt
 
 COLUMNS: tuple[str, ...] = ("user", "window", "epsilon")
-MAX_SLOTS = "max_slots"
-"""A column that is read where there is one."""
+MAX_SLOTS, DELTA = "max_slots", "delta"
+"""Columns that are read where there are some."""
+
+
+class _Names(NamedTuple):
+    """Names of the columns that are read of a table."""
+
+    user: str
+    window: str
+    epsilon: str
+    max_slots: str | None
+    """None if the table has no participation limits."""
+    delta: str | None
+    """None if the table has no deltas."""
+
+    @classmethod
+    def of(cls, columns: tuple[str, ...], present: Collection[str]) -> _Names:
+        """The columns asked for, and of the optional ones those that are there."""
+        user, window, epsilon, *limit = columns
+        free = [one for one in (MAX_SLOTS, DELTA) if one in present and one not in columns]
+        if not limit and MAX_SLOTS in free:
+            limit = [MAX_SLOTS]
+        delta = DELTA if DELTA in free else None
+        return cls(user, window, epsilon, limit[0] if limit else None, delta)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Those that are there."""
+        return tuple(one for one in self if one is not None)
 
 
 @dataclass(frozen=True)
@@ -64,6 +94,8 @@ class _Rows(NamedTuple):
     epsilons: npt.NDArray[np.float64]
     max_slots: npt.NDArray[np.int64]
     """0 where it is blank."""
+    deltas: npt.NDArray[np.float64]
+    """NaN where it is blank."""
     rows: npt.NDArray[np.int64]
 
 
@@ -80,6 +112,10 @@ def read_requirements(
     optional column `max_slots` contains participation limits. A user with a limit M contributes to
     at most M slots in each block of the timeline. A block is half of the user's window, rounded up,
     unless you divide the window into more parts. Leave the cell blank for a user without a limit.
+
+    An optional column `delta` contains the probability with which the discovery of keys may fail to
+    protect a user. Leave the cell blank for a user to whom the delta of the run applies. A user
+    with 0 is not counted in the discovery of keys.
 
     Args:
         path: the path or glob of the files, in any format that :class:`ReadEvents` reads.
@@ -98,8 +134,9 @@ def read_requirements(
     Raises:
         ConfigurationError: if a column is missing or has a wrong type; if a row cannot be parsed or
             has no user; if a window or a participation limit is not a whole number from 1 to 2**20;
-            if an epsilon is 0, negative or above 4096; if a user has two different requirements; or
-            if the table is empty and there is no default.
+            if an epsilon is 0, negative or above 4096; if a delta is neither 0 nor from 1e-15 to
+            0.1; if a user has two different requirements; or if the table is empty and there is no
+            default.
 
     Example:
         >>> import pyarrow.parquet as pq
@@ -113,9 +150,9 @@ def read_requirements(
     parts: list[_Rows] = []
     for file in input_files(path):
         # A key of JSON is null where it is missing.
-        present = (MAX_SLOTS,) if format_of(file) == JSON_LINES else columns_of(file)
-        wanted = with_limits(columns, present)
-        parts += _checked(read_public(file, wanted), wanted)
+        present = (MAX_SLOTS, DELTA) if format_of(file) == JSON_LINES else columns_of(file)
+        names = _Names.of(columns, present)
+        parts += _checked(read_public(file, names.read), names)
     return _registry(path, parts, default, _ReadAgain(path, default, columns))
 
 
@@ -137,16 +174,9 @@ def requirements_of(
             may add a fourth name, for the column that contains participation limits.
         name: name of the table for error messages.
     """
-    wanted = with_limits(columns, table.column_names)
-    parts = list(_checked(public_rows(name, table, wanted), wanted))
+    names = _Names.of(columns, table.column_names)
+    parts = list(_checked(public_rows(name, table, names.read), names))
     return _registry(name, parts, default)
-
-
-def with_limits(columns: tuple[str, ...], present: Collection[str]) -> tuple[str, ...]:
-    """The columns to read of a table: those asked for, and that of limits if it is there."""
-    if len(columns) > len(COLUMNS) or MAX_SLOTS not in present or MAX_SLOTS in columns:
-        return columns
-    return (*columns, MAX_SLOTS)
 
 
 def _registry(
@@ -166,34 +196,53 @@ def _registry(
     windows = np.concatenate([np.zeros(0, np.int64), *(part.windows for part in parts)])
     epsilons = np.concatenate([np.zeros(0), *(part.epsilons for part in parts)])
     limits = np.concatenate([np.zeros(0, np.int64), *(part.max_slots for part in parts)])
+    deltas = np.concatenate([np.zeros(0), *(part.deltas for part in parts)])
     if len(users) < len(codes):  # somebody is listed again
         first = np.empty(len(users), np.int64)
         first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last assignment stays
         differs = (windows[first[codes]] != windows) | (epsilons[first[codes]] != epsilons)
         differs |= limits[first[codes]] != limits
+        differs |= np.nan_to_num(deltas[first[codes]], nan=-1) != np.nan_to_num(deltas, nan=-1)
         if differs.any():
             again = int(np.argmax(differs))
             _refuse_pair(parts, users[int(codes[again])].as_py(), int(first[codes[again]]), again)
-        windows, epsilons, limits = windows[first], epsilons[first], limits[first]
+        windows, epsilons = windows[first], epsilons[first]
+        limits, deltas = limits[first], deltas[first]
     return Registry.build(
-        users, windows, epsilons, max_slots=limits, default=default, reload=reload
+        *(users, windows, epsilons),
+        max_slots=limits,
+        deltas=deltas,
+        default=default,
+        reload=reload,
     )
 
 
-def _checked(found: Iterable[Rows], columns: tuple[str, ...]) -> Iterator[_Rows]:
-    user, window, epsilon, *limit = columns
+def _checked(found: Iterable[Rows], names: _Names) -> Iterator[_Rows]:
     for read in found:
-        users, windows, epsilons, *told = read.columns
-        lengths = _windows(read, window, windows)
-        budgets = _epsilons(read, epsilon, epsilons, lengths)
-        names = read.names(user, users, "name the user")
-        limits = np.zeros(len(names), np.int64)
-        if limit:
-            limits = max_slots_of(read, limit[0], told[0])
-        yield _Rows(read.path, read.word, names, lengths, budgets, limits, read.rows)
+        users, windows, epsilons, *_ = read.columns
+        optional = dict(zip(names.read[len(COLUMNS) :], read.columns[len(COLUMNS) :], strict=True))
+        lengths = _windows(read, names.window, windows)
+        budgets = _epsilons(read, names.epsilon, epsilons, lengths)
+        ids = read.names(names.user, users, "name the user")
+        limits, deltas = np.zeros(len(ids), np.int64), np.full(len(ids), np.nan)
+        if names.max_slots is not None:
+            limits = _max_slots(read, names.max_slots, optional[names.max_slots])
+        if names.delta is not None:
+            deltas = _deltas(read, names.delta, optional[names.delta])
+        yield _Rows(read.path, read.word, ids, lengths, budgets, limits, deltas, read.rows)
 
 
-def max_slots_of(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.int64]:
+def _deltas(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.float64]:
+    values = read.numbers_or_blank(name, column)
+    remedy = (
+        f"is neither 0 nor a number from {LEAST_DELTA:g} to {MOST_DELTA:g}: write one, such as "
+        "1e-9, or nothing"
+    )
+    read.refuse(~(np.isnan(values) | valid_deltas(values)), name, column, remedy)
+    return values
+
+
+def _max_slots(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.int64]:
     """Limits of presence in a table, shape (n,), 0 where they are blank.
 
     Raises ConfigurationError for what is no whole number from 1 to MAX_WINDOW.
@@ -232,7 +281,8 @@ def _refuse_pair(parts: list[_Rows], user: str, one: int, other: int) -> NoRetur
             index -= len(part.rows)
         texts.append(
             f"window {part.windows[index]}, epsilon {part.epsilons[index]}"
-            f"{f', max_slots {part.max_slots[index]}' if part.max_slots[index] else ''} in "
+            f"{f', max_slots {part.max_slots[index]}' if part.max_slots[index] else ''}"
+            f"{'' if np.isnan(part.deltas[index]) else f', delta {part.deltas[index]:g}'} in "
             f"{part.path} {part.word} {part.rows[index]}"
         )
     raise ConfigurationError(

@@ -113,9 +113,10 @@ class PrivateQueries(beam.PTransform):
         test_mode: if true, release exact results with the status `test`, for testing a pipeline.
             The results are NOT private, and the run saves no state.
         delta: the probability with which the discovery of keys may fail to protect a user, over any
-            window, for example `1e-9`. You must give it if a query has `keys="discover"`. The
-            keys of a bounded input are discovered before its events are counted. In an unbounded
-            input, one worker counts all events of a slot.
+            window, for example `1e-9`. You must give it if a query has `keys="discover"`. A user
+            may have another one, in the requirements. The keys of a bounded input are discovered
+            before its events are counted. In an unbounded input, one worker counts all events of a
+            slot.
         allowed_lateness: how long a slot of an unbounded input stays open for late events after the
             slot has ended, in microseconds or as text such as `10m`.
         heartbeat: a transform that emits the number of each slot when the slot begins, such as

@@ -29,11 +29,21 @@ def take_public(plan: Any) -> None:
 
     Raises ConfigurationError for what cannot be taken.
     """
-    plan.registry = registry_of(plan.registry)
+    plan.registry = ignoring_deltas(registry_of(plan.registry))
     plan.domain = domain_of(plan.domain)
     take_options(plan)
     plan.slots = slots_of(plan.slots)
     text_of(plan.mechanism, "mechanism", "give the name of a mechanism")
+
+
+def ignoring_deltas(registry: Registry) -> Registry:
+    """The table without deltas, which only apply to keys that are discovered. Says so."""
+    if registry.deltas:
+        _LOGGER.warning(
+            "the requirements give a delta, which is ignored: no keys are discovered, so all "
+            "results have delta 0"
+        )
+    return registry.without_deltas()
 
 
 def check_limit(limit: Any, forever: bool) -> None:

@@ -56,6 +56,7 @@ from streamveil.engine.stream.plan_checks import (
     check_resume,
     check_shards,
     check_test_mode,
+    ignoring_deltas,
     refuse_endless_look,
     take_options,
 )
@@ -195,8 +196,8 @@ class QueryPlan(CentralPlan):
     test_mode: bool = False
     """Whether exact counts are released in place of private ones: see :class:`HistogramPlan`."""
     delta: float | None = None
-    """The probability with which the discovery of keys may fail, over any window; None where no
-    keys are discovered."""
+    """The probability with which the discovery of keys may fail, over any window, for users whose
+    requirement gives no delta; None where no keys are discovered."""
     growing: bool = False
     """Whether keys are discovered while the stream runs, as in a stream that is released in passes.
     Each key is then listed from the base slot after the discovery slot in which it was found.
@@ -213,6 +214,8 @@ class QueryPlan(CentralPlan):
         if not isinstance(self.query_set, QuerySet):
             refuse("query_set", self.query_set, "give a QuerySet of queries")
         self.registry = registry_of(self.registry)
+        if not discovering(self.query_set):
+            self.registry = ignoring_deltas(self.registry)
         take_options(self)
         check_test_mode(self)
         self.ends = is_true(self.ends, "ends")
@@ -316,12 +319,22 @@ class QueryPlan(CentralPlan):
 
     def discoverers(self) -> list[Discoverer]:
         """What discovers, or has discovered, the keys of each query that has none of its own."""
-        assert self.delta is not None
-        known = self._known.classes
+        known, deltas = self._known.classes, self._deltas
         return [
-            Discoverer(query, self.query_set, known, self._sizes, self.delta, self.adjacency)
+            Discoverer(query, self.query_set, known, self._sizes, deltas, self.adjacency)
             for query in discovering(self.query_set)
         ]
+
+    @property
+    def _deltas(self) -> tuple[float, ...]:
+        """The delta of each class, if keys are discovered, shape (K,)."""
+        assert self.delta is not None
+        return self._known.deltas_or(self.delta)
+
+    @property
+    def largest_delta(self) -> float:
+        """The largest delta of a class; 0 where no keys are discovered."""
+        return 0.0 if self.delta is None else max(self._deltas)
 
     def discovery_key(self) -> NoiseKeys:
         """The secret from which the draws and the noise of a discovery are derived."""
@@ -467,10 +480,12 @@ class QueryPlan(CentralPlan):
         more: list[Facts] = [{"look": look} if any(looks) else {} for look in looks]
         for k, facts in enumerate(more if self.presences else ()):
             facts["limits"] = self._limits_stated(k)
+        for facts, delta in zip(more, self._deltas if known.deltas else (), strict=False):
+            facts["delta"] = delta
         limited = self.presences is not None
         guarantee = guarantee_to_users(forever=known.classes.forever, limited=limited)
         promise = promised(
-            guarantee, self.adjacency, self.delta or 0, classes=classes_of(known, more)
+            guarantee, self.adjacency, self.largest_delta, classes=classes_of(known, more)
         )
         queries = [_facts_of(query) for query in self.query_set]
         return Description(promise, {**data_of(self.columns, self.slots), "queries": queries}, None)

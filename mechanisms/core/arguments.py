@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -20,12 +20,15 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.boolean_text import boolean_text
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithNull, WithOther
 from streamveil.mechanisms.core.records import (
+    LEAST_DELTA,
     MAX_EPSILON,
     MAX_WINDOW,
+    MOST_DELTA,
     ConfigurationError,
     Requirement,
     Slots,
-    as_requirement,
+    requirement_and_delta,
+    valid_deltas,
     valid_epsilons,
     valid_windows,
 )
@@ -33,6 +36,7 @@ from streamveil.mechanisms.core.user_table import Registry
 
 _TABLE = ("user", "window", "epsilon")
 _MAX_SLOTS = "max_slots"
+_DELTA = "delta"
 _LONGEST = 60  # characters of a value in a message
 
 
@@ -47,9 +51,9 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
     """The public table of users.
 
     Args:
-        value: a Registry; a mapping user -> Requirement or (window, epsilon); or a table with the
-            columns `user`, `window` and `epsilon`, and perhaps `max_slots`: of pandas, Polars or
-            Arrow.
+        value: a Registry; a mapping user -> Requirement, (window, epsilon) or (window, epsilon,
+            delta); or a table with the columns `user`, `window` and `epsilon`, and perhaps
+            `max_slots` and `delta`: of pandas, Polars or Arrow.
         name: of the argument.
 
     Raises:
@@ -59,7 +63,9 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
         return value
     _refuse_lazy(value, name)
     if isinstance(value, Mapping):
-        return Registry.of({user: _asked(name, user, asked) for user, asked in value.items()})
+        for user, asked in value.items():
+            _check_asked(name, user, asked)
+        return Registry.of(value)
     if (columns := columns_in(value)) is not None:
         return _registry_of_table(value, columns, name)
     if isinstance(value, (str, os.PathLike)):
@@ -205,9 +211,9 @@ def text_of(value: Any, name: str, remedy: str) -> str:
     return value
 
 
-def _asked(name: str, user: Any, asked: Any) -> Requirement:
+def _check_asked(name: str, user: Any, asked: Any) -> None:
     try:
-        return as_requirement(asked)
+        requirement_and_delta(asked)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}, user {user!r}: {error}") from None
 
@@ -247,17 +253,32 @@ def _registry_of_table(table: Any, columns: list[str], name: str) -> Registry:
     budgets = _numbers(name, "epsilon", epsilons)
     most = f"a number above 0 and at most {MAX_EPSILON:g}"
     _check(valid_epsilons(budgets), name, "epsilon", epsilons, most)
-    limits = None
-    if columns.count(_MAX_SLOTS) == 1:
-        told = _listed(table[_MAX_SLOTS]) or []
-        wanted = f"a whole number 1 to {MAX_WINDOW}, or nothing"
-        truths = np.array([isinstance(each, (bool, np.bool_)) for each in told], np.bool_)
-        _check(~truths, name, _MAX_SLOTS, told, wanted)
-        found = _numbers(name, _MAX_SLOTS, told)
-        blank = np.isnan(found)
-        _check(blank | valid_windows(found), name, _MAX_SLOTS, told, wanted)
-        limits = np.where(blank, 0, found).astype(np.int64)
-    return Registry.build(users, lengths.astype(np.int64), budgets, max_slots=limits)
+    wanted = f"a whole number 1 to {MAX_WINDOW}, or nothing"
+    limits = _optional(table, columns, name, _MAX_SLOTS, valid_windows, wanted)
+    if limits is not None:
+        limits = np.nan_to_num(limits).astype(np.int64)
+    wanted = f"0, a number from {LEAST_DELTA:g} to {MOST_DELTA:g}, or nothing"
+    deltas = _optional(table, columns, name, _DELTA, valid_deltas, wanted)
+    return Registry.build(users, lengths.astype(np.int64), budgets, max_slots=limits, deltas=deltas)
+
+
+def _optional(
+    table: Any,
+    columns: list[str],
+    name: str,
+    column: str,
+    valid: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]],
+    wanted: str,
+) -> npt.NDArray[Any] | None:
+    """Numbers of a column, NaN where it is blank; None if the table has no such column."""
+    if columns.count(column) != 1:
+        return None
+    told = _listed(table[column]) or []
+    truths = np.array([isinstance(each, (bool, np.bool_)) for each in told], np.bool_)
+    _check(~truths, name, column, told, wanted)
+    found = _numbers(name, column, told)
+    _check(np.isnan(found) | valid(found), name, column, told, wanted)
+    return found
 
 
 def _numbers(name: str, column: str, values: list[Any]) -> npt.NDArray[np.float64]:

@@ -43,6 +43,8 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # keeps integer budgets below 2**53, where a float still holds them exactly.
 MAX_EPSILON = 2.0**12
 MAX_WINDOW = 2**20
+LEAST_DELTA, MOST_DELTA = 1e-15, 0.1
+"""A smaller delta would be lost to rounding, and a larger one protects very little."""
 # Half of a budget is spent in equal shares over the window. A share below one unit of budget is
 # nothing: such a user would never count, and silence all others where one schedule is for all.
 SMALLEST_SHARE = 2.0**-40
@@ -256,6 +258,26 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
     return Requirement(window, epsilon)  # type: ignore[arg-type]
 
 
+def requirement_and_delta(value: Requirement | Sequence[Any]) -> tuple[Requirement, float]:
+    """Read a Requirement, (window, epsilon) or (window, epsilon, delta).
+
+    Returns:
+        The requirement and the delta, which is NaN if it is not given.
+
+    Raises:
+        ConfigurationError: for anything else.
+    """
+    if isinstance(value, Requirement) or not isinstance(value, Sequence) or len(value) != 3:
+        return as_requirement(value), math.nan
+    *requirement, delta = value
+    is_number = isinstance(delta, (Real, Decimal)) and not isinstance(delta, bool)
+    if not is_number or not valid_deltas(np.array([delta], np.float64)).all():
+        raise ConfigurationError(
+            f"delta {delta!r} is neither 0 nor a number from {LEAST_DELTA:g} to {MOST_DELTA:g}"
+        )
+    return as_requirement(requirement), float(delta)
+
+
 @dataclass(frozen=True, order=True)
 class DynamicRequirement:
     """A user's privacy budget from a given slot onwards, for requirements that change.
@@ -323,6 +345,14 @@ def valid_windows(
 def valid_epsilons(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Which numbers are above 0 and at most `MAX_EPSILON`; NaN is none."""
     return (epsilons > 0) & (epsilons <= MAX_EPSILON)
+
+
+def valid_deltas(deltas: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which numbers may be the delta of a user: 0, or from `LEAST_DELTA` to `MOST_DELTA`.
+
+    NaN is none.
+    """
+    return (deltas == 0) | ((deltas >= LEAST_DELTA) & (deltas <= MOST_DELTA))
 
 
 def leave_shares(

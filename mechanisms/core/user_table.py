@@ -17,11 +17,14 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import (
+    LEAST_DELTA,
+    MOST_DELTA,
     ConfigurationError,
     Lifetime,
     Requirement,
-    as_requirement,
     check_shares,
+    requirement_and_delta,
+    valid_deltas,
 )
 
 SOME_USERS = 1_000
@@ -49,8 +52,8 @@ class Registry:
     classes: Requirements
     """The distinct requirements, shape (K,). The requirements of registered users come first,
     sorted. A requirement that only unregistered users have comes last. If users with equal
-    requirements have different participation limits, the requirement is repeated once for each
-    limit."""
+    requirements have different participation limits or different deltas, the requirement is
+    repeated once for each of them."""
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
     default_class: int | None = None
@@ -64,6 +67,10 @@ class Registry:
     or the number of registered users if that is larger."""
     reload: Callable[[], Registry] | None = field(default=None, repr=False)
     """Function with which a worker loads the table, so that it is not sent with the pipeline."""
+    deltas: tuple[float | None, ...] = ()
+    """Delta of each class, where the table gives one, for keys that are discovered. All other
+    classes have None, and the delta of the run applies to them. The sequence is empty if the table
+    gives no delta."""
 
     def __post_init__(self) -> None:
         """Remember a registry that can be reloaded: unpickled in this process, it is found."""
@@ -78,6 +85,7 @@ class Registry:
         epsilons: npt.NDArray[np.float64],
         *,
         max_slots: npt.NDArray[np.int64] | None = None,
+        deltas: npt.NDArray[np.float64] | None = None,
         default: tuple[Requirement, int | None] | None = None,
         reload: Callable[[], Registry] | None = None,
     ) -> Registry:
@@ -91,6 +99,9 @@ class Registry:
             max_slots: participation limit of each user, shape (n,). With a limit M, the user
                 contributes to at most M slots in each block (a part of the window). The value 0
                 means that the user has no limit.
+            deltas: the probability with which the discovery of keys may fail to protect each user,
+                shape (n,). NaN means that the delta of the run applies. With 0, the user is not
+                counted in the discovery of keys.
             default: requirement of unregistered users (users who are not in the table), followed by
                 the assumed number of unregistered users, which is public. If you give None as the
                 number, streamveil assumes that there are as many unregistered users as registered
@@ -102,7 +113,8 @@ class Registry:
         Raises:
             ConfigurationError: if a user id is missing, empty or repeated; if a requirement is out
                 of range, or its epsilon is too small for its window; if a participation limit is
-                not a whole number; or if there are neither users nor a default.
+                not a whole number; if a delta is neither 0 nor from 1e-15 to 0.1; or if there are
+                neither users nor a default.
         """
         users = _checked(users)
         lengths, window_of = _distinct(windows)
@@ -115,6 +127,14 @@ class Registry:
             both, class_of = _distinct(class_of * len(numbers) + number_of)
             asked = asked[both // max(len(numbers), 1)]
             most = [int(numbers[pair % len(numbers)]) or None for pair in both.tolist()]
+        own: list[float | None] = [None] * len(asked)
+        told = None if deltas is None else _deltas(deltas, len(users))
+        if told is not None and (told != _NOT_GIVEN).any():
+            numbers, number_of = _distinct(told)
+            both, class_of = _distinct(class_of * len(numbers) + number_of)
+            asked, most = asked[both // len(numbers)], [most[k] for k in both // len(numbers)]
+            found = numbers[both % len(numbers)].tolist()
+            own = [None if delta == _NOT_GIVEN else delta for delta in found]
         classes = [
             Requirement(int(lengths[pair // len(budgets)]), float(budgets[pair % len(budgets)]))
             for pair in asked.tolist()
@@ -130,13 +150,14 @@ class Registry:
                     f"the default requirement is for {count} users: give the expected number, 1 "
                     "or more, or leave it out"
                 )
-            same = list(zip(classes, most, strict=True))
-            if (requirement, None) not in same:
-                same.append((requirement, None))
+            same = list(zip(classes, most, own, strict=True))
+            if (requirement, None, None) not in same:
+                same.append((requirement, None, None))
                 classes.append(requirement)
                 most.append(None)
+                own.append(None)
                 sizes = np.append(sizes, 0)
-            default_class = same.index((requirement, None))
+            default_class = same.index((requirement, None, None))
             sizes[default_class] += count
         if not classes:
             raise ConfigurationError(
@@ -147,14 +168,17 @@ class Registry:
         known = Requirements(classes)
         limits = tuple(most) if any(most) else ()
         unsaid = default is not None and default[1] is None
+        given_deltas = tuple(own) if any(one is not None for one in own) else ()
         return cls(
-            users, class_of.astype(np.int32), known, sizes, default_class, limits, unsaid, reload
+            *(users, class_of.astype(np.int32), known, sizes, default_class, limits, unsaid),
+            *(reload, given_deltas),
         )
 
     @classmethod
     def of(
         cls,
-        requirements: Mapping[str, Requirement | tuple[int, float]] | Iterable[Any] = (),
+        requirements: Mapping[str, Requirement | tuple[int, float] | tuple[int, float, float]]
+        | Iterable[Any] = (),
         *,
         default: tuple[Requirement, int | None] | None = None,
     ) -> Registry:
@@ -164,7 +188,8 @@ class Registry:
 
         Args:
             requirements: the requirement of each user, as (window in slots, epsilon) or a
-                `Requirement`.
+                `Requirement`. You may add a delta, as (window in slots, epsilon, delta), for keys
+                that are discovered.
             default: requirement of unregistered users, followed by their assumed number, as for
                 :meth:`build`.
 
@@ -174,7 +199,8 @@ class Registry:
         """
         pairs = requirements.items() if isinstance(requirements, Mapping) else requirements
         users, wanted = tuple(zip(*pairs, strict=True)) or ((), ())
-        asked = [as_requirement(requirement) for requirement in wanted]
+        both = [requirement_and_delta(requirement) for requirement in wanted]
+        asked = [requirement for requirement, _ in both]
         if any(isinstance(requirement, Lifetime) for requirement in asked):
             raise ConfigurationError(
                 "a Lifetime is the requirement of all users: give it as "
@@ -184,6 +210,7 @@ class Registry:
             users,
             np.array([r.window for r in asked], np.int64),
             np.array([r.epsilon for r in asked], np.float64),
+            deltas=np.array([delta for _, delta in both], np.float64),
             default=default,
         )
 
@@ -224,6 +251,38 @@ class Registry:
             return None
         members = int((self.class_of == k).sum())
         return self.classes[k], None if self.unsaid else int(self.sizes[k]) - members
+
+    def deltas_or(self, default: float) -> tuple[float, ...]:
+        """Return the delta of each class, shape (K,).
+
+        Args:
+            default: the delta of a class for which the table gives none.
+        """
+        own = self.deltas or (None,) * len(self.classes)
+        return tuple(default if delta is None else delta for delta in own)
+
+    def without_deltas(self) -> Registry:
+        """Return the table as if it gave no delta.
+
+        Users who only differ in delta are then in the same class.
+        """
+        if not self.deltas:
+            return self
+        limits = self.max_slots or (None,) * len(self.classes)
+        same = list(zip(self.classes, limits, strict=True))
+        kept = {one: place for place, one in enumerate(dict.fromkeys(same))}
+        merged = np.array([kept[one] for one in same])
+        other = self.default_class
+        return Registry(
+            self.users,
+            merged[self.class_of].astype(np.int32),
+            Requirements(requirement for requirement, _ in kept),
+            np.bincount(merged, self.sizes, len(kept)).astype(np.int64),
+            None if other is None else int(merged[other]),
+            tuple(limit for _, limit in kept) if self.max_slots else (),
+            self.unsaid,
+            None if self.reload is None else _WithoutDeltas(self.reload),
+        )
 
     def up_to(self, longest: int) -> Registry:
         """Return a table in which all users have the same window.
@@ -291,7 +350,9 @@ class Registry:
         """
         digest = hashlib.blake2b(digest_size=32)
         limits = (self.max_slots,) if self.max_slots else ()
-        for fact in (self.classes, self.default_class, self.sizes, len(self.users), *limits):
+        deltas = (("deltas", self.deltas),) if self.deltas else ()
+        facts = (self.classes, self.default_class, self.sizes, len(self.users))
+        for fact in (*facts, *limits, *deltas):
             digest.update(encoded(fact))
         digest.update(np.ascontiguousarray(self.class_of, "<i4").data)
         _absorb(digest, self.users)
@@ -309,7 +370,7 @@ class Registry:
         if self.reload is not None:
             return _reload_registry, (self.reload, self.fingerprint)
         facts = (self.classes, self.sizes, self.default_class, self.max_slots, self.unsaid)
-        return Registry, (self.users, self.class_of, *facts)
+        return Registry, (self.users, self.class_of, *facts, None, self.deltas)
 
 
 def stated_users(sizes: npt.NDArray[np.int64], unknown: int | None) -> npt.NDArray[np.int64]:
@@ -329,6 +390,21 @@ def _limits(max_slots: Any, users: int) -> npt.NDArray[np.int64]:
             "each user a whole number of slots, or 0 for no limit"
         )
     return given.astype(np.int64)
+
+
+_NOT_GIVEN = -1.0
+"""Delta of a user for whom the table gives none."""
+
+
+def _deltas(deltas: Any, users: int) -> npt.NDArray[np.float64]:
+    """Deltas of users, one for each, and `_NOT_GIVEN` in place of NaN."""
+    given = np.asarray(deltas, np.float64)
+    if given.shape != (users,) or not (np.isnan(given) | valid_deltas(given)).all():
+        raise ConfigurationError(
+            f"deltas have shape {given.shape}, for {users:,} users: give each user 0 or a number "
+            f"from {LEAST_DELTA:g} to {MOST_DELTA:g}, or NaN for the delta of the run"
+        )
+    return np.where(np.isnan(given), _NOT_GIVEN, given)
 
 
 def _checked(users: Any) -> Sequence[str]:
@@ -399,6 +475,20 @@ class _UpTo:
 
     def __call__(self) -> Registry:
         return self.reload().up_to(self.longest)
+
+
+@dataclass(frozen=True)
+class _WithoutDeltas:
+    """Loads a registry, and leaves its deltas out."""
+
+    reload: Callable[[], Registry]
+
+    def __call__(self) -> Registry:
+        return self.reload().without_deltas()
+
+    @property
+    def place_of(self) -> Callable[[str], str] | None:
+        return getattr(self.reload, "place_of", None)
 
 
 _LIVING: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()

@@ -10,12 +10,10 @@ import math
 from decimal import Decimal
 from numbers import Real
 
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import LEAST_DELTA, MOST_DELTA, ConfigurationError
 
 DELTA_BITS = 62
 DELTA_ONE = 1 << DELTA_BITS
-LEAST_DELTA, MOST_DELTA = 1e-15, 0.1
-"""A smaller one would be lost to rounding, and a larger one protects very little."""
 
 
 def delta_units(delta: float) -> int:

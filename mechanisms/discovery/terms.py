@@ -35,6 +35,8 @@ MOST_WEIGHT = 64
 """Of a class: with integer weights up to this one, rounding loses little."""
 MOST_UNITS = 24
 """Budgets that are tried for the largest weight."""
+MOST_LEAST = 4
+"""Deltas that are tried as the smallest one of a class that is counted."""
 _MOST_UNIT = 1 << 52
 
 
@@ -55,6 +57,9 @@ class DiscoveryTerms:
         cls, draws: tuple[Draw, ...], windows: Integers, budgets: Units, deltas: Units, sizes: Units
     ) -> DiscoveryTerms:
         """The terms under which the fewest users are needed to publish a key.
+
+        The smallest delta of the classes that are counted decides how much noise all keys get.
+        Therefore, classes with a smaller delta than others are left out if this needs fewer users.
 
         All arguments are public, so that any choice is as private. Floats only choose among
         weights; the bound of the noise is then found with integers.
@@ -78,9 +83,11 @@ class DiscoveryTerms:
         offers[deltas < removed] = 0  # no probability is left for a single key
         tried = [
             (_users_needed(weights, unit, removed, deltas, sizes), unit, weights)
-            for most in _spread(np.unique(offers[offers > 0])).tolist()
+            for least in _spread(np.unique(deltas[offers > 0]), MOST_LEAST).tolist()
+            for counted in [np.where(deltas < least, 0, offers)]
+            for most in _spread(np.unique(counted[counted > 0]), MOST_UNITS).tolist()
             for unit in {max(most // steps, 1) for steps in range(1, MOST_WEIGHT + 1)}
-            if (weights := np.minimum(offers, most) // unit).any()
+            if (weights := np.minimum(counted, most) // unit).any()
         ]
         if not tried:
             raise ConfigurationError(
@@ -111,6 +118,11 @@ class DiscoveryTerms:
         return float(self.sizes.sum() / (self.sizes * self.weights).sum())
 
     @property
+    def uncounted(self) -> int:
+        """Users who are not counted, because their budget or their delta is too small."""
+        return int(self.sizes[self.weights == 0].sum())
+
+    @property
     def users_for_half_chance(self) -> int:
         """How many users a key needs to be published with a probability of at least a half.
 
@@ -135,8 +147,8 @@ def _users_needed(
     return (bound + 1) * float(sizes.sum() / (sizes * weights).sum())
 
 
-def _spread(values: Units) -> Units:
+def _spread(values: Units, most: int) -> Units:
     """All values, or evenly spread ones of very many."""
-    if len(values) <= MOST_UNITS:
+    if len(values) <= most:
         return values
-    return values[np.linspace(0, len(values) - 1, MOST_UNITS).astype(np.int64)]
+    return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

@@ -194,10 +194,11 @@ class Discoverer:
 
     Args:
         query: one of those that discover keys.
-        query_set: all of them, among which delta is divided evenly.
+        query_set: all of them, among which each delta is divided evenly.
         requirements: of each class, windows in base slots.
         sizes: public number of users of each class, shape (K,).
-        delta: of all discoveries in a window.
+        deltas: of all discoveries in a window, for each class, shape (K,). Users of a class with 0
+            are not counted.
         adjacency: what neighbouring inputs differ in.
     """
 
@@ -207,7 +208,7 @@ class Discoverer:
         query_set: QuerySet,
         requirements: Requirements,
         sizes: Integers,
-        delta: float,
+        deltas: Sequence[float],
         adjacency: str,
     ) -> None:
         self.query, self.keys = query, _keys(query)
@@ -219,8 +220,9 @@ class Discoverer:
             for window in self._windows.tolist()
         )
         self._budgets = np.array(self.keys.budgets(requirements.budgets), np.int64)
-        units = delta_units(delta) // len(discovering(query_set))
-        self._deltas = np.full(len(requirements), units, np.int64)
+        units = {delta: delta_units(delta) if delta else 0 for delta in set(deltas)}
+        queries = len(discovering(query_set))
+        self._deltas = np.array([units[delta] // queries for delta in deltas], np.int64)
         try:
             self.terms = DiscoveryTerms.of(
                 self._draws, self._windows, self._budgets, self._deltas, sizes

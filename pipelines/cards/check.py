@@ -112,6 +112,12 @@ def faults_within(card: Record) -> Iterator[str]:
             f"the card promises delta {promise['delta']}, which is above 0 if keys were "
             f"discovered, and 0 otherwise: {_ORIGINAL}"
         )
+    own = [one["delta"] for one in promise.get("classes", ()) if "delta" in one]
+    if own and max(own) != promise["delta"]:
+        yield (
+            f"the card promises delta {promise['delta']}, and the largest delta of its classes is "
+            f"{max(own)}: {_ORIGINAL}"
+        )
     kind = GUARANTEES[promise["guarantee"]]
     follows = {name: (promise[name], getattr(kind, name)) for name in ("unit", "setting")}
     for part, name in (

@@ -183,7 +183,8 @@ def promised(promise: Mapping[str, Any]) -> list[str]:
 def _class(one: Mapping[str, Any]) -> str:
     over = "for ever" if one["window"] is None else f"over any {_slots(one['window'])}"
     users = number_of(one["users"], "user") if one["users"] else "users, how many is not known"
-    return f"epsilon {one['epsilon']:g} {over}: {users}{_limited(one.get('limits', ()))}"
+    delta = f", delta {one['delta']:g}" if "delta" in one else ""
+    return f"epsilon {one['epsilon']:g} {over}{delta}: {users}{_limited(one.get('limits', ()))}"
 
 
 def _limited(limits: Sequence[Mapping[str, Any]]) -> str:

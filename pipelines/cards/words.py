@@ -23,7 +23,7 @@ def in_words(card: Record) -> str:
         f"card of streamveil {card['command']} ({versions}): {promise['guarantee']}",
         f"unit:       {promise['unit']}",
         f"neighbours: {loss['privacy_unit_details']}",
-        f"promised:   with delta {promise['delta']:g}, at most",
+        f"promised:   with {_delta(promise)}, at most",
         *(f"            {line}" for line in promised(promise)),
         f"setting:    {promise['setting']}: {model['model_name_details']}",
         f"composes:   {model['release_type_details']}",
@@ -33,6 +33,13 @@ def in_words(card: Record) -> str:
         *(f"run {n}:      {_run(run)}" for n, run in enumerate(card["runs"], 1)),
     ]
     return "\n".join(lines)
+
+
+def _delta(promise: Record) -> str:
+    """The delta of everybody, or that there is one for each class."""
+    if any("delta" in one for one in promise.get("classes", ())):
+        return "the delta of each class"
+    return f"delta {promise['delta']:g}"
 
 
 def _about(card: Record) -> Iterator[str]:

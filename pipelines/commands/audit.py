@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.engine.stream.plan_checks import ignoring_deltas
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
@@ -116,6 +117,7 @@ def _audit_of(given: argparse.Namespace, folder: Path) -> Callable[..., Findings
         return _of_limits(given, folder, everybody, (life_limit_of(given.max_slots),))
     registry = registry_of(given)
     assert registry is not None  # the options were checked
+    registry = ignoring_deltas(registry)
     _check_table(given, kind, registry)
     _warn_of_long_runs(registry)
     of: dict[str, Any] = {"requirements": registry.classes, "sizes": registry.sizes}

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from streamveil.engine.capabilities import OF_DISCOVERED
+from streamveil.engine.stream.plan_checks import ignoring_deltas
 from streamveil.io import read_queries
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.number_text import number_of
@@ -82,6 +83,8 @@ class _Plan:
                 "predicted: plan with bounds: [LOW, HIGH] as you expect them"
             )
         registry = required_registry("plan", given, lambda: query_set.base, ("queries",))
+        if not discovering(query_set):
+            registry = ignoring_deltas(registry)
         requirements, adjacency = Requirements.of(registry.classes), given.adjacency
         discoverers = _discoverers(given, query_set, registry)
         shares, units = plan_shares(query_set, requirements, registry.sizes, adjacency=adjacency)
@@ -135,9 +138,9 @@ def _discoverers(
         return []
     if given.delta is None:
         raise ConfigurationError(f"query {asked[0].name!r}: {OF_DISCOVERED['delta']} ({opt.delta})")
-    known = Requirements.of(registry.classes)
+    known, deltas = Requirements.of(registry.classes), registry.deltas_or(given.delta)
     return [
-        Discoverer(query, query_set, known, registry.sizes, given.delta, given.adjacency)
+        Discoverer(query, query_set, known, registry.sizes, deltas, given.adjacency)
         for query in asked
     ]
 

@@ -196,6 +196,7 @@ class Data:
         )
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()
+        registry = transform.registry
         visitors = Visitors(registry.classes_with_other) if self.by_user else None
         visits_path = folder / "visits.npz"
         with progress(f"streamveil {self.command}, counting"):

@@ -188,8 +188,9 @@ def release(
         epsilon: the lifetime budget of each user, which you must give if `guarantee` is `user` or
             `infinite`.
         delta: the probability with which the discovery of keys may fail to protect a user, over any
-            window, for example `1e-9`. Give it if a query has `keys="discover"`. If None, no keys
-            are discovered, and the guarantee is pure differential privacy.
+            window, for example `1e-9`. Give it if a query has `keys="discover"`. A user may have
+            another one, in a column `delta` of the requirements. If None, no keys are discovered,
+            and the guarantee is pure differential privacy.
         requirement_changes: a path or a table with changes of requirements, which
             docs/reference/requirement-changes.md describes.
         noise_key: the secret from which the noise is derived. Give the place of the secret, as for

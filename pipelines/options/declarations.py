@@ -358,7 +358,7 @@ _PRIVACY = (
         "requirements",
         "FILE",
         "file with the privacy budget of each user, called the requirements table. Its columns "
-        "are user, window (in slots), epsilon and optionally max_slots",
+        "are user, window (in slots), epsilon and optionally max_slots and delta",
         commands=(*_COUNTING, PLAN),
         refused={PER_RECORD: _OF_RECORD},
         meanings={
@@ -499,7 +499,8 @@ _PRIVACY = (
         "delta",
         "D",
         "with --queries whose keys are discovered (keys: discover): the probability with which "
-        "the discovery may fail to protect a user, over any window, for example 1e-9",
+        "the discovery may fail to protect a user, over any window, for example 1e-9. A user may "
+        "have another one, in the column delta of the requirements table",
         commands=(RELEASE, EVALUATE, PLAN),
         kind=float,
         refused={

@@ -156,7 +156,9 @@ class QueryOutputs(Outputs):
         unshown = "" if plan.presences is None else _MOVING if moves else _LIMITED
         aside = aside_of(plan.query_set, plan.known.classes, plan.known.sizes)
         forever = plan.known.classes.forever
-        return replace(made, aside=aside, forever=forever, unshown=unshown, delta=plan.delta or 0.0)
+        return replace(
+            made, aside=aside, forever=forever, unshown=unshown, delta=plan.largest_delta
+        )
 
     def histories(self, kinds: Collection[str]) -> Sequence[History]:
         """One of each query, as it is revised."""

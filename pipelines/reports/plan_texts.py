@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
     from streamveil.mechanisms.core.records import Slots
     from streamveil.mechanisms.core.user_table import Registry
+    from streamveil.mechanisms.discovery.terms import DiscoveryTerms
     from streamveil.mechanisms.queries.discovered import Discoverer
 
 
@@ -83,7 +84,17 @@ def about_discoverer(one: Discoverer, slots: Slots) -> str:
     return (
         f"keys of {one.query.name} are discovered in slots of {length}: a key that "
         f"{one.terms.users_for_half_chance:,} users have in one of them is found with probability "
-        f"1/2, for {one.keys.share:.0%} of everybody's budget"
+        f"1/2, for {one.keys.share:.0%} of everybody's budget{_uncounted(one.terms)}"
+    )
+
+
+def _uncounted(terms: DiscoveryTerms) -> str:
+    """How many users the discovery leaves out."""
+    if not terms.uncounted:
+        return ""
+    return (
+        f"; {number_of(terms.uncounted, 'user')} of {int(terms.sizes.sum()):,} are not counted in "
+        "the discovery, because their budget or their delta is too small"
     )
 
 

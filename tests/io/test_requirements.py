@@ -229,3 +229,77 @@ def test_a_user_with_two_limits_is_refused(tmp_path):
     path.write_text("user,window,epsilon,max_slots\nann,9,1,2\nann,9,1,\n")
     with pytest.raises(ConfigurationError, match=r"max_slots 2 in .* line 2 and .* in .* line 3"):
         read_requirements(str(path))
+
+
+# ---- delta ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_deltas_are_read_and_part_classes(tmp_path, kind):
+    table = pa.table(
+        {
+            "user": ["ann", "bob", "cy", "dan", "eve"],
+            "window": [30, 30, 30, 7, 30],
+            "epsilon": [1.0, 1.0, 1.0, 1.0, 1.0],
+            "delta": [1e-9, None, 0.0, None, 1e-9],
+        }
+    )
+    path = str(tmp_path / f"r.{kind}")
+    write_table(path, table.schema, table.to_batches())
+    default = (Requirement(30, 1.0), 5)
+    registry = read_requirements(path, default=default)
+    assert registry.classes == (Requirement(7, 1.0), *[Requirement(30, 1.0)] * 3)
+    assert registry.deltas == (None, None, 0.0, 1e-9)
+    assert registry.class_of.tolist() == [3, 1, 2, 0, 3]
+    assert registry.sizes.tolist() == [1, 6, 1, 2]
+    assert registry.default_class == 1  # the delta of the run applies to users outside the table
+    assert registry.deltas_or(1e-6) == (1e-6, 1e-6, 0.0, 1e-9)
+    for same in (requirements_of(table, default=default), pickle.loads(pickle.dumps(registry))):
+        assert same.fingerprint == registry.fingerprint
+        assert same.deltas == registry.deltas
+    plain = requirements_of(table.drop_columns("delta"), default=default)
+    assert plain.fingerprint != registry.fingerprint
+    without = registry.without_deltas()
+    for same in (without, pickle.loads(pickle.dumps(without)), plain.without_deltas()):
+        assert same.fingerprint == plain.fingerprint
+        assert same.deltas == ()
+
+
+def test_deltas_and_limits_may_both_be_there_under_any_names(tmp_path):
+    path = str(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("delta,id,days,eps,visits\n1e-9,ann,30,0.5,2\n,bob,30,0.5,2\n")
+    registry = read_requirements(path, columns=("id", "days", "eps", "visits"))
+    assert (registry.max_slots, registry.deltas) == ((2, 2), (None, 1e-9))
+    assert registry.without_deltas().max_slots == (2,)
+    limits = read_requirements(path, columns=("id", "days", "eps", "visits")).named(1)
+    assert limits.startswith(f"{path}: line 2: user 'ann'")
+    assert registry.without_deltas().named(0).startswith(f"{path}: line 2: user 'ann'")
+    (tmp_path / "a.csv").write_text("user,window,epsilon,delta\nann,30,0.5,3\n")
+    limited = read_requirements(path, columns=("user", "window", "epsilon", "delta"))
+    assert (limited.max_slots, limited.deltas) == ((3,), ())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("-1e-9", "delta '-1e-9' is neither 0 nor a number from 1e-15 to 0.1: write one"),
+        ("0.5", "delta '0.5' is neither 0 nor a number from 1e-15 to 0.1"),
+        ("1e-16", "delta '1e-16' is neither 0 nor"),
+        ("x", "delta 'x' is not a number"),
+        ("inf", "delta 'inf' is not a finite number"),
+    ],
+)
+def test_what_is_no_delta_is_refused(tmp_path, value, said):
+    path = tmp_path / "r.csv"
+    path.write_text(f"user,window,epsilon,delta\nbob,9,1,\nann,9,1,{value}\n")
+    with pytest.raises(ConfigurationError, match=rf"r.csv: line 3: {said}"):
+        read_requirements(str(path))
+
+
+def test_a_user_with_two_deltas_is_refused(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("user,window,epsilon,delta\nann,9,1,1e-9\nann,9,1,\n")
+    with pytest.raises(ConfigurationError, match=r"delta 1e-09 in .* line 2 and .* in .* line 3"):
+        read_requirements(str(path))
+    path.write_text("user,window,epsilon,delta\nann,9,1,1e-9\nann,9,1,0.000000001\nbob,9,1,\n")
+    assert read_requirements(str(path)).sizes.tolist() == [1, 1]

@@ -1,5 +1,6 @@
 """Keys that are discovered, from Python and from the command line to results and cards."""
 
+import itertools
 import json
 import logging
 import random
@@ -427,6 +428,154 @@ def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
     refused = toolbox.run("plan", *flags)
     assert refused.code == 2
     assert OF_DISCOVERED["delta"] in refused.err
+
+
+# ---- deltas of requirements --------------------------------------------------------------------
+
+TERMS = {"tea": range(300), "milk": range(300, 600), "soup": range(600, 900)}
+"""Each term is used by other users."""
+
+
+def by_group(deltas, users=900):
+    """A table of requirements in which the users of each term have a delta."""
+    groups = [deltas[user * len(deltas) // users] for user in range(users)]
+    columns = {"user": [f"u{user}" for user in range(users)], "window": [7] * users}
+    return pa.table({**columns, "epsilon": [8.0] * users, "delta": pa.array(groups, pa.float64())})
+
+
+def own_terms():
+    """Events in which the users of each group have a term that only they have."""
+    users = EVENTS["user"].to_pylist()
+    return terms(
+        lambda row: next(term for term, some in TERMS.items() if int(users[row][1:]) in some)
+    )
+
+
+def test_users_with_delta_0_are_not_counted_in_the_discovery_but_in_listed_keys():
+    asked = {"requirements": by_group([1e-6, None, 0.0]), "budget": None}
+    found = released(searches(), data=own_terms(), **asked)
+    assert keys_of(found) == {"tea", "milk", "unlisted"}
+    assert found.summary["kept"] == EVENTS.num_rows
+    listed = released(searches({"discover": {"allow": ["soup"]}}), data=own_terms(), **asked)
+    assert keys_of(listed) == {"tea", "milk", "soup", "unlisted"}
+    totals = listed.to_arrow().to_pandas().groupby("key")["value"].sum()
+    true = own_terms()["term"].to_pylist().count("soup")
+    assert totals["soup"] == pytest.approx(true, rel=0.1)
+
+
+def test_the_card_says_the_delta_of_each_class(pytestconfig, files, run, toolbox):
+    pq.write_table(by_group([1e-4, None, 0.0]), files / "users.parquet")
+    flags = (f"--requirements={files / 'users.parquet'}", "--delta=1e-6")
+    outcome = run(*flags, f"--ledger={files / 'ledger.csv'}", f"--page={files / 'page.html'}")
+    assert outcome.code == 0, outcome.err
+    path = files / "answers" / "card.json"
+    card = json.loads(path.read_text())
+    schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(card)
+    assert card["promise"]["delta"] == 1e-4
+    assert [one["delta"] for one in card["promise"]["classes"]] == [1e-6, 0.0, 1e-4]
+    assert "δ = 0.0001</b>over any 7 days" in (files / "page.html").read_text()
+    told = toolbox.run("card", str(path)).out
+    assert "with the delta of each class, at most" in told
+    assert "epsilon 8 over any 7 slots, delta 1e-06: 300 users" in told
+    checking = ("--check", str(path), f"--ledger={files / 'ledger.csv'}")
+    checked = toolbox.run("card", *checking)
+    assert checked.code == 0, checked.out + checked.err
+    card["promise"]["classes"][2]["delta"] = 1e-9
+    path.write_text(json.dumps(card))
+    checked = toolbox.run("card", *checking)
+    assert checked.code == 1
+    assert "the largest delta of its classes is 1e-06" in checked.out + checked.err
+
+
+def test_each_class_keeps_its_own_delta():
+    from streamveil.mechanisms.discovery.deltas import delta_units
+    from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
+
+    spent, charge = [], DiscoveryFilter.charge
+
+    def charged(books, slot, epsilon, delta):
+        spent.append((slot, epsilon, delta))
+        charge(books, slot, epsilon, delta)
+
+    table = by_group([1e-6, 1e-9, 1e-9, 0.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DiscoveryFilter, "charge", charged)
+        released(searches(), requirements=table, budget=None, data=own_terms())
+    assert len(spent) >= 2
+    for both in itertools.pairwise(spent):  # a window of 7 days meets 2 of these slots
+        for k, granted in enumerate((0, delta_units(1e-9), delta_units(1e-6))):
+            used = sum(int(delta[k]) for _, _, delta in both)
+            assert used <= granted
+            assert (used > 0) == (granted > 0)
+            assert (sum(int(epsilon[k]) for _, epsilon, _ in both) > 0) == (granted > 0)
+
+
+def test_a_delta_that_is_the_same_for_all_is_as_the_delta_of_the_run():
+    asked = {"requirements": by_group([1e-6]), "budget": None, "delta": 1e-9}
+    plain = {**asked, "requirements": asked["requirements"].drop_columns("delta"), "delta": 1e-6}
+    assert keys_of(released(searches(), **asked)) == keys_of(released(searches(), **plain))
+
+
+def test_deltas_are_ignored_with_a_notice_where_no_keys_are_discovered(caplog):
+    table = by_group([1e-4, None, 0.0])
+    told = {"budget": None, "delta": None, "run": sv.RunOptions(max_rejected=1)}
+    for queries in ((searches(["tea"]),), (searches(["tea"]), sv.count("all"))):
+        with caplog.at_level(logging.INFO, "streamveil"):
+            caplog.clear()
+            found = released(*queries, requirements=table, **told)
+        assert caplog.text.count("the requirements give a delta, which is ignored: no keys") == 1
+        plain = released(*queries, requirements=table.drop_columns("delta"), **told)
+        assert found.card["promise"] == plain.card["promise"]
+        assert [one["users"] for one in found.card["promise"]["classes"]] == [900]
+        name = "searches"
+        assert found[name].to_arrow().equals(plain[name].to_arrow())
+
+
+def test_the_command_says_that_deltas_are_ignored(toolbox, files):
+    pq.write_table(by_group([1e-4, None, 0.0]), files / "users.parquet")
+    flags = ("--value_column=kind", "--domain=buy,look", "--slot=1d", *FLAGS)
+    outcome = toolbox.run(
+        *("release", f"--input={files / 'events.parquet'}", f"--output={files / 'out.csv'}"),
+        *(f"--requirements={files / 'users.parquet'}", *flags),
+    )
+    assert outcome.code == 0, outcome.err
+    assert "the requirements give a delta, which is ignored" in outcome.log
+
+
+def test_deltas_where_requirements_change_are_refused():
+    asked = {"requirements": by_group([1e-6, None, 0.0]), "budget": None}
+    with pytest.raises(ConfigurationError) as error:
+        released(searches(), requirement_changes=CHANGES, **asked)
+    assert OF_DISCOVERED["changing"] in str(error.value)
+
+
+def test_a_run_needs_a_default_delta_for_users_without_one():
+    with pytest.raises(ConfigurationError) as error:
+        released(searches(), requirements=by_group([1e-6]), budget=None, delta=None)
+    assert OF_DISCOVERED["delta"] in str(error.value)
+
+
+def test_a_delta_cannot_change_while_a_stream_runs(in_passes, files):
+    flags = (f"--requirements={files / 'users.parquet'}", "--delta=1e-6")
+    pq.write_table(by_group([1e-4, None, 0.0]), files / "users.parquet")
+    assert in_passes(5, flags=flags).code == 0
+    assert in_passes(9, flags=flags, begun=True).code == 0
+    pq.write_table(by_group([1e-4, None, 1e-6]), files / "users.parquet")
+    refused = in_passes(12, flags=flags, begun=True)
+    assert refused.code == 2
+    assert "the table of users changed" in refused.err
+
+
+def test_the_plan_takes_the_delta_of_each_class(toolbox, files):
+    pq.write_table(by_group([1e-4, 1e-4, 0.0]), files / "users.parquet")
+    (files / "queries.yaml").write_text("\n".join(QUERIES.splitlines()[:4]) + "\n")
+    flags = (f"--queries={files / 'queries.yaml'}", f"--requirements={files / 'users.parquet'}")
+    outcome = toolbox.run("plan", *flags, "--delta=1e-6")
+    assert outcome.code == 0, outcome.err
+    assert "300 users of 900 are not counted in the discovery, because" in outcome.out
+    told = re.search("a key that ([0-9]+) users have", outcome.out)
+    assert 25 < int(told[1]) <= 33  # 2/3 of the users count, under a delta that is 100 times larger
 
 
 # ---- what is refused ---------------------------------------------------------------------------

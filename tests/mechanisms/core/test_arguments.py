@@ -37,6 +37,13 @@ def test_a_table_may_have_limits_on_presence(table):
     assert made.max_slots == (1, None)  # of windows of 3 and of 7
 
 
+@pytest.mark.parametrize("table", [pd.DataFrame, pa.table])
+def test_a_table_may_have_deltas(table):
+    made = arguments.registry_of(table({**TABLE, "delta": [None, 1e-9]}))
+    assert made.deltas == (1e-9, None)  # of windows of 3 and of 7
+    assert arguments.registry_of({"ann": (7, 1.0, 1e-9)}).deltas == (1e-9,)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -49,6 +56,11 @@ def test_a_table_may_have_limits_on_presence(table):
         (None, ["of type NoneType"]),
         ({"ann": 7}, ["registry, user 'ann'", "7"]),
         ({"ann": (7, -1.0)}, ["registry, user 'ann'", "-1.0"]),
+        ({"ann": (7, 1.0, 0.5)}, ["registry, user 'ann'", "delta 0.5 is neither 0 nor"]),
+        ({"ann": (7, 1.0, "x")}, ["registry, user 'ann'", "delta 'x' is neither 0 nor"]),
+        ({"ann": (7, 1.0, True)}, ["registry, user 'ann'", "delta True is neither 0 nor"]),
+        (pa.table({**TABLE, "delta": [0.0, 0.5]}), ["delta 0.5 in row 1", "or nothing"]),
+        (pa.table({**TABLE, "delta": [False, None]}), ["delta False in row 0", "or nothing"]),
         (pd.DataFrame({"user": USERS}), ["without one column 'window'", "columns are user:"]),
         (pd.DataFrame({**TABLE, "window": [7, 2.5]}), ["window 2.5 in row 1", "whole number"]),
         (pd.DataFrame({**TABLE, "window": [7, None]}), ["window nan in row 1"]),

@@ -141,6 +141,51 @@ def test_what_is_no_limit_is_refused(limits):
         Registry.build(["a", "b"], np.full(2, 9), np.ones(2), max_slots=np.array(limits))
 
 
+def test_users_who_differ_in_delta_are_different_classes():
+    asked = {"ann": (7, 1.0), "bob": (7, 1.0, 1e-9), "cy": (7, 1.0, 0), "dan": Requirement(7, 1.0)}
+    registry = Registry.of(asked, default=(Requirement(7, 1.0), 10))
+    assert registry.deltas == (None, 0.0, 1e-9)
+    assert registry.class_of.tolist() == [0, 2, 1, 0]
+    assert registry.sizes.tolist() == [12, 1, 1]
+    assert registry.default == (Requirement(7, 1.0), 10)
+    again = pickle.loads(pickle.dumps(registry))
+    assert (again.deltas, again.fingerprint) == (registry.deltas, registry.fingerprint)
+
+
+def test_the_default_class_never_has_a_delta_of_the_table():
+    registry = Registry.of({"ann": (7, 1.0, 1e-9)}, default=(Requirement(7, 1.0), 10))
+    assert (registry.deltas, registry.default_class) == ((1e-9, None), 1)
+    assert registry.sizes.tolist() == [1, 10]
+    assert registry.without_deltas().sizes.tolist() == [11]
+
+
+figures = st.tuples(
+    st.integers(1, 2), st.sampled_from([0.5, 1.0]), st.sampled_from([math.nan, 0.0, 1e-9, 0.1])
+)
+
+
+@PROPERTY
+@given(st.lists(st.tuples(figures, st.integers(0, 2)), min_size=1, max_size=12), st.booleans())
+def test_without_deltas_a_table_is_as_if_it_never_had_any(rows, outside):
+    asked, limits = zip(*rows, strict=True)
+    windows, epsilons, deltas = map(np.array, zip(*asked, strict=True))
+    told = [str(user) for user in range(len(rows))], windows, epsilons
+    more = {"max_slots": np.array(limits), "default": (Requirement(1, 0.5), 5) if outside else None}
+    made = Registry.build(*told, deltas=deltas, **more)
+    plain = Registry.build(*told, **more)
+    assert made.without_deltas().fingerprint == plain.fingerprint
+    assert made.sizes.sum() == plain.sizes.sum()
+    own = made.deltas or (None,) * len(made.classes)
+    for user, delta in enumerate(deltas.tolist()):
+        assert own[made.class_of[user]] == (None if math.isnan(delta) else delta)
+
+
+@pytest.mark.parametrize("deltas", [[0.2, 0], [-1.0, 0], [1e-16, 0], [0.01], [math.inf, 0]])
+def test_what_is_no_delta_is_refused(deltas):
+    with pytest.raises(ConfigurationError, match=r"deltas have shape .* for 2 users: give each"):
+        Registry.build(["a", "b"], np.full(2, 9), np.ones(2), deltas=np.array(deltas))
+
+
 def test_ids_are_text():
     assert list(built([7, np.int64(8), "ann"]).users) == ["7", "8", "ann"]
     assert built(pa.array(["7", "8"])).users.to_pylist() == ["7", "8"]

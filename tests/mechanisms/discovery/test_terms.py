@@ -121,6 +121,29 @@ def test_a_class_without_probability_is_not_counted():
     assert int(found.delta[1]) * 4096 <= delta_units(1e-15)
 
 
+def test_few_users_with_a_small_delta_do_not_hold_others_back():
+    alone = terms([Draw(1, 1)], [1], [5], [1e-5], [1000])
+    found = terms([Draw(1, 1)] * 2, [1, 1], [5, 5], [1e-5, 1e-15], [1000, 10])
+    assert found.users_for_half_chance <= 1.02 * alone.users_for_half_chance
+    assert (found.weights[1], found.delta[1], found.epsilon[1]) == (0, 0, 0)
+
+
+def test_many_users_with_a_small_delta_are_counted():
+    found = terms([Draw(1, 1)] * 2, [1, 1], [5, 5], [1e-5, 1e-9], [10, 1000])
+    assert found.weights.all()
+    assert int(found.delta.max()) <= delta_units(1e-9)
+
+
+def test_a_class_with_delta_0_is_not_counted():
+    draws = (Draw(1, 1),) * 2
+    deltas = np.array([delta_units(1e-9), 0])
+    found = DiscoveryTerms.of(
+        draws, np.ones(2, np.int64), to_units([1.0, 1.0]), deltas, np.full(2, 10)
+    )
+    assert found.weights[0] > 0
+    assert (found.weights[1], found.delta[1], found.epsilon[1]) == (0, 0, 0)
+
+
 def test_a_budget_for_no_noise_is_refused():
     with pytest.raises(ConfigurationError, match="too small to discover keys"):
         terms([Draw(1, 1)], [1 << 20], [1e-12], [DELTA], [10])
