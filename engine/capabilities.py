@@ -67,8 +67,6 @@ _LIST_THE_KEYS = "leave it out, or list the keys"
 OF_DISCOVERED = {
     "changing": "discovering keys spends a part of each user's budget, and a later change may ask "
     f"for a smaller budget than that: {_LIST_THE_KEYS}",
-    "limit": "discovering keys counts users in every slot, whatever their participation limit: "
-    f"{_LIST_THE_KEYS}",
     "lifetime": "discovering keys spends a budget over windows, which is available again later: "
     "give a budget over a window, or list the keys",
     "state": "keys that are discovered from all of an input cannot be added to by a later run: "
@@ -90,6 +88,8 @@ OF_GROWING = {
     "slots": "keys are listed from the end of a discovery slot on, which is as long as the "
     "longest window, and must not be within a slot of the query: give a window of whole slots of "
     "the query, a slot of a fixed length, or list the keys",
+    "limit": "for each key, the run estimates from all slots what a participation limit drops, and "
+    "a key that is listed later has no earlier slots: leave the limit out, or list the keys",
     "keep": "keep: distinct draws among the numbers of keys, which change as keys are listed: "
     "leave it out, or list the keys",
     "shards": "all events of a slot are counted together, since the listed keys follow from the "

@@ -275,7 +275,6 @@ class QueryPlan(CentralPlan):
             "delta": self.delta is None,
             "changing": self._dynamic,
             "lifetime": self.registry.classes.forever,
-            "limit": self.limit is not None or bool(self.registry.max_slots),
             "state": not self.growing and (self.resume is not None or not self.ends),
         }
         for name, given in refused.items():
@@ -294,6 +293,7 @@ class QueryPlan(CentralPlan):
             refused = {
                 "test_mode": self.test_mode,
                 "revise": bool(self.revise),
+                "limit": self.limit is not None or bool(self.registry.max_slots),
                 "rollups": bool(query.times),
                 "slots": not isinstance(slots, int) or one.length % slots > 0,
                 "keep": query.keep == DISTINCT,

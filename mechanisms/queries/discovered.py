@@ -18,6 +18,12 @@ are counted, so a histogram has the same sensitivity as with keys that the query
 for levels as well, because the names of groups are public, and the group of an event follows from
 its key alone. `adaptive/growth.py` proves that mechanisms may continue with more bins. No account
 of spent budget depends on the bins.
+
+Participation limits only apply to the releases. Neighbouring inputs are the same with limits, and
+the cost of a discovery covers all events of a user in a window, whether the releases count them or
+not. Given the keys, `limits.py` proves that the releases cost no more than the shares of the
+queries, for any domain. So the sum is the same as without limits, and `LimitedFilter` adds up both
+parts.
 """
 
 from __future__ import annotations

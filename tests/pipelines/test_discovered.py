@@ -1,5 +1,6 @@
 """Keys that are discovered, from Python and from the command line to results and cards."""
 
+import csv
 import itertools
 import json
 import logging
@@ -578,6 +579,89 @@ def test_the_plan_takes_the_delta_of_each_class(toolbox, files):
     assert 25 < int(told[1]) <= 33  # 2/3 of the users count, under a delta that is 100 times larger
 
 
+# ---- participation limits ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, "auto", "auto:0.01"])
+def test_limits_change_nothing_about_the_keys_that_are_found(limit):
+    asked = {"budget": "8/14d", "delta": 1e-6}
+    every = released(searches(), **asked)
+    found = released(searches(), max_slots=limit, **asked)
+    assert keys_of(found) == keys_of(every)
+    stated, plain = (one.card["promise"]["classes"][0] for one in (found, every))
+    assert stated["look"] == plain["look"]  # the full price, which no limit lowers
+    assert stated["look"] + stated["limits"][0]["epsilon"] <= 8
+
+
+def test_limits_of_the_table_apply_to_the_results_alone():
+    users = [f"u{user}" for user in range(900)]
+    limits = [1 if user < 450 else None for user in range(900)]
+    table = pa.table(
+        {"user": users, "window": [14] * 900, "epsilon": [8.0] * 900, "max_slots": limits}
+    )
+    deltas = pa.array([1e-6, None, 1e-9] * 300, pa.float64())
+    table = table.append_column("delta", deltas)
+    found = released(searches(), requirements=table, budget=None)
+    assert keys_of(found) == {"tea", "Tea", "milk", "unlisted"}
+    stated = [
+        (one["limits"][0]["max_slots"], one["delta"]) for one in found.card["promise"]["classes"]
+    ]
+    assert stated == [(limit, delta) for limit in (None, 1) for delta in (1e-6, 1e-9, 1e-6)]
+    told = found.summary["queries"]["searches"] if "queries" in found.summary else found.summary
+    assert told["beyond_limit"] > 1000
+
+
+def test_a_window_of_a_limited_user_costs_no_more_than_its_budget(run, files, toolbox):
+    from streamveil.mechanisms.core.budgets import to_units
+    from streamveil.mechanisms.discovery.discovery import Discovery
+
+    spent, find = {}, Discovery.find
+
+    def finding(discovery, slot, pairs):
+        prices = spent.setdefault(id(discovery), {})
+        (draw,) = discovery.terms.draws
+        prices[slot] = int(discovery.terms.epsilon[0]) * int(draw.changed.max())
+        return find(discovery, slot, pairs)
+
+    ledger = files / "ledger.csv"
+    (files / "queries.yaml").write_text(QUERIES.replace(", every: 1w", ""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Discovery, "find", finding)
+        flags = ("--budget=8/14d", "--delta=1e-6", "--max_slots=1", f"--ledger={ledger}")
+        outcome = run(*flags)
+    assert outcome.code == 0, outcome.err
+    # A window meets two discovery slots of its own length, and with one key of a user in each,
+    # changed in part. In two blocks of a window with one slot each, four slots can differ.
+    assert len(spent) == 2
+    discovered = sum(sum(sorted(prices.values())[-2:]) for prices in spent.values())
+    booked = list(csv.DictReader(ledger.read_text().splitlines()))
+    on_results = 0
+    for query in ("searches", "bill"):
+        own = [float(row["spent"]) for row in booked if row["query"] == query]
+        assert len(own) == 14
+        # A twentieth of the query's budget is for the share of the events that count.
+        on_results += sum(int(to_units(one)) for one in sorted(own)[-4:]) + to_units(0.3 * 8 / 20)
+    assert to_units(0.9 * 2 * 0.2 * 8) < discovered <= 2 * to_units(0.2 * 8)
+    assert to_units(0.99 * 8) < discovered + on_results <= to_units(8.0)
+    card = files / "answers" / "card.json"
+    checking = ("--check", str(card), f"--ledger={ledger}")
+    assert toolbox.run("card", *checking).code == 0
+    cheap = f'"searches",{booked[1]["slot"]}'
+    dearer = [
+        line.replace(booked[1]["spent"], "0.65") if line.startswith(cheap) else line
+        for line in ledger.read_text().splitlines()
+    ]
+    ledger.write_text("\n".join(dearer) + "\n")
+    assert toolbox.run("card", *checking).code == 1
+
+
+def test_limits_are_refused_in_passes(in_passes, files):
+    (files / "queries.yaml").write_text(QUERIES.replace(", every: 1w", ""))
+    refused = in_passes(5, flags=("--budget=8/14d", "--delta=1e-6", "--max_slots=1"))
+    assert refused.code == 2
+    assert OF_GROWING["limit"] in refused.err
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 CHANGES = pa.table(
@@ -597,7 +681,6 @@ CHANGES = pa.table(
     [
         ("delta", {"delta": None}),
         ("changing", {"requirement_changes": CHANGES}),
-        ("limit", {"max_slots": 2}),
         ("lifetime", {"guarantee": "user", "epsilon": 8.0, "max_slots": 2, "budget": None}),
     ],
 )
@@ -605,14 +688,6 @@ def test_what_cannot_be_combined_is_refused_with_its_reason(why, asked):
     with pytest.raises(ConfigurationError) as error:
         released(searches(), **asked)
     assert f"query 'searches': {OF_DISCOVERED[why]}" in str(error.value)
-
-
-def test_limits_of_the_table_are_refused():
-    table = pa.table(
-        {"user": ["u1"], "window": [7], "epsilon": [8.0], "max_slots": [2]},
-    )
-    with pytest.raises(ConfigurationError, match="whatever their participation limit"):
-        released(searches(), requirements=table, budget=None)
 
 
 def test_test_mode_lists_all_keys_and_counts_exactly():
