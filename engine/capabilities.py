@@ -67,8 +67,6 @@ _LIST_THE_KEYS = "leave it out, or list the keys"
 OF_DISCOVERED = {
     "changing": "discovering keys spends a part of each user's budget, and a later change may ask "
     f"for a smaller budget than that: {_LIST_THE_KEYS}",
-    "lifetime": "discovering keys spends a budget over windows, which is available again later: "
-    "give a budget over a window, or list the keys",
     "state": "keys that are discovered from all of an input cannot be added to by a later run: "
     "release all slots in one run, release in passes (the command release with a state), or list "
     "the keys",
@@ -81,6 +79,8 @@ OF_DISCOVERED = {
 OF_GROWING = {
     "test_mode": "test mode keeps no state, which the discovery of keys in a stream needs: test "
     "with a bounded input in streamveil.release, or list the keys",
+    "lifetime": "with a lifetime budget, keys are discovered once, from all of a bounded input: "
+    "release all slots in one run, give a budget over a window, or list the keys",
     "revise": "a revision smooths a slot with later ones, in which other keys are listed: leave "
     "revisions out, or list the keys",
     "rollups": "a rollup would add up slots in which a key is listed and slots in which it is "

@@ -197,7 +197,7 @@ class _Gathered:
         never = not_discovered(declared(self.query), self._rules)
         self._never = pa.array([*never, *known], pa.large_string())
         """Texts that are no keys, or that are public already."""
-        self._length = discoverer.length
+        self._length, self._slots_of = discoverer.length, discoverer.slots_of
         self._class_of = plan.known.classes_with_other
         secret = plan.discovery_key()
         self._digest_key = secret.derived("digests of keys").first
@@ -248,7 +248,7 @@ class _Gathered:
         some = np.flatnonzero(keys >= 0)
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
         some = some[_distinct(rows)]
-        classes, slots = self._class_of[events.members], events.base_slots // self._length
+        classes, slots = self._class_of[events.members], self._slots_of(events.base_slots)
         for slot in np.unique(slots[some]).tolist():
             mine = some[slots[some] == slot]
             columns = events.users, classes, events.base_slots, keys

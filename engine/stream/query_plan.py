@@ -274,7 +274,6 @@ class QueryPlan(CentralPlan):
         refused = {
             "delta": self.delta is None,
             "changing": self._dynamic,
-            "lifetime": self.registry.classes.forever,
             "state": not self.growing and (self.resume is not None or not self.ends),
         }
         for name, given in refused.items():
@@ -292,6 +291,7 @@ class QueryPlan(CentralPlan):
             name, _ = parse(query.mechanism, MECHANISMS)
             refused = {
                 "test_mode": self.test_mode,
+                "lifetime": one.whole,
                 "revise": bool(self.revise),
                 "limit": self.limit is not None or bool(self.registry.max_slots),
                 "rollups": bool(query.times),

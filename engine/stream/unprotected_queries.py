@@ -151,7 +151,7 @@ def _pairs(discoverer: Discoverer, numbers: dict[str, int], events: KeyEvents) -
     ]
     at = texts.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     keys = np.array([*places, -1], np.int64)[at]
-    slots = events.base_slots // discoverer.length
+    slots = discoverer.slots_of(events.base_slots)
     rows = np.column_stack([keys, slots, events.users.astype(np.int64)])
     return np.unique(rows[keys >= 0], axis=0)
 

@@ -24,6 +24,10 @@ the cost of a discovery covers all events of a user in a window, whether the rel
 not. Given the keys, `limits.py` proves that the releases cost no more than the shares of the
 queries, for any domain. So the sum is the same as without limits, and `LimitedFilter` adds up both
 parts.
+
+With a lifetime budget, neighbouring inputs differ in all events of a user. The whole bounded input
+is one discovery slot, which costs what `price.py` has for a slot that is covered entirely. It is
+discovered once. The filter remembers it for the longest window that there is, and refuses another.
 """
 
 from __future__ import annotations
@@ -36,11 +40,11 @@ import numpy as np
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.domains import Categories, parts_of, with_bins
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.discovery.deltas import delta_units
 from streamveil.mechanisms.discovery.discovered_keys import LATEST, DiscoveredKeys
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
-from streamveil.mechanisms.discovery.price import cheapest_draw
+from streamveil.mechanisms.discovery.price import Draw, cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import Count, Statistic, TopK
@@ -218,27 +222,46 @@ class Discoverer:
         adjacency: str,
     ) -> None:
         self.query, self.keys = query, _keys(query)
+        self.whole = requirements.forever
+        """Whether the whole input is one discovery slot, with the number 0."""
         self.length = requirements.longest * self.keys.windows
-        """Base slots of a discovery slot."""
+        """Base slots of a discovery slot, unless it is the whole input."""
         self._windows = requirements.windows
-        self._draws = tuple(
-            cheapest_draw(self.length, window, self.keys.max_keys, adjacency)
-            for window in self._windows.tolist()
-        )
+        places = self.keys.max_keys
+        if self.whole:
+            _check_whole(query)
+            length, priced = 1, np.ones_like(self._windows)
+            self._draws = (Draw(length, places, replaced=adjacency == REPLACE),) * len(priced)
+        else:
+            priced = self._windows
+            self._draws = tuple(
+                cheapest_draw(self.length, window, places, adjacency) for window in priced.tolist()
+            )
         self._budgets = np.array(self.keys.budgets(requirements.budgets), np.int64)
         units = {delta: delta_units(delta) if delta else 0 for delta in set(deltas)}
         queries = len(discovering(query_set))
         self._deltas = np.array([units[delta] // queries for delta in deltas], np.int64)
         try:
-            self.terms = DiscoveryTerms.of(
-                self._draws, self._windows, self._budgets, self._deltas, sizes
-            )
+            self.terms = DiscoveryTerms.of(self._draws, priced, self._budgets, self._deltas, sizes)
         except ConfigurationError as error:
             raise ConfigurationError(f"query {query.name!r}: {error}") from None
+
+    def slots_of(self, base_slots: Integers) -> Integers:
+        """The discovery slot of each base slot."""
+        return np.zeros_like(base_slots) if self.whole else base_slots // self.length
 
     def filter(self) -> DiscoveryFilter:
         """A filter that has booked nothing."""
         return DiscoveryFilter(self._windows, self._budgets, self._deltas, self._draws)
+
+
+def _check_whole(query: Query) -> None:
+    """Refuse an option of discovery slots where the whole input is one. Raises."""
+    if _keys(query).windows != 1:
+        raise ConfigurationError(
+            f"query {query.name!r}: windows is {_keys(query).windows}, and with a lifetime budget "
+            "all of the input is one discovery slot: leave it out"
+        )
 
 
 def _keys(query: Query) -> DiscoveredKeys:

@@ -80,10 +80,12 @@ def about_discovered(plan: UserPlan) -> Iterator[tuple[str, int]]:
 
 def about_discoverer(one: Discoverer, slots: Slots) -> str:
     """How many users a key needs to be discovered, which is public."""
-    length = multiple(slots, one.length).text
+    where = "the whole input", "it"
+    if not one.whole:
+        where = f"slots of {multiple(slots, one.length).text}", "one of them"
     return (
-        f"keys of {one.query.name} are discovered in slots of {length}: a key that "
-        f"{one.terms.users_for_half_chance:,} users have in one of them is found with probability "
+        f"keys of {one.query.name} are discovered in {where[0]}: a key that "
+        f"{one.terms.users_for_half_chance:,} users have in {where[1]} is found with probability "
         f"1/2, for {one.keys.share:.0%} of everybody's budget{_uncounted(one.terms)}"
     )
 

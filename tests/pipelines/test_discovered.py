@@ -662,6 +662,87 @@ def test_limits_are_refused_in_passes(in_passes, files):
     assert OF_GROWING["limit"] in refused.err
 
 
+# ---- lifetime budgets --------------------------------------------------------------------------
+
+LIFETIME = {"guarantee": "user", "epsilon": 8.0, "max_slots": 3, "budget": None}
+
+
+def test_with_a_lifetime_budget_all_of_the_input_is_one_discovery_slot(caplog):
+    # A key that one other user has on each day: in no slot of a few days are there many.
+    rare = {f"u{7 * day}": day for day in range(2, 16)}
+    days, users = EVENTS["day"].to_pylist(), EVENTS["user"].to_pylist()
+    first = {(user, f"2024-05-{day:02}") for user, day in rare.items()}
+    data = terms(lambda row: "rare" if (users[row], days[row]) in first else f"own {users[row]}")
+    number = len({row for row in zip(users, days, strict=True) if row in first})
+    assert number >= 5
+    with caplog.at_level(logging.INFO, "streamveil"):
+        query = searches({"discover": {"max_keys": 2}})
+        found = released(query, data=data, **{**LIFETIME, "epsilon": 80.0})
+    told = "are discovered in the whole input: a key that ([0-9]+) users have in it is found"
+    assert int(re.search(told, caplog.text)[1]) < number
+    assert keys_of(found) == {"rare", "unlisted"}
+    (stated,) = found.card["promise"]["classes"]
+    assert (stated["window"], stated["epsilon"]) == (None, 80.0)
+    assert stated["look"] == pytest.approx(0.2 * 80)
+    assert stated["look"] + stated["limits"][0]["epsilon"] <= 80
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_a_lifetime_costs_no_more_than_its_budget(run, files, toolbox, adjacency):
+    from streamveil.mechanisms.core.budgets import to_units
+    from streamveil.mechanisms.discovery.deltas import delta_units
+    from streamveil.mechanisms.discovery.discovery import Discovery
+
+    spent, find = [], Discovery.find
+
+    def finding(discovery, slot, pairs):
+        # All events of a user go: a key of the user in each query, or it is replaced by another.
+        keys = 2 if adjacency == "replace" else 1
+        spent.append((slot, keys * int(discovery.terms.epsilon[0]), int(discovery.terms.delta[0])))
+        return find(discovery, slot, pairs)
+
+    ledger = files / "ledger.csv"
+    (files / "queries.yaml").write_text(QUERIES.replace(", every: 1w", ""))
+    flags = ("--guarantee=user", "--epsilon=8", "--max_slots=3", "--delta=1e-6")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Discovery, "find", finding)
+        outcome = run(*flags, f"--adjacency={adjacency}", f"--ledger={ledger}")
+    assert outcome.code == 0, outcome.err
+    assert [slot for slot, _, _ in spent] == [0, 0]  # of two queries
+    discovered = sum(epsilon for _, epsilon, _ in spent)
+    assert to_units(0.9 * 2 * 0.2 * 8) < discovered <= 2 * to_units(0.2 * 8)
+    assert 0 < sum(delta for _, _, delta in spent) <= delta_units(1e-6)
+    booked = list(csv.DictReader(ledger.read_text().splitlines()))
+    on_results = 0
+    for query in ("searches", "bill"):
+        own = [float(row["spent"]) for row in booked if row["query"] == query]
+        # Three slots of a life, and a twentieth for the share of the events that count.
+        on_results += sum(int(to_units(one)) for one in sorted(own)[-3:]) + to_units(0.3 * 8 / 20)
+    assert to_units(0.99 * 8) < discovered + on_results <= to_units(8.0)
+    checked = toolbox.run(
+        "card", "--check", str(files / "answers" / "card.json"), f"--ledger={ledger}"
+    )
+    assert checked.code == 0, checked.out + checked.err
+
+
+def test_longer_discovery_slots_are_refused_with_a_lifetime_budget():
+    with pytest.raises(ConfigurationError, match="windows is 2, and with a lifetime budget all of"):
+        released(searches({"discover": {"windows": 2}}), **LIFETIME)
+
+
+def test_a_lifetime_budget_for_all_slots_together_is_refused():
+    asked = {**LIFETIME, "guarantee": "infinite", "max_slots": None}
+    with pytest.raises(ConfigurationError, match="works only for a single count by key"):
+        released(searches(), **asked)
+
+
+def test_a_lifetime_budget_is_refused_in_passes(in_passes):
+    flags = ("--guarantee=user", "--epsilon=8", "--max_slots=3", "--delta=1e-6")
+    refused = in_passes(5, flags=flags)
+    assert refused.code == 2
+    assert OF_GROWING["lifetime"] in refused.err
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 CHANGES = pa.table(
@@ -681,7 +762,6 @@ CHANGES = pa.table(
     [
         ("delta", {"delta": None}),
         ("changing", {"requirement_changes": CHANGES}),
-        ("lifetime", {"guarantee": "user", "epsilon": 8.0, "max_slots": 2, "budget": None}),
     ],
 )
 def test_what_cannot_be_combined_is_refused_with_its_reason(why, asked):

@@ -11,9 +11,11 @@ from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.run import discover
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.engine.stream.unprotected_queries import true_keys
-from streamveil.mechanisms import Registry, Requirement
+from streamveil.mechanisms import Lifetime, Registry, Requirement
+from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.mechanisms.discovery.key_rules import KeyRules
+from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.queries.definitions import QueryDefinition
 from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.mechanisms.queries.reading import query_set
@@ -24,11 +26,13 @@ TABLE = Registry.of({"ann": ANN, "bob": BOB}, default=(OTHERS, 5))
 REQUIREMENTS = {"ann": ANN, "bob": BOB, "zoe": OTHERS}
 
 
-def plan(max_keys=1, **options):
+def plan(max_keys=1, table=TABLE, limit=None, adjacency=ADD_REMOVE, **options):
     keys = {"discover": {"max_keys": max_keys, **options}}
     asked = query_set("1d", QueryDefinition.of({"name": "q", "by": "key", "keys": keys}))
     return QueryPlan(
-        asked, TABLE, columns_for(asked, "user", "time"), noise_key=bytes(32), delta=1e-6
+        *(asked, table, columns_for(asked, "user", "time"), None, adjacency, bytes(32)),
+        delta=1e-6,
+        limit=limit,
     )
 
 
@@ -87,6 +91,37 @@ def test_a_window_of_a_user_changes_no_more_than_is_paid_for(rows, user, first, 
     assert sum(map(bool, changes)) <= draw.in_window(draw.changed, window)
     for sign in (1, -1):
         assert sum(sign * change > 0 for change in changes) <= draw.in_window(draw.removed, window)
+
+
+LIVES = {"table": Registry.of(default=(Lifetime(6.0), 0)), "limit": Limit(None, in_life=3)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    *(events, events, st.sampled_from(list(REQUIREMENTS)), st.integers(1, 4)),
+    *(st.booleans(), st.sampled_from([0, -7, 2**20 - 7])),
+)
+def test_a_life_of_a_user_changes_no_more_than_is_paid_for(
+    rows, others, user, max_keys, replaced, begin
+):
+    adjacency = REPLACE if replaced else ADD_REMOVE
+    rows = [(each, key, begin + day) for each, key, day in rows]
+    rest = [row for row in rows if row[0] != user]
+    if replaced:
+        rest += [(user, key, begin + day) for each, key, day in others if each == user]
+    asked = {**LIVES, "adjacency": adjacency}
+    (made,) = plan(max_keys, **asked).discoverers()
+    with pytest.MonkeyPatch.context() as patch:
+        before, after = (counted(patch, some, max_keys, **asked) for some in (rows, rest))
+    assert {slot for slot, *_ in before.keys() | after.keys()} <= {0}
+    changes = [before.get(key, 0) - after.get(key, 0) for key in before.keys() | after.keys()]
+    weight, keys = int(made.terms.weights[0]), max_keys * (2 if replaced else 1)
+    assert set(map(abs, changes)) <= {0, weight}
+    assert sum(map(bool, changes)) <= keys
+    for sign in (1, -1):
+        assert sum(sign * change > 0 for change in changes) <= max_keys
+    assert keys * int(made.terms.epsilon[0]) <= made._budgets[0]
+    assert max_keys * int(made.terms.delta[0]) <= made._deltas[0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -104,3 +104,17 @@ def test_slots_that_were_drawn_in_another_way_are_refused():
     books.charge(0, amounts(1000), amounts(1000))
     with pytest.raises(ConfigurationError, match="draws the keys of users in another way"):
         DiscoveryFilter(*budgets, [Draw(7, 1)]).read(books.record())
+
+
+def test_a_lifetime_has_room_for_one_discovery():
+    # As `Discoverer` makes it: the whole input is slot 0, of one base slot.
+    draws = [Draw(1, 3)]
+    books = DiscoveryFilter(np.array([1 << 20]), np.array([30]), np.array([9]), draws)
+    books.charge(0, np.array([10]), np.array([3]))
+    for epsilon, delta in ((1, 0), (0, 1)):
+        with pytest.raises(BudgetExceeded):
+            books.charge(1, np.array([epsilon]), np.array([delta]))
+    fresh = DiscoveryFilter(np.array([1 << 20]), np.array([30]), np.array([9]), draws)
+    fresh.charge(-1, np.array([10]), np.array([3]))
+    with pytest.raises(BudgetExceeded):
+        fresh.charge(0, np.array([1]), np.array([0]))
