@@ -11,7 +11,7 @@ from streamveil.engine.encode.event_mapper import NO_KEY, keys_of_texts
 from streamveil.engine.run import discover
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.engine.stream.unprotected_queries import true_keys
-from streamveil.mechanisms import Lifetime, Registry, Requirement
+from streamveil.mechanisms import BudgetExceeded, Lifetime, Registry, Requirement
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.mechanisms.discovery.key_rules import KeyRules
@@ -120,8 +120,12 @@ def test_a_life_of_a_user_changes_no_more_than_is_paid_for(
     assert sum(map(bool, changes)) <= keys
     for sign in (1, -1):
         assert sum(sign * change > 0 for change in changes) <= max_keys
-    assert keys * int(made.terms.epsilon[0]) <= made._budgets[0]
-    assert max_keys * int(made.terms.delta[0]) <= made._deltas[0]
+    assert made._budgets[0] / 2 < keys * int(made.terms.epsilon[0]) <= made._budgets[0]
+    assert 0 < max_keys * int(made.terms.delta[0]) <= made._deltas[0]
+    books = made.filter()
+    books.charge(0, made.terms.epsilon, made.terms.delta)
+    with pytest.raises(BudgetExceeded):
+        books.charge(1, made.terms.epsilon, made.terms.delta)
 
 
 @settings(max_examples=40, deadline=None)

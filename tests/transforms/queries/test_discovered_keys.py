@@ -54,13 +54,13 @@ def transform(*queries, **options):
         sv.distinct("users", every="2h", levels="all", **KEYS),
         sv.count("all"),
     )
-    given = {"delta": 1e-6, "start": "1970-01-01", "end": "1970-01-01T18:00", **options}
+    given = {"delta": 1e-6, "start": "1970-01-01", "end": "1970-01-01T18:00"}
+    given = {**given, "budget": f"60/{WINDOW}h", **options}
     return PrivateQueries(
         *asked,
         user="user",
         time="time",
         slot="1h",
-        budget=f"60/{WINDOW}h",
         noise_key=bytes(32),
         **given,
     )
@@ -101,6 +101,17 @@ def streamed(made, run_on, kit, some=ROWS, runner="bundle_based"):
         line.events(*here[::2]).events(*here[1::2]).advance(slot + 1)
     line.advance(SLOTS + 3)
     return run_on(runner, line.transform, line, "--streaming")
+
+
+def test_users_have_deltas_of_their_own(run_on, kit):
+    asked = {f"u{user}": (WINDOW, 60.0, (1e-3, 0)[user % 2]) for user in range(USERS)}
+    asked = {"budget": None, "requirements": asked}
+    for one in transform(**asked).plan.discoverers():
+        assert [bool(weight) for weight in one.terms.weights] == [False, True]
+        assert one.terms.uncounted == USERS // 2
+    found = streamed(transform(**asked), run_on, kit)
+    told = sorted(repr(one) for one in (*found.answers, *found.ledger))
+    assert told == in_passes(transform(**asked), 5, 11)[0]
 
 
 def test_a_stream_on_beam_gives_the_same_as_passes(run_on, kit):
