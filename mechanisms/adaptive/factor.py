@@ -420,9 +420,12 @@ class Factor:
         blur = noise / np.maximum(shares * state.usual, _LEAST) ** 2
         if gap == 1:  # each release tells a total, too
             blur = 1 / (1 / blur + state.usual**2 / (self.bins * each))
-        loading = state.loadings.estimates()[0] if state.used else np.zeros(self.bins)
+        loading = uncertain = np.zeros(self.bins)
+        if state.used:
+            loading, uncertain = state.loadings.estimates()
+            uncertain = (uncertain + MISFIT**2) * self.model.swing(state.total)
         ratio = self.model.left(state.total, blur)
-        left = ratio[:, None] * (loading * level.mean) ** 2
+        left = (ratio[:, None] * loading**2 + uncertain) * level.mean**2
         unsure = level.variance / (1 - shares)[:, None] + left
         own = unsure + level.white
         released = own * each[:, None] / (own + each[:, None])

@@ -131,6 +131,11 @@ class TotalModel:
         variance = state.covariance @ self._mean @ self._mean + (each - mean) ** 2
         return Ratio(mean, float(weights @ variance))
 
+    def swing(self, state: TotalFilter) -> float:
+        """Variance of the ratio from slot to slot: of the season and of the deviations."""
+        season = (state.mean @ self._selectors.T).var(axis=1)
+        return float(state.weights @ (season + self.deviation))
+
     def renew(self, state: TotalFilter, size: float) -> None:
         """Go on with another usual size, relative to the one before.
 

@@ -133,6 +133,7 @@ def test_a_season_is_found():
     squared, stated = np.array(errors)[-28:].mean(axis=0)
     assert squared < 0.05**2 < WEEK.var() / 10
     assert stated > squared / 2
+    assert model.swing(state) == pytest.approx(WEEK.var(), rel=0.25)
 
 
 # ---- loadings -------------------------------------------------------------------------------
@@ -318,6 +319,19 @@ def test_every_slot_is_released_where_totals_tell_too_little():
         (16, True, level._replace(mean=0 * level.mean), False),
     ):
         assert machine.factor.plan(known, terms, of, gap, False, begins) == better
+
+
+# No bin follows the total exactly: a total that swings far leaves more to release of each slot.
+def test_swings_of_the_total_cost_bins_that_are_not_released(monkeypatch):
+    machine, state, _ = run(counts_of(weeks(20)))
+    known, factor = state.factor, machine.factor
+    level = machine.bank.forecast(state.bank)
+    costs = [factor._costs(known, 1000.0, level, gap, True).min() for gap in (1, 4)]
+    monkeypatch.setattr(TotalModel, "swing", lambda *_: 0.0)
+    without = [factor._costs(known, 1000.0, level, gap, True).min() for gap in (1, 4)]
+    assert costs[1] - without[1] > 2 * (costs[0] - without[0]) > 0
+    swing = (factor_module.MISFIT**2 * WEEK.var() * level.mean**2).mean()
+    assert costs[1] - without[1] > 0.6 * swing
 
 
 # ---- where there is none, and states --------------------------------------------------------
