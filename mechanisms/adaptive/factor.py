@@ -1,9 +1,10 @@
 """The common factor of a stream: its counts rise and fall with their total.
 
-The count of bin j in slot t is modelled as L_jt (1 + d_j (r_t - 1)). r_t is the total of the slot
-relative to its usual size, as `total_filter.py` estimates it. L_jt is the level that the filter
-bank follows, and d_j the loading of the bin (`loadings.py`). On a weekday with half of the usual
-events, a bin with a loading of 1 is expected to have half of its level.
+The count of bin j in slot t is modelled as L_jt (1 + d_j (r_t - 1) + s_jp). r_t is the total of the
+slot relative to its usual size, as `total_filter.py` estimates it. L_jt is the level that the
+filter bank follows, and d_j the loading of the bin (`loadings.py`). On a weekday with half of the
+usual events, a bin with a loading of 1 is expected to have half of its level. s_jp is what is left
+of the bin's own week on day p (`phase_effects.py`): 0 without evidence, with a factor or without.
 
 The total comes from two sources. A release of all bins also releases their sum. And every slot may
 measure its total: one more noisy result, paid for by a planned share of what the slot may spend.
@@ -31,6 +32,7 @@ from streamveil.mechanisms.adaptive.gap_errors import GAPS
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast, multiplied, single
 from streamveil.mechanisms.adaptive.loadings import Lesson, Loadings
 from streamveil.mechanisms.adaptive.own_slot import of_the_slot
+from streamveil.mechanisms.adaptive.phase_effects import PhaseEffects
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot_total import UNKNOWN, SlotTotal, by_first
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
@@ -136,6 +138,8 @@ class FactorState:
 
     total: TotalFilter
     loadings: Loadings
+    phases: PhaseEffects
+    """How the weeks of bins differ from what the factor makes of them."""
     usual: float = 0.0
     """The usual size of the total; 0 until it is known."""
     first: list[Total] = field(default_factory=list)
@@ -166,6 +170,11 @@ class FactorState:
         """Of the present slot."""
         return self.ratios[-1]
 
+    @property
+    def bends(self) -> bool:
+        """Whether counts are expected to differ from their levels."""
+        return self.used or self.phases.used
+
     def last(self, slots: int) -> Floats:
         """Ratios of the last slots; 1 of those before the factor was followed."""
         ratios = np.array(self.ratios[-slots:])
@@ -183,6 +192,7 @@ class FactorState:
             "used": self.used,
             "share": self.share,
             "totals": [{"mean": one.mean, "variance": one.variance} for one in self.totals],
+            "phases": self.phases.record(),
         }
 
     def read(self, written: dict[str, Any]) -> None:
@@ -197,6 +207,8 @@ class FactorState:
         self.first = [Total(**one) for one in written["first"]]
         self.past = [Past.read(one) for one in written["past"]]
         self.totals = [SlotTotal(**one) for one in written.get("totals", ())]
+        if "phases" in written:
+            self.phases.read(written["phases"])
         for name in ("usual", "ratios", "used", "share"):
             setattr(self, name, written[name])
 
@@ -215,14 +227,19 @@ class FactorState:
         "used": "boolean",
         "share": "double",
     }
-    FORMER_SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema("Factor", **_FORMER)
-    SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
-        "Factor",
+    _WITH_TOTALS: ClassVar[dict[str, Any]] = {
         **_FORMER,
-        totals={
+        "totals": {
             "type": "array",
             "items": state_codec.record_schema("SlotTotal", mean="double", variance="double"),
         },
+    }
+    FORMER_SCHEMAS: ClassVar[tuple[state_codec.Schema, ...]] = (
+        state_codec.record_schema("Factor", **_FORMER),
+        state_codec.record_schema("Factor", **_WITH_TOTALS),
+    )
+    SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
+        "Factor", **_WITH_TOTALS, phases=PhaseEffects.SCHEMA
     )
 
 
@@ -244,7 +261,8 @@ class Factor:
 
     def start(self) -> FactorState:
         """Nothing known."""
-        known = FactorState(self.model.start(), Loadings.start(self.bins))
+        phases = PhaseEffects.start(self.model.phases, self.bins)
+        known = FactorState(self.model.start(), Loadings.start(self.bins), phases)
         known.share = UNKNOWN_SIZE if self.tells_total else UNPROVEN
         return known
 
@@ -394,7 +412,9 @@ class Factor:
 
         Returns whether it is better to release every slot.
         """
-        state.used = bool(state.usual) and state.loadings.evidence > (LOST if state.used else FOUND)
+        used = bool(state.usual) and state.loadings.evidence > (LOST if state.used else FOUND)
+        if used is not state.used:  # effects are differences from what the factor expects
+            state.used, state.phases = used, PhaseEffects.start(self.model.phases, self.bins)
         if self.tells_total and not state.usual:
             state.share = UNKNOWN_SIZE
             return False
@@ -463,6 +483,7 @@ class FactorBank:
         grown = min(max(size.mean, LEAST), MOST)
         by = self._scale(grown)
         known.loadings.move(self.bank.forecast(state).mean * (grown - 1), by)
+        known.phases.multiply(by)
         known.past = [one.divided(by) for one in known.past]
         self.factor.model.renew(known.total, grown)
         known.total.round()
@@ -477,7 +498,7 @@ class FactorBank:
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot."""
-        if not self.state.used:
+        if not self.state.bends:
             return level
         scale, doubt = self._here(level.mean)
         variance = level.variance * scale**2 + doubt
@@ -485,22 +506,29 @@ class FactorBank:
 
     def past(self, level: Forecast) -> Past:
         """How the counts of the present slot follow from a level."""
-        if not self.state.used:
+        if not self.state.bends:
             return LEVELS
         scale, doubt = self._here(level.mean)
         return Past.of(np.zeros_like(scale), scale, doubt)
 
     def _here(self, level: Floats) -> tuple[Floats, Floats]:
         """What a level is multiplied by in the present slot, and the variance that this adds."""
-        scale = self._scale(self.state.ratio)
+        scale = self._scale(self.state.ratio, LAST_SLOT)
         return scale, self._doubt(level, scale, self.state.ratio, self.state.variance)
 
-    def _scale(self, ratio: float) -> Floats:
-        """What a level is multiplied by where the total has this ratio, shape (d,)."""
-        if not self.state.used:
-            return np.ones(self.bank.bins)
-        loading, _ = self.state.loadings.estimates()
-        return np.minimum(np.maximum(1 + loading * (ratio - 1), LEAST), MOST)
+    def _scale(self, ratio: float, shares: Floats | None = None) -> Floats:
+        """What a level is multiplied by where the total has this ratio, shape (d,).
+
+        Args:
+            ratio: of one or more slots.
+            shares: of the last slots, for the effects of their phases; None for no effects.
+        """
+        scale = np.ones(self.bank.bins)
+        if self.state.used:
+            scale += self.state.loadings.estimates()[0] * (ratio - 1)
+        if shares is not None and self.state.phases.used:
+            scale += self.state.phases.at(self.slot, shares)
+        return np.minimum(np.maximum(scale, LEAST), MOST)
 
     def _doubt(self, level: Floats, scale: Floats, ratio: float, variance: float) -> Floats:
         """Variance of a level times that, because ratio and loading are uncertain: shape (d,)."""
@@ -524,13 +552,13 @@ class FactorBank:
     ) -> Observed:
         """As the bank's."""
         level, own, factor = self.bank.forecast(state), len(shares) == 1, self.state
-        blur = noise + error
+        blur, bends = noise + error, factor.bends
         if own:
             total, variance = float(counts.sum()), float(blur.sum())
             self.factor.learn_release(factor, self.slot, total, variance)
         now, parts = self.of_level(level), shares * factor.last(len(shares))
         whole = float(parts.sum())
-        scale = self._scale(whole)
+        scale = self._scale(whole, shares)
         doubt = self._doubt(level.mean, scale, whole, factor.variance if own else 0.0)
         seen = self.bank.observe(
             state,
@@ -545,13 +573,18 @@ class FactorBank:
             curve = level.variance * scale**2 + level.white * scale * float(shares @ shares)
             after = self.bank.forecast(state).mean
             self._learn(seen, level.mean, after, counts, whole, scale, curve, blur, own)
-        if not factor.used:
+        if own and self.factor.model.phases:
+            jumped = self.bank.forecast(state).mean * seen.jumped
+            factor.phases.learn(self.slot, counts, self._scale(whole), jumped)
+        if not bends:
             return seen
         told = self._of_level(seen, counts, noise, error, now)
         if not own or seen.taken is None:
             return replace(told, expected=seen.expected * scale, foreseen=seen.foreseen * scale**2)
-        loading, _ = factor.loadings.estimates()
-        shared = loading * level.mean * factor.by_release * blur / factor.usual
+        shared: Floats | float = 0.0
+        if factor.used:
+            loading, _ = factor.loadings.estimates()
+            shared = loading * level.mean * factor.by_release * blur / factor.usual
         found = of_the_slot(told, seen.taken.opened * scale**2, shared)
         factor.released = Past.of(found.mean, np.zeros_like(scale), found.variance)
         return found

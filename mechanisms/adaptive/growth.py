@@ -55,7 +55,8 @@ def grown(
     factor = fresh.factor
     if factor and state.factor:
         loadings = _carried(state.factor.loadings, factor.loadings, _LOADINGS, origin)
-        factor = replace(state.factor, loadings=loadings, released=None)
+        # The weeks of all bins are learnt anew: means and variances of new bins have no start.
+        factor = replace(state.factor, loadings=loadings, phases=factor.phases, released=None)
     elif factor:
         factor.total.round()  # as it is saved
     return replace(

@@ -75,7 +75,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             version: state_codec.record_schema(
                 "Adaptive", **beliefs, factor=["null", factor], **accounts, **_KEPT
             )
-            for version, factor in ((3, FactorState.FORMER_SCHEMA), (4, FactorState.SCHEMA))
+            for version, factor in enumerate((*FactorState.FORMER_SCHEMAS, FactorState.SCHEMA), 3)
         },
     }
 
