@@ -294,8 +294,10 @@ class Factor:
         """Estimate and variance of the total of the current slot."""
         if not state.usual:
             return by_first(state.first, slot)
+        # Unlike the ratio that levels are multiplied by, the total has no bounds.
+        mean = self.model.ratio(state.total, slot).mean
         variance = min(self.model.told_variance(state.total, slot), MOST**2)
-        return SlotTotal(state.ratio * state.usual, variance * state.usual**2, state.by_counts)
+        return SlotTotal(mean * state.usual, variance * state.usual**2, state.by_counts)
 
     def measure(
         self,

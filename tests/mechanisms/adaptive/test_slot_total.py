@@ -165,6 +165,15 @@ def test_intervals_of_the_total_hold_the_truth(ratios):
     assert abs(every.mean()) < 4 * every.std() / len(every) ** 0.5
 
 
+# Slots without events, such as nights: no bound on the ratio of levels holds the total.
+def test_totals_of_nothing_are_not_biased():
+    ratios = np.ones(120)
+    ratios[3::4] = 0
+    counts = with_sums(counts_of(ratios))
+    told = np.array([one.values[-1] for one in released(counts, machine(slot_length=DAY // 4))])
+    assert told[7::4].mean() < 0.05 * counts.sum(axis=1)[:, -1].max()
+
+
 # Where noise hides how much slots deviate, members that are less likely count for more.
 def test_what_is_told_is_wider_where_members_are_alike():
     random, model, found = np.random.default_rng(5), TotalModel(0), []
