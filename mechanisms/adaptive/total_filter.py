@@ -2,7 +2,8 @@
 
 The total is given relative to its usual size. Small Kalman filters follow it side by side. Each
 assumes another speed of the level, another size of the deviations, and a season or none. They are
-mixed by how well they predicted.
+mixed by how well they predicted. After a total that is much further from its forecast than they
+assume, as after a jump or on a holiday, each of them is as uncertain as the total is far away.
 
 Everything here is post-processing of releases.
 Source: our own; Kalman, "A new approach to linear filtering and prediction problems" (1960).
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamveil.mechanisms.adaptive.filter_bank import surprisal
+from streamveil.mechanisms.adaptive.filter_bank import RARE, reach, surprisal
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Floats
 
@@ -90,18 +91,34 @@ class TotalModel:
 
         Returns how much the ratio of the slot follows it, from 0 to 1.
         """
-        sums = self._sums(slot)
-        seen_with = state.covariance @ sums
-        total = np.maximum(seen_with @ sums, 0.0) + max(seen.variance, CLOSEST)
+        sums, blur = self._sums(slot), max(seen.variance, CLOSEST)
+        foreseen = self.ratio(state, slot)
         missed = seen.mean - state.mean @ sums
-        scores = MEMORY * state.scores - surprisal(missed, total)
+        expected = np.maximum(state.covariance @ sums @ sums, 0.0) + blur
+        scores = MEMORY * state.scores - surprisal(missed, expected)
+        surprise = (seen.mean - foreseen.mean) ** 2
+        if surprise > float(reach(1, RARE, np.array(foreseen.variance), blur)):
+            self._open(state, sums, surprise)
         state.scores = scores - scores.max()
+        seen_with = state.covariance @ sums
+        total = np.maximum(seen_with @ sums, 0.0) + blur
         gain = seen_with / total[:, None]
         state.mean = state.mean + gain * missed[:, None]
         # A product in either order, so that the covariance stays symmetric to the last bit.
         taken = seen_with[:, :, None] * seen_with[:, None, :]
         state.covariance = state.covariance - taken / total[:, None, None]
         return float(state.weights @ (gain @ sums))
+
+    def _open(self, state: TotalFilter, sums: Floats, surprise: float) -> None:
+        """Expect a jump of this squared size, because a total is so far from its forecast.
+
+        The level may have jumped, the season may be different, or the slot alone may deviate. The
+        next totals show which. Until then, each is as likely as its variance was large.
+        """
+        places = np.arange(len(sums))
+        doubted = np.maximum(state.covariance[:, places, places], 0.0) * sums
+        parts = doubted / doubted.sum(axis=1, keepdims=True)
+        state.covariance[:, places, places] += surprise * parts
 
     def ratio(self, state: TotalFilter, slot: int) -> Ratio:
         """What is known of a slot."""

@@ -174,6 +174,21 @@ def test_totals_of_nothing_are_not_biased():
     assert told[7::4].mean() < 0.05 * counts.sum(axis=1)[:, -1].max()
 
 
+# A total that is far from its forecast is followed at once: a single one, and one that stays.
+@pytest.mark.parametrize("lasts", [1, 30])
+def test_a_jump_of_the_total_is_followed(lasts):
+    shares = np.full((90, 1, 1), 0.1)
+    shares[60 : 60 + lasts] = 0.3
+    errors = []
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        counts = with_sums(random.binomial(counts_of(np.ones(90), seed=seed), shares))
+        told = np.array([one.values[-1] for one in released(counts)])
+        errors.append((told - counts.sum(axis=1)[:, -1])[60:70])
+    # The noise of a measured total is about 50.
+    assert np.mean(np.square(errors)) ** 0.5 < 100
+
+
 # Where noise hides how much slots deviate, members that are less likely count for more.
 def test_what_is_told_is_wider_where_members_are_alike():
     random, model, found = np.random.default_rng(5), TotalModel(0), []
