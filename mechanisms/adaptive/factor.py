@@ -158,6 +158,8 @@ class FactorState:
     """How much that ratio follows the slot's own counts, from 0 to 1."""
     by_release: float = 0.0
     """How much it follows the slot's own release, whose noise it then contains."""
+    doubt: float = 0.0
+    """Variance of the bias that may remain in the sum of the slot's own release. Not saved."""
     released: Past | None = None
     """What the slot's own release made of it, if there was one."""
     totals: list[SlotTotal] = field(default_factory=list)
@@ -556,7 +558,7 @@ class FactorBank:
         level, own, factor = self.bank.forecast(state), len(shares) == 1, self.state
         blur, bends = noise + error, factor.bends
         if own:
-            total, variance = float(counts.sum()), float(blur.sum())
+            total, variance = float(counts.sum()), float(blur.sum()) + factor.doubt
             self.factor.learn_release(factor, self.slot, total, variance)
         now, parts = self.of_level(level), shares * factor.last(len(shares))
         whole = float(parts.sum())

@@ -233,6 +233,10 @@ def observe(
         if state.ring:
             state.ring.kept = replace(state.bank)
     elapsed, scale = state.bank.elapsed, state.bank.scale
+    if state.factor:
+        # A bias may be the same in all bins, so that it adds up in their sum.
+        doubt = here.terms.correlation.doubt(state.correlation, scale, state.dispersion)
+        state.factor.doubt = float(np.sqrt(doubt).sum()) ** 2
     rarity = state.jumps.rarity(state.slots)
     seen = here.bank.observe(
         state.bank, counts, noise, error, shares, alarmed=alarmed, rarity=rarity

@@ -189,6 +189,26 @@ def test_a_jump_of_the_total_is_followed(lasts):
     assert np.mean(np.square(errors)) ** 0.5 < 100
 
 
+# Users with more budget have more events: the bias that audits leave in releases is the same in all
+# bins, and the total allows for it.
+def test_the_total_allows_for_the_bias_of_releases():
+    asking = tuple(Requirement(7, epsilon) for epsilon in (0.5, 1.0, 4.0))
+    sizes, means = np.full(3, 2000), np.array([200.0, 400.0, 1200.0])[:, None] / BINS
+    public = people(BINS + 1, requirements=asking, sensitivity=2, totals=1)
+    public = replace(public, sizes=sizes)
+    held, errors = [], []
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        counts = with_sums(random.poisson(means, (60, 3, BINS)))
+        found = released(counts, Adaptive("adaptive", public))
+        error = np.array([one.values[-1] for one in found]) - counts.sum(axis=1)[:, -1]
+        stderr = np.array([one.stderr[-1] for one in found])
+        held.append(np.abs(error) <= NINETY_PERCENT * stderr)
+        errors.append(error)
+    assert np.mean(held) > 0.85
+    assert abs(np.mean(errors)) < 30
+
+
 # Where noise hides how much slots deviate, members that are less likely count for more.
 def test_what_is_told_is_wider_where_members_are_alike():
     random, model, found = np.random.default_rng(5), TotalModel(0), []
