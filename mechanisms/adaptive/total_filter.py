@@ -34,6 +34,8 @@ CAUTION = 0.5
 LEVEL = 1.0
 # No total is taken to be known better: records round to single precision.
 CLOSEST = 1e-6
+# No jump is taken for larger, in usual sizes: covariances must stay exact enough.
+LARGEST_JUMP = 100.0
 # Places in a state: the level, the slot's own deviation, and the first phase of the season.
 _LEVEL, _DEVIATION, _SEASON = 0, 1, 2
 
@@ -117,8 +119,8 @@ class TotalModel:
         """
         places = np.arange(len(sums))
         doubted = np.maximum(state.covariance[:, places, places], 0.0) * sums
-        parts = doubted / doubted.sum(axis=1, keepdims=True)
-        state.covariance[:, places, places] += surprise * parts
+        parts = doubted / np.maximum(doubted.sum(axis=1, keepdims=True), CLOSEST)
+        state.covariance[:, places, places] += min(surprise, LARGEST_JUMP**2) * parts
 
     def ratio(self, state: TotalFilter, slot: int) -> Ratio:
         """What is known of a slot."""
@@ -145,7 +147,7 @@ class TotalModel:
         """What is known of the ratio of a slot without deviation, over all phases of the season."""
         each, weights = state.mean @ self._mean, state.weights
         mean = float(weights @ each)
-        variance = state.covariance @ self._mean @ self._mean + (each - mean) ** 2
+        variance = np.maximum(state.covariance @ self._mean @ self._mean, 0.0) + (each - mean) ** 2
         return Ratio(mean, float(weights @ variance))
 
     def swing(self, state: TotalFilter) -> float:

@@ -404,7 +404,7 @@ def test_a_new_usual_size_changes_nothing_else():
     counts = counts_of(weeks(9))
     machine, state, _ = run(counts, revise=5)
     known, ring = state.factor, state.ring
-    known.total.mean[:, 0] = 1.6
+    known.total.mean[:, 0], known.total.mean[:, 2:] = 1.6, 0.0
     loadings = known.loadings
     loadings.product = loadings.information = np.full(20, 1e6, np.float32)
     loadings.known = None
