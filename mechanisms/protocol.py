@@ -306,26 +306,27 @@ class Resizable(Protocol):
 
 @runtime_checkable
 class Growing(Protocol):
-    """A mechanism over fixed requirements that can continue with more bins."""
+    """A mechanism over fixed requirements that can continue with other bins."""
 
     def grown(self, state: Any, origin: npt.NDArray[np.int64]) -> Any:
-        """Turn a state of the same mechanism with fewer bins into a state of this one.
+        """Turn a state of the same mechanism with other bins into a state of this one.
 
-        The budget that was spent stays as it is. The state contains nothing about new bins. A sum
+        The budget that was spent stays as it is. The state contains nothing about new bins, and
+        nothing about bins that left. A sum
         over slots that has begun is dropped without a release, because its slots were counted in
         other bins.
 
         Args:
-            state: the state after the last slot with fewer bins. It is not used again.
+            state: the state after the last slot with the earlier bins. It is not used again.
             origin: for each bin of this mechanism, its earlier number, or -1 for a new bin, shape
-                (d,).
+                (d,). Earlier bins whose numbers are missing have left.
         """
 
 
 def carried(
     fresh: npt.NDArray[Any], before: npt.NDArray[Any], origin: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """Values by bin of a :class:`Growing` mechanism after bins were added.
+    """Values by bin of a :class:`Growing` mechanism after bins were added or left.
 
     Args:
         fresh: values at the start of a stream, used for new bins, shape (..., d).

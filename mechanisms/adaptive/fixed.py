@@ -188,7 +188,7 @@ class Adaptive(AdaptiveRelease):
         return other
 
     def grown(self, state: AdaptiveState, origin: npt.NDArray[np.int64]) -> AdaptiveState:
-        """Turn a state with fewer bins into a state of this mechanism: see `growth.py`."""
+        """Turn a state with other bins into a state of this mechanism: see `growth.py`."""
         # A total that is followed is no cell of the state, before or after.
         cells = state.bank.level.shape[1]
         origin = np.where(origin < cells, origin, -1)[: self._counted.bins]

@@ -1,16 +1,19 @@
-"""More bins for a running stream of the adaptive mechanism, for example for discovered keys.
+"""Other bins for a running stream of the adaptive mechanism, for example for discovered keys.
 
 Guarantee: that of `fixed.py`, over windows with any number of changes.
 Sensitivity: a user makes at most D contributions to a slot, whatever its bins are. From its first
-slot on, a new bin gets events that another bin would have got. So the histogram of each slot has
-the same sensitivity as without changes. The same holds for each sum over slots, because a sum
-contains only slots after the last change.
+slot on, a new bin gets events that another bin would have got, and from its end on, another bin
+gets the events of a bin that left. So the histogram of each slot has the same sensitivity as
+without changes. The same holds for each sum over slots, because a sum contains only slots after the
+last change.
 Proof: the bins of a slot are a function of what was published before the slot. So everything that
 is measured in the slot is a function of its counts with this sensitivity. The accounts of spent
 budget do not depend on the bins. The beliefs are functions of what was published, and the beliefs
-about new bins are constants. With more bins, a total may be followed instead of measured
-(`fixed.py`). Each slot is charged by the sensitivity of its own histogram. If bins change during a
-sum over slots, this sum is never published, and its charges remain.
+about new bins are constants. To drop those about a bin that left is post-processing, too: which bin
+leaves was decided by what was published. With other bins, a total may be followed instead of
+measured, or the other way round (`fixed.py`). Each slot is charged by the sensitivity of its own
+histogram. If bins change during a sum over slots, this sum is never published, and its charges
+remain.
 The first release after the change is in the first slot with new bins, if the budget allows it.
 """
 
@@ -34,11 +37,11 @@ _LOADINGS = ("information", "product", "of_level")
 def grown(
     state: AdaptiveState, fresh: AdaptiveState, origin: Integers, *, at_once: bool
 ) -> AdaptiveState:
-    """The state with more bins.
+    """The state with other bins.
 
     Args:
-        state: after the last slot with fewer bins, without revisions.
-        fresh: a state without releases, of the mechanism with more bins.
+        state: after the last slot with the earlier bins, without revisions.
+        fresh: a state without releases, of the mechanism with the other bins.
         origin: see :meth:`streamveil.mechanisms.protocol.Growing.grown`.
         at_once: whether every window is one slot long, so that each gap ends with a sum.
     """
@@ -48,8 +51,8 @@ def grown(
     bank = _carried(state.bank, fresh.bank, _BANK, origin)
     correlation = _carried(state.correlation, fresh.correlation, _CORRELATION, origin)
     misfit = _carried(state.misfit, fresh.misfit, _MISFIT, origin)
-    if not state.cycle.candidates:
-        state.cycle = fresh.cycle  # fewer bins may be too few to look for one
+    if not (state.cycle.candidates and fresh.cycle.candidates):
+        state.cycle = fresh.cycle  # a few bins may be too few to look for one
     else:
         state.cycle.depths = _carried(state.cycle.depths, fresh.cycle.depths, _DEPTHS, origin)
     factor = fresh.factor

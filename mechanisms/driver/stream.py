@@ -182,7 +182,7 @@ class ReleaseStream:
         return StreamState(state.mechanism, booked, history, state.next_slot)
 
     def grown(self, state: StreamState, origin: npt.NDArray[np.int64]) -> StreamState:
-        """Return the state of a stream with fewer bins, with which this stream continues.
+        """Return the state of a stream with other bins, with which this stream continues.
 
         The costs in the privacy filter stay as they are. The noise of all later slots also depends
         on the new bins.

@@ -83,7 +83,7 @@ class Publication:
         )
 
     def grown(self, origin: npt.NDArray[np.int64]) -> Publication:
-        """Add bins: see :meth:`streamveil.mechanisms.protocol.Growing.grown`."""
+        """Other bins: see :meth:`streamveil.mechanisms.protocol.Growing.grown`."""
         fresh = Publication.nothing(len(origin))
         counts = carried(fresh.counts, self.counts, origin)
         stderr = carried(fresh.stderr, self.stderr, origin)
