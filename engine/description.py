@@ -111,6 +111,10 @@ def facts_of_domain(domain: Domain) -> Facts:
             more["discovered"]["found"] = False
         if listed.groups.bins:
             more["discovered"]["groups"] = list(listed.groups.bins)
+        if listed.stay:
+            more["discovered"]["stay"] = True
         if listed.since:
             more["discovered"]["since"] = list(listed.since)
+        if listed.ended:
+            more["discovered"]["ended"] = [list(one) for one in listed.ended]
     return {"values": list(listed.values), **more}

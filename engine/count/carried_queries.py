@@ -70,27 +70,6 @@ def placed(kind: int, kept: Packed, slot: int, layout: Layout) -> Iterator[tuple
         yield number, moved.some(shard == number)
 
 
-def widened(kind: int, kept: Packed, before: Layout, now: Layout, first: int) -> Packed:
-    """The same events of one slot, after new bins were inserted before some of the old bins.
-
-    Args:
-        kind: MEMBERS or STRANGERS.
-        kept: events of a block of one slot.
-        before: how they are coded.
-        now: how they are to be coded.
-        first: the first of the new bins.
-    """
-    came = now.bins - before.bins
-    if kind != MEMBERS:
-        bins = kept.codes[:, 2]
-        codes = kept.codes.copy()
-        codes[:, 2] = np.where(bins < np.uint64(first), bins, bins + np.uint64(came))
-        return Packed(codes, kept.at, kept.more)
-    users, bins = np.divmod(kept.codes.astype(now.dtype), now.dtype.type(before.bins))
-    bins = np.where(bins < first, bins, bins + now.dtype.type(came))
-    return Packed(users * now.dtype.type(now.bins) + bins, kept.at, kept.more)
-
-
 def of_slot(layout: Layout) -> Layout:
     """The layout of a block of one slot."""
     return replace(layout, block=1)

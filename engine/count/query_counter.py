@@ -8,7 +8,7 @@ base slots. What a shard tells of a slot of a query it tells of the base slot in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -48,7 +48,6 @@ from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence.kept_share import Beyond
-from streamveil.mechanisms.queries.discovered import discovered_keys
 from streamveil.mechanisms.queries.measures import Measure
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 
@@ -129,21 +128,6 @@ class QueryLayout(Layout):
     def block_of(self, number: int, called: int) -> int:
         """The block of a query that is called by a base slot."""
         return self.query_set.queries[number].cut.of(called) // self.queries[number].block
-
-    def cells_since(self, number: int, keys: Mapping[str, int]) -> tuple[int, int]:
-        """The cells of a query for newly listed keys: their number, and the first of them.
-
-        Args:
-            number: of the query.
-            keys: number of keys that were listed before, by the name of each query that
-                discovers keys.
-        """
-        query, steps = self.query_set.queries[number], self.measures[number].steps
-        listed = discovered_keys(query)
-        if listed is None:
-            return 0, 0
-        before = keys[query.name]
-        return (len(listed.values) - before) * steps, before * steps
 
     def bounding(self, number: int, bounding: Bounding) -> Bounding:
         """Which contributions of a user to a query are kept, by the same secret."""
@@ -409,28 +393,19 @@ def _added_up(cells: Integers, events: Integers) -> tuple[Integers, Integers]:
 NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
 
 
-def going_on(
-    kept: Iterable[Message], layout: QueryLayout, keys: Mapping[str, int]
-) -> Iterator[tuple[BlockKey, Message]]:
+def going_on(kept: Iterable[Message], layout: QueryLayout) -> Iterator[tuple[BlockKey, Message]]:
     """The events that an earlier run kept, in the shards and blocks of this run.
 
     Args:
         kept: what the earlier run kept.
         layout: of this run.
-        keys: number of keys that were listed in the earlier run, by the name of each query that
-            discovers keys.
     """
     for message in kept:
         kind, part = divmod(message.shard, message.shards // 2)
         number = part * len(layout.queries) // (message.shards // 2)
         query, own = layout.query_set.queries[number], layout.queries[number]
         block, slot = divmod(query.cut.of(message.slot), own.block)
-        now = carried_queries.of_slot(own)
-        cells, first = layout.cells_since(number, keys)
-        before = replace(now, bins=now.bins - cells)
-        events = PackedSmall.read(message.payload, kind, before)
-        if cells:
-            events = carried_queries.widened(kind, events, before, now, first)
+        events = PackedSmall.read(message.payload, kind, carried_queries.of_slot(own))
         called = layout.called(number, block)
         for shard, some in carried_queries.placed(kind, events, slot, own):
             key = kind, number * own.shards + shard

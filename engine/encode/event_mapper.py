@@ -159,12 +159,6 @@ class DomainMap:
         check_value_columns(domain, columns)
         self.domain = parts.listed
         self.columns = columns
-        self._since = None
-        if isinstance(parts.listed, DiscoveredKeys) and parts.listed.since:
-            keys = len(parts.listed.values)
-            always = keys - len(parts.listed.since)
-            self._since = np.array([_ALWAYS] * always + list(parts.listed.since), np.int64)
-            self._before = keys + np.array(parts.listed.unlisted_bins, np.int64)
         values = self.domain.values if isinstance(self.domain, Categories) else ()
         listed = set(values)
         others: dict[str, int] = {}
@@ -218,22 +212,6 @@ class DomainMap:
         bins[rows] = len(domain.values) + groups[place]
         return bins
 
-    def listed(
-        self, bins: npt.NDArray[np.int64], base_slots: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Bins of events in their base slots. Keys that are listed later are still unlisted.
-
-        Args:
-            bins: what :meth:`bins` returned, shape (n,).
-            base_slots: of the events, shape (n,).
-        """
-        if self._since is None:
-            return bins
-        known = (bins >= 0) & (bins < len(self._since))
-        keys = np.where(known, bins, 0)
-        early = known & (self._since[keys] > base_slots)
-        return np.where(early, self._before[keys], bins)
-
     def _numeric(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
         numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
         if isinstance(self.domain, Grid):
@@ -269,8 +247,6 @@ class DomainMap:
         return numbers
 
 
-_ALWAYS = -(1 << 62)
-"""Before any base slot."""
 NO_KEY = " "
 """In place of a text that is too long to be a key: a key has no blanks at its ends."""
 _PLAIN = "^[!-~]([ -~]*[!-~])?$"

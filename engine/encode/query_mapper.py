@@ -134,7 +134,7 @@ class QueriesMapper:
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
 
-        read = _Read(batch, self._bins, slots)
+        read = _Read(batch, self._bins)
         told = []
         counted, unread_by = np.zeros(len(slots), np.bool_), dict[int, str]()
         foreign = np.cumsum(members < 0) - 1 if len(strangers) else None
@@ -203,12 +203,17 @@ class QueriesMapper:
         return slots, members, strangers, faults
 
     def by_slot(
-        self, batch: pa.RecordBatch, latest: int | None = None
+        self, batch: pa.RecordBatch, latest: int | None = None, ends: Sequence[int] = ()
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each base slot that :meth:`map` can use, before conditions of queries."""
+        """The rows of each base slot that :meth:`map` can use, before conditions of queries.
+
+        With `ends`, rows are together from after one of these base slots to the next of them.
+        """
         slots, _, _, faults = self._read(batch, latest)
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
+        if ends:
+            slots[good] = np.array(ends)[np.searchsorted(ends, slots[good])]
         for slot in np.unique(slots[good]).tolist():
             yield slot, batch.filter(pa.array(good & (slots == slot)))
 
@@ -323,23 +328,9 @@ class KeyEvents(NamedTuple):
 class _Read:
     """The columns of a batch that queries ask for, each read once."""
 
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        domains: Mapping[str, DomainMap],
-        slots: Integers | None = None,
-    ) -> None:
-        """Read a batch.
-
-        Args:
-            batch: of events.
-            domains: of the queries, by name.
-            slots: base slot of each event, shape (n,). Give it if the bins must be those of this
-                slot, because keys that are discovered later are not listed in it.
-        """
+    def __init__(self, batch: pa.RecordBatch, domains: Mapping[str, DomainMap]) -> None:
         self._batch = batch
         self._domains = domains
-        self._slots = slots
         self._known: dict[Any, Any] = {}
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -412,8 +403,6 @@ class _Read:
 
     def _mapped(self, domain: DomainMap) -> tuple[Integers, list[tuple[Integers, str]]]:
         bins = domain.bins([column_of(self._batch, name) for name in domain.columns])
-        if self._slots is not None:
-            bins = domain.listed(bins, self._slots)
         if not (bins < 0).any():
             return bins, []
         return bins, [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]

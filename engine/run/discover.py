@@ -1,11 +1,11 @@
 """Discovery of keys from a bounded input, before a query set is released.
 
-The input is either a whole stream, or one of the passes over it. In the first case, all keys that
-are found are listed from the first slot on. In the second case, a key is listed from the base slot
-after the discovery slot in which it was found, because earlier slots are already released. The
-field `growing` of a plan says which case applies. A pass closes the discovery slots that end in its
-range. The pairs of the open discovery slot are kept for the next pass. So a discovery slot has the
-same pairs, however many passes read them.
+The input is either a whole stream, or a pass over a part of one discovery slot. In the first case,
+all keys that are found are listed from the first slot on. In the second case, the first pass of a
+discovery slot closes the one before: keys that were found in it are listed from this pass on, and
+keys whose estimates were below their errors leave. The field `growing` of a plan says which case
+applies. The pairs of a discovery slot are kept for the next pass. So a discovery slot has the same
+pairs, however many passes read them. `one_by_one.py` makes the passes of a longer input.
 
 The memory grows with the number of pairs of a key and a user. No key is dropped to save memory. If
 there are too many pairs, the run stops (`check_pairs`).
@@ -47,7 +47,7 @@ from streamveil.mechanisms.discovery.key_draw import (
     check_pairs,
     order_of_equals,
 )
-from streamveil.mechanisms.queries.discovered import Discoverer, Listed, declared
+from streamveil.mechanisms.queries.discovered import Discoverer, Excess, Listed, declared
 
 if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
@@ -60,8 +60,8 @@ def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
 
     Args:
         plan: what is released.
-        events: all batches of the input, or those in the range of a pass. They are read once more
-            when the plan is released.
+        events: all batches of the input, or those in the range of a pass, which lies in one
+            discovery slot. They are read once more when the plan is released.
 
     Raises:
         ConfigurationError: if keys cannot be discovered. No budget is spent.
@@ -89,9 +89,14 @@ def discover_from(plan: QueryPlan, pairs: Iterable[tuple[int, KeyEvents]]) -> Qu
         pairs: the number of a query, among those that discover keys, and events for it. They may
             come in any order, and more than once.
     """
+    assert len(plan.discovery_ranges) <= 1, "the listed keys would change within the pass"
     discoverers = plan.discoverers()
     kept = _kept_before(plan.discovery, len(discoverers))
-    gathered = [_Gathered(plan, *both) for both in zip(discoverers, kept, strict=True)]
+    excess = {one.name: over for one, over in zip(plan.query_set, plan.excess, strict=False)}
+    gathered = [
+        _Gathered(plan, one, before, excess.get(one.query.name))
+        for one, before in zip(discoverers, kept, strict=True)
+    ]
     try:
         with metrics.counting():  # events are counted when they are released
             for number, events in pairs:
@@ -107,8 +112,7 @@ def discover_from(plan: QueryPlan, pairs: Iterable[tuple[int, KeyEvents]]) -> Qu
         ) from None
     if not plan.growing:
         return plan.with_keys({one.query.name: one.discover() for one in gathered})
-    assert plan.last_slot is not None
-    found = {one.query.name: one.close(plan.last_slot) for one in gathered}
+    found = {one.query.name: one.listed for one in gathered}
     after = state_codec.pack(SCHEMAS, {"queries": [one.record() for one in gathered]})
     return plan.with_keys(found, after)
 
@@ -145,7 +149,7 @@ SCHEMAS = {
         },
     )
 }
-"""Schemas of the state for the next pass: for each query, its open discovery slot."""
+"""Schemas of the state for the next pass: for each query, its last discovery slot."""
 
 
 def _kept_before(discovery: bytes, queries: int) -> list[Mapping[str, Any] | None]:
@@ -187,16 +191,18 @@ class _Gathered:
     """
 
     def __init__(
-        self, plan: QueryPlan, discoverer: Discoverer, kept: Mapping[str, Any] | None = None
+        self,
+        plan: QueryPlan,
+        discoverer: Discoverer,
+        kept: Mapping[str, Any] | None,
+        excess: Excess | None,
     ) -> None:
         self.query = discoverer.query
         self._rules = discoverer.keys.rules
         before = discoverer.keys
         known = before.values if before.found else self._rules.allow
-        self._listed = Listed(known, before.since)
-        never = not_discovered(declared(self.query), self._rules)
-        self._never = pa.array([*never, *known], pa.large_string())
-        """Texts that are no keys, or that are public already."""
+        self.listed = Listed(known, before.since, before.ended)
+        """Keys that are listed in the pass, or in a bounded input before the discovery."""
         self._length, self._slots_of = discoverer.length, discoverer.slots_of
         self._class_of = plan.known.classes_with_other
         secret = plan.discovery_key()
@@ -210,22 +216,30 @@ class _Gathered:
             sample=discoverer.keys.sample,
             test_mode=plan.test_mode,
         )
+        self._forget()
+        self._parts: dict[int, list[tuple[Words, Integers, Integers, Integers]]] = defaultdict(list)
+        """Users, classes, base slots and numbers of keys, by discovery slot."""
+        self._next: int | None = None
+        """The discovery slot of a stream that is closed next."""
+        if plan.growing:
+            assert plan.first_slot is not None
+            now = plan.first_slot // self._length
+            if kept is None:
+                self._next = now
+            else:
+                self._continue(kept)
+                self._close(now, None if before.stay else excess)
+
+    def _forget(self) -> None:
+        """Forget all candidates, after keys were listed or left."""
         self._texts: list[pa.Array] = []
         """Candidates of each batch."""
         self._digests = [np.empty((0, 2), np.uint64)]
         """Of the same."""
         self._numbered = 0
-        self._parts: dict[int, list[tuple[Words, Integers, Integers, Integers]]] = defaultdict(list)
-        """Users, classes, base slots and numbers of keys, by discovery slot."""
-        self._next: int | None = None
-        """The discovery slot of a stream that is closed next."""
-        self._open: tuple[Pairs, pa.Array]
-        """Its pairs, and the texts of their keys, once the pass is over."""
-        if kept is not None:
-            self._continue(kept)
-        elif plan.growing:
-            assert plan.first_slot is not None
-            self._next = plan.first_slot // self._length
+        never = not_discovered(declared(self.query), self._rules)
+        self._never = pa.array([*never, *self.listed.keys], pa.large_string())
+        """Texts that are no keys, or that are public already."""
 
     def _continue(self, kept: Mapping[str, Any]) -> None:
         """Continue from what the previous pass kept."""
@@ -292,26 +306,34 @@ class _Gathered:
         """Find the keys of all discovery slots, which are all listed from the first slot on."""
         # In a slot without pairs no key can be found. A wrong time may be many such slots away.
         found = self._find(sorted(self._parts), _Keys.of(np.concatenate(self._digests)))
-        return Listed((*self._listed.keys, *(key for _, key in found)))
+        return Listed((*self.listed.keys, *(key for _, key in found)))
 
-    def close(self, last: int) -> Listed:
-        """Find the keys of all discovery slots that end at or before a base slot.
+    def _close(self, now: int, excess: Excess | None) -> None:
+        """Close all discovery slots before that of the pass.
 
-        Returns all listed keys. New keys are listed from the base slot after their discovery slot.
+        Keys that are found in one of them are listed from the base slot after it on. Keys whose
+        released estimates were below their errors leave.
+
+        Args:
+            now: the discovery slot of the pass.
+            excess: of the estimates in the discovery slot before; None if all keys stay.
         """
         assert self._next is not None
+        if self._next == now:
+            return
+        if excess is not None:
+            low = excess.low(now - 1, len(self.listed.keys))
+            self.listed = self.listed.without(low, now * self._length)
         keys = _Keys.of(np.concatenate(self._digests))
-        closed = (last + 1) // self._length
-        for slot, key in self._find(range(self._next, closed), keys):
-            self._listed = self._listed.with_found([key], (slot + 1) * self._length)
-        self._next = max(self._next, closed)
-        self._open = self._kept(keys)
-        return self._listed
+        for slot, key in self._find(range(self._next, now), keys):
+            self.listed = self.listed.with_found([key], (slot + 1) * self._length)
+        self._next = now
+        self._forget()
 
     def record(self) -> dict[str, Any]:
-        """What the next pass continues from, after :meth:`close`: a record of `SCHEMAS`."""
+        """What the next pass continues from: a record of `SCHEMAS`."""
         assert self._next is not None
-        pairs, texts = self._open
+        pairs, texts = self._kept(_Keys.of(np.concatenate(self._digests)))
         _, offsets, data = texts.buffers()
         ends = np.frombuffer(offsets, np.int64)[: len(texts) + 1] if offsets else np.zeros(1)
         in_slot = pairs.base_slots - self._next * self._length

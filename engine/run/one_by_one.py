@@ -1,10 +1,11 @@
-"""Discovery of keys in an unbounded input, which makes one pass for each base slot.
+"""Discovery of keys in an input of several discovery slots, which makes one pass after the other.
 
-The list of keys in a base slot depends on all events of earlier discovery slots, so the events of a
-slot can be counted only after all earlier slots are closed. All events of a slot therefore go to
-one worker. It waits for the earlier slots, and then discovers keys, counts and releases, as a run
-with a saved state does in each pass (`discover.py`). The state after a pass is the state of the
-stream, so all results are the same, byte for byte, as in passes of any length.
+The list of keys in a base slot depends on all events and results of earlier discovery slots, so the
+events of a slot can be counted only after all earlier slots are closed. All events of a slot
+therefore go to one worker. It waits for the earlier slots, and then discovers keys, counts and
+releases, as a run with a saved state does in each pass (`discover.py`). The state after a pass is
+the state of the stream, so all results are the same, byte for byte, as in passes of any length. In
+an unbounded input, each base slot is a pass. In a bounded one, a pass ends with a discovery slot.
 
 The event accounting of mapped events is not repeated here.
 """
@@ -37,6 +38,7 @@ from streamveil.engine.messages import (
     several_to_bytes,
 )
 from streamveil.engine.run.discover import discover_keys
+from streamveil.engine.run.gathered import Batches, Gathered
 from streamveil.engine.run.release import release_plan
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
@@ -48,6 +50,8 @@ from streamveil.mechanisms.queries.discovered import before_discovery
 
 _KEPT = (metrics.SLOTS_PREFIX, metrics.EVENTS_BOUNDED_AWAY, metrics.BOUNDS_PREFIX)
 """The part of the event accounting that is not known where events are mapped."""
+_COUNTED = (metrics.EVENTS_COUNTED, metrics.EVENTS_UNASKED)
+"""The part that passes over a bounded input know better."""
 
 
 def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
@@ -58,26 +62,14 @@ def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
         lateness: how long a slot stays open, in microseconds.
     """
     plan.check(bounded=False)
-    resume, begun = plan.resume, plan.first_slot if plan.resume is None else plan.stream_start
-    # Each pass takes the keys that are listed from the state before it.
-    asked = before_discovery(plan.query_set)
-    plan = replace(plan, query_set=asked, resume=None, discovery=b"", stream_start=begun)
+    resume = plan.resume
+    plan = _of_stream(plan)
     clock = SlotClock(plan.slots, lateness)
-    layout = OneShard(1, 1, len(plan.known.classes), 1, 1)
-    counter = SlotCounter(
-        plan.known,
-        layout,
-        plan.bounding,
-        QUERIES,
-        by_user=False,
-        max_rejected=plan.max_rejected,
-        pack=_packed,
-        plan=plan,
-    )
+    counter = _counter(plan, in_passes=False)
     return Steps(
         stream=QUERIES,
         bounded=False,
-        layout=layout,
+        layout=counter.layout,
         clock=clock,
         first_slot=plan.first_slot,
         last_slot=plan.last_slot,
@@ -91,6 +83,56 @@ def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
             plan.last_slot,
             resume,
         ),
+    )
+
+
+def release_by_discovery_slot(plan: QueryPlan, events: Batches) -> Iterator[Output]:
+    """Release a part of a stream that several discovery slots meet.
+
+    Args:
+        plan: what is released. It has a range.
+        events: all batches of the part. All their rows are kept in memory until they are counted.
+
+    Yields:
+        What `release_plan` does, for the same plan.
+    """
+    resume, ends = plan.resume, tuple(plan.discovery_ranges)
+    keeps, plan = plan.keeps_state, _of_stream(plan)
+    run = Gathered(plan, _counter(plan, in_passes=True), QUERIES)
+    yield from run.map_events(SlotMapper(plan, ends), events)
+    yield from run.count()
+    config = ReleaseConfig(
+        partial(one_driver, PassDriver(plan, ends)),
+        SlotClock(plan.slots, 0),
+        _released,
+        plan.first_slot,
+        plan.last_slot,
+        resume,
+        keeps=keeps,
+        tells_booked=True,
+        passed=PassDriver.passed,
+    )
+    yield from run.release(config, plan.first_slot, plan.last_slot)
+
+
+def _of_stream(plan: QueryPlan) -> QueryPlan:
+    """A plan from which passes are made. Each takes the listed keys from the state before it."""
+    asked = before_discovery(plan.query_set)
+    begun = plan.first_slot if plan.resume is None else plan.stream_start
+    return replace(plan, query_set=asked, resume=None, discovery=b"", stream_start=begun)
+
+
+def _counter(plan: QueryPlan, *, in_passes: bool) -> SlotCounter:
+    return SlotCounter(
+        plan.known,
+        OneShard(1, 1, len(plan.known.classes), 1, 1),
+        plan.bounding,
+        QUERIES,
+        by_user=False,
+        max_rejected=plan.max_rejected,
+        pack=_packed,
+        plan=plan,
+        in_passes=in_passes,
     )
 
 
@@ -109,15 +151,21 @@ class MappedSlots(NamedTuple):
     events: Sequence[QueryEvents]
     """The columns that each query reads."""
     by_slot: Mapping[int, pa.RecordBatch]
-    """Its rows by base slot."""
+    """Its rows by the last base slot of their pass."""
 
 
 class SlotMapper:
-    """Splits batches by base slot, and reports lost events as :class:`QueriesMapper` does."""
+    """Splits batches by pass, and reports lost events as :class:`QueriesMapper` does.
 
-    def __init__(self, plan: QueryPlan) -> None:
-        self._mapper: QueriesMapper = plan.event_mapper()
+    Args:
+        plan: what is released.
+        ends: last base slot of each pass; empty if each base slot is one.
+    """
+
+    def __init__(self, plan: QueryPlan, ends: Sequence[int] = ()) -> None:
+        self._mapper: QueriesMapper = plan.trial_mapper()  # the first pass may choose bounds
         self._names = plan.columns.names
+        self._ends = ends
 
     @property
     def slots(self) -> Any:
@@ -127,15 +175,15 @@ class SlotMapper:
     def map(
         self, batch: pa.RecordBatch, latest: int | None = None
     ) -> tuple[MappedSlots, pa.RecordBatch]:
-        """The rows of each base slot, and dead letters."""
+        """The rows of each pass, and dead letters."""
         events, rejected = self._mapper.map(batch, latest)
-        rows = self._mapper.by_slot(batch, latest)
+        rows = self._mapper.by_slot(batch, latest, self._ends)
         by_slot = {slot: some.select(self._names) for slot, some in rows}
         return MappedSlots(events, by_slot), rejected
 
 
 class _PackedRows(NamedTuple):
-    """Rows of a slot, to shuffle."""
+    """Rows of a pass, to shuffle."""
 
     rows: pa.RecordBatch
 
@@ -152,7 +200,7 @@ def _packed(
 
 
 class SlotRows(NamedTuple):
-    """All events of a slot that arrived."""
+    """All events of a pass that arrived."""
 
     parts: list[bytes]
     """Rows, in an order that does not depend on the order of their arrival."""
@@ -166,6 +214,8 @@ class SlotCounter(Counter):
     """Collects the events of a slot, and passes all of them on."""
 
     plan: QueryPlan
+    in_passes: bool
+    """Whether passes report how many events are counted."""
 
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Any:
         """All events. The pass decides which of them are kept."""
@@ -180,7 +230,8 @@ class SlotCounter(Counter):
 
     def by_query(self, tally: EventTally, events: MappedSlots) -> EventTally:
         """The tally of mapped events, with what each query could read."""
-        return with_queries(tally, self.plan.query_set, events.events)
+        found = with_queries(tally, self.plan.query_set, events.events)
+        return replace(found, counted=0) if self.in_passes else found
 
     def told(self, key: BlockKey, visits: Any) -> Sequence[tuple[Any, Message]]:
         """(stream, all events of the slot)."""
@@ -202,9 +253,11 @@ class PassState(NamedTuple):
 
 @dataclass(frozen=True)
 class PassDriver:
-    """Makes one pass for each base slot."""
+    """Makes one pass after the other."""
 
     plan: QueryPlan
+    ends: tuple[int, ...] = ()
+    """As of :class:`SlotMapper`."""
 
     def make(self) -> PassDriver:
         """Itself."""
@@ -235,7 +288,7 @@ class PassDriver:
     def slots(
         self, block: int, parts: Iterable[Message]
     ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-        """A base slot with its events."""
+        """The last base slot of a pass with its events."""
         rows = [batch_from_bytes(one) for part in parts for one in several_from_bytes(part.payload)]
         yield block, rows
 
@@ -243,14 +296,18 @@ class PassDriver:
         """The base slot that comes next."""
         return state.next_slot
 
+    def passed(self, start: int, stop: int) -> Iterator[int]:
+        """Of quiet base slots, those with which a pass ends."""
+        return (end for end in self.ends if start <= end < stop)
+
     def release(
         self, state: PassState, slot: int, events: list[pa.RecordBatch]
     ) -> tuple[PassState, list[Output]]:
-        """Discover keys up to a base slot, and release the slots that end with it."""
+        """Discover keys up to a base slot, and release the slots that end with it or before."""
         plan = self.plan
         due = replace(
             plan,
-            first_slot=slot,
+            first_slot=plan.first_slot if state.next_slot is None else state.next_slot,
             last_slot=slot,
             resume=state.saved or None,
             ends=plan.ends and slot == plan.last_slot,
@@ -259,8 +316,9 @@ class PassDriver:
         )
         with metrics.counting() as counted:
             outputs = list(release_plan(discover_keys(due, events), events))
+        kept = (*_KEPT, *(_COUNTED if self.ends else ()))
         for name, number in counted.counters.items():
-            if name.startswith(_KEPT):
+            if name.startswith(kept):
                 metrics.count(name, number)
         for name, largest in counted.largest.items():
             metrics.observe(name, largest)
@@ -276,3 +334,10 @@ def _told(
     """The results of a pass, and what they cost."""
     for one in released:
         yield one._replace(at=at)
+
+
+def _released(
+    driver: PassDriver, state: PassState, slot: int, released: list[Output], at: int
+) -> Iterator[Output]:
+    """The results of a pass over several base slots, each with the event time of its own."""
+    yield from released

@@ -35,10 +35,9 @@ from streamveil.mechanisms.protocol import SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.bounds import AutoBounds, bounds_of, with_bounds
 from streamveil.mechanisms.queries.cuts import Cut, cut_of
 from streamveil.mechanisms.queries.discovered import (
-    listed_at,
-    listed_numbers,
+    Listed,
     listed_of,
-    nodes_before,
+    with_keys,
 )
 from streamveil.mechanisms.queries.limits import all_limits, under_limits
 from streamveil.mechanisms.queries.query_stream import QueryState, QueryStream
@@ -116,9 +115,9 @@ class QueryLedgers:
         assert self.presences is not None
         return replace(self, presences=under_limits(self.presences, limits))
 
-    def listed(self, base_slot: int | None) -> QueryLedgers:
-        """The same with the keys that are listed in a base slot; None means before the first."""
-        query_set = listed_at(self.layout.query_set, base_slot)
+    def listed(self, found: Mapping[str, Listed]) -> QueryLedgers:
+        """The same with other keys that are listed, by the name of the query."""
+        query_set = with_keys(self.layout.query_set, found)
         measures = tuple(query.measure for query in query_set)
         return replace(self, layout=replace(self.layout, query_set=query_set, measures=measures))
 
@@ -137,26 +136,6 @@ class QueryDriver:
     ledgers: QueryLedgers
     key: bytes = field(repr=False)
     """Of the checksum of its states."""
-    _known: dict[tuple[int, ...], QueryDriver] = field(default_factory=dict, repr=False)
-    """The last two drivers with fewer keys, by the numbers of keys."""
-
-    def at(self, base_slot: int | None) -> QueryDriver:
-        """The driver for a base slot, which counts keys that are listed later as `unlisted`.
-
-        None means before the first slot.
-        """
-        numbers = listed_numbers(self.layout.query_set, base_slot)
-        if numbers == listed_numbers(self.layout.query_set):
-            return self
-        if numbers not in self._known:
-            if len(self._known) > 1:
-                del self._known[next(iter(self._known))]
-            self._known[numbers] = self.ledgers.listed(base_slot).make()
-        return self._known[numbers]
-
-    def _of(self, state: QueryState) -> QueryDriver:
-        """The driver that made a state."""
-        return self.at(None if state.next_slot is None else state.next_slot - 1)
 
     def chosen(self, choice: Message) -> QueryDriver:
         """The same under bounds, or participation limits, that were chosen."""
@@ -190,7 +169,7 @@ class QueryDriver:
 
     def start(self) -> QueryState:
         """State before the first base slot."""
-        return self.at(None).stream.start()
+        return self.stream.start()
 
     def encode(self, state: QueryState, kept: Iterable[Message] = ()) -> bytes:
         """Bytes of the state, as of :class:`Saved`.
@@ -198,10 +177,9 @@ class QueryDriver:
         With it go events of slots that are not over, in any order.
         """
         messages = sorted(message.to_bytes() for message in kept)
-        stream = self._of(state).stream
-        written = several_to_bytes(stream.pack(state), *messages)
+        written = several_to_bytes(self.stream.pack(state), *messages)
         bounds = bounds_of(self.layout.query_set)
-        written = stream.keeper.write(written)
+        written = self.stream.keeper.write(written)
         saved = Saved(
             self.ledgers.shares,
             bounds,
@@ -214,19 +192,25 @@ class QueryDriver:
         return (JOINED if self.ledgers.changing else b"") + saved.sealed(self.key)
 
     def decode(self, data: bytes) -> QueryState:
-        """State of bytes. Raises ConfigurationError for that of another configuration."""
-        stream, parts = self._parts(data)
-        return stream.unpack(parts[0])
+        """State of bytes, with the keys of this driver.
+
+        Raises ConfigurationError for that of another configuration.
+        """
+        before, parts = self._parts(data)
+        state = before.stream.unpack(parts[0])
+        return self.stream.grown(state, before.layout.query_set)
 
     def kept(self, data: bytes) -> list[Message]:
         """Events of slots that were not over, and what shards kept, of the bytes of a state."""
         return list(map(Message.from_bytes, self._parts(data)[1][1:]))
 
-    def _parts(self, data: bytes) -> tuple[QueryStream, list[bytes]]:
-        """The stream that wrote a state, and what it wrote."""
+    def _parts(self, data: bytes) -> tuple[QueryDriver, list[bytes]]:
+        """The driver that wrote a state, whose keys may be others, and what it wrote."""
         saved = Saved.read(data, self.key)
-        stream = self.at(saved.slot).stream
-        return stream, several_from_bytes(stream.keeper.read(saved.state))
+        listed = saved.listed_of(self.layout.query_set)
+        same = not saved.listed or listed == listed_of(self.layout.query_set)
+        before = self if same else self.ledgers.listed(listed).make()
+        return before, several_from_bytes(before.stream.keeper.read(saved.state))
 
     def slots(
         self, block: int, parts: Iterable[Message]
@@ -239,33 +223,14 @@ class QueryDriver:
         self, state: QueryState, slot: int, counted: SlotCounts
     ) -> tuple[QueryState, dict[int, SlotRelease]]:
         """Release all queries that are due with the next base slot, whether anybody was there."""
-        now = self.at(slot)
-        due = now.stream.due(slot)
+        due = self.stream.due(slot)
         nothing = {
-            q: np.zeros((now.layout.classes, now.layout.measures[q].size), np.int64)
+            q: np.zeros((self.layout.classes, self.layout.measures[q].size), np.int64)
             for q in due
             if q not in counted.histograms
         }
-        histograms = {q: self._listed(now, q, one) for q, one in counted.histograms.items()}
-        state = self._grown(now, state)
-        return now.stream.release(state, slot, {**histograms, **nothing}, counted.beyond)
-
-    def _listed(self, now: QueryDriver, number: int, histogram: Integers) -> Integers:
-        """A histogram without the cells of keys that are not listed in a slot. These are all 0."""
-        listed, every = (one.layout.query_set.queries[number] for one in (now, self))
-        if listed is every:
-            return histogram
-        size = every.measure.parts
-        kept = nodes_before(listed, every, every.measure.nodes) >= 0
-        found = histogram.reshape(len(histogram), -1, size)[:, kept]
-        return found.reshape(len(histogram), -1)
-
-    def _grown(self, now: QueryDriver, state: QueryState) -> QueryState:
-        """A state with all keys of the driver `now`, made from a state that may have fewer keys."""
-        before = self._of(state)
-        if before is now:
-            return state
-        return now.stream.grown(state, before.layout.query_set)
+        histograms = {**counted.histograms, **nothing}
+        return self.stream.release(state, slot, histograms, counted.beyond)
 
     def next_slot(self, state: QueryState) -> int | None:
         """The base slot that comes next."""
@@ -300,7 +265,6 @@ class PublishAnswers:
         at: int,
     ) -> Iterator[Output]:
         """A `SlotAnswer` and a `QueryEntry` of each, and answers of longer times and revisions."""
-        driver = driver.at(slot)
         tested = driver.ledgers.test_mode
         if not tested:
             metrics.observe(metrics.WINDOW_USE, int(np.ceil(state.filter.use() * 1e6)))

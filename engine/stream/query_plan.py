@@ -102,10 +102,10 @@ from streamveil.mechanisms.queries.bounds import are_known, looks_at, set_aside,
 from streamveil.mechanisms.queries.cuts import cut_of
 from streamveil.mechanisms.queries.discovered import (
     Discoverer,
+    Excess,
     Listed,
     declared,
     discovering,
-    listed_at,
     undiscovered,
     with_keys,
 )
@@ -200,8 +200,9 @@ class QueryPlan(CentralPlan):
     requirement gives no delta; None where no keys are discovered."""
     growing: bool = False
     """Whether keys are discovered while the stream runs, as in a stream that is released in passes.
-    Each key is then listed from the base slot after the discovery slot in which it was found.
-    Otherwise, all keys of a bounded input are listed from its first slot on."""
+    Each key is then listed from the base slot after the discovery slot in which it was found, until
+    it leaves at the end of another one. Otherwise, all keys of a bounded input are listed from its
+    first slot on."""
     discovery: bytes = field(default=b"", repr=False)
     """State of the discovery of keys for the next pass. Its pairs are SECRET."""
     units: Units = field(init=False, repr=False)
@@ -231,7 +232,9 @@ class QueryPlan(CentralPlan):
         self.max_rejected = share("max_rejected", self.max_rejected)
         check_range(self.slots, self.first_slot, self.last_slot)
         saved = None
-        self._carried_keys: Mapping[str, int] = {}
+        self.excess: Sequence[Excess | None] = ()
+        """Of each query, which of its keys are to leave, if an earlier run has released anything.
+        """
         if self.resume is not None:
             saved = Saved.read(self.resume, NoiseSource(self._key(), QUERIES).sealing_key)
             self._take_listed(saved)
@@ -243,14 +246,15 @@ class QueryPlan(CentralPlan):
         driver = self.ledgers(self.layout(bounded=True)).make()
         self._kept: list[Message] = []
         if self.resume is not None:
-            check_resume(driver.next_slot(driver.decode(self.resume)), self.first_slot)
+            state = driver.decode(self.resume)
+            check_resume(driver.next_slot(state), self.first_slot)
+            self.excess = state.excess
             self._kept = driver.kept(self.resume)
             for message in self.counters:
                 check_shards(message.shards, 2 * len(self.query_set.queries), self.shards)
 
     def _take_listed(self, saved: Saved) -> None:
         """Use the bounds that were chosen earlier, and the keys that were found earlier."""
-        self._carried_keys = {name: len(one.keys) for name, one in saved.listed.items()}
         if undiscovered(self.query_set):
             if self.growing and not saved.discovery:  # nobody knows what its discovery has spent
                 raise ConfigurationError(
@@ -335,6 +339,16 @@ class QueryPlan(CentralPlan):
     def largest_delta(self) -> float:
         """The largest delta of a class; 0 where no keys are discovered."""
         return 0.0 if self.delta is None else max(self._deltas)
+
+    @property
+    def discovery_ranges(self) -> list[int]:
+        """The last base slot of each part of the range in which the same keys are listed."""
+        if not self.growing or self.first_slot is None or self.last_slot is None:
+            return []
+        first, last = self.first_slot, self.last_slot
+        lengths = {one.length for one in self.discoverers()}
+        ends = {end for one in lengths for end in range(first + (-first - 1) % one, last, one)}
+        return sorted({*ends, last})
 
     def discovery_key(self) -> NoiseKeys:
         """The secret from which the draws and the noise of a discovery are derived."""
@@ -449,8 +463,7 @@ class QueryPlan(CentralPlan):
             may_be = (saved.shares.sum(axis=0) <= known.budgets).all()
             if may_be:  # else the state is refused, as that of another configuration
                 return saved.shares
-        begun = listed_at(self.query_set, None)  # keys that are found later change no share
-        _, units = plan_shares(begun, known, self._sizes, adjacency=self.adjacency)
+        _, units = plan_shares(self.query_set, known, self._sizes, adjacency=self.adjacency)
         return units
 
     @property
@@ -604,7 +617,7 @@ class QueryPlan(CentralPlan):
     def kept(self, layout: QueryLayout) -> list[tuple[BlockKey, Message]]:
         """Events of slots that were not over when the run before ended."""
         waiting = [one for one in self._kept if one.kind is Kind.WAITING]
-        return list(going_on(waiting, layout, self._carried_keys))
+        return list(going_on(waiting, layout))
 
     @property
     def counters(self) -> list[Message]:

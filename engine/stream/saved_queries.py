@@ -2,14 +2,15 @@
 
 Shares are planned before the first base slot, and bounds and participation limits chosen then.
 Other versions may plan other shares, and no run looks twice. So all go with the state, which is
-bound to them: see `Keeper`. The state also contains the keys that were discovered so far, and the
-pairs of a key and a user of the discovery slot that is still open.
+bound to them: see `Keeper`. The state also contains the keys that are listed, those that left, and
+the pairs of a key and a user of the last discovery slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,19 @@ from streamveil.mechanisms.queries.discovered import (
 from streamveil.mechanisms.queries.queries import QuerySet
 
 _PURPOSE = b"answers"
+_CHOSEN = dict.fromkeys(("shares", "bounds", "limits", "state"), "bytes")
+_ENDED = {
+    "type": "array",
+    "items": state_codec.record_schema("Ended", key="string", since="long", until="long"),
+}
+
+
+def _discovered(**more: Any) -> dict[str, Any]:
+    """Fields of the schema for keys that were discovered; `more` are those of a list of keys."""
+    texts = {"type": "array", "items": "string"}
+    listed = state_codec.record_schema("Listed", keys=texts, since=state_codec.LONGS, **more)
+    named = {"type": "map", "values": listed}
+    return {"listed": named, "slot": ["null", "long"], "discovery": "bytes"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,33 +61,16 @@ class Saved:
     state: bytes
     """What the driver keeps, bound to its configuration."""
     listed: Mapping[str, Listed] = field(default_factory=dict)
-    """The keys that were discovered so far, by query."""
+    """The keys that are listed in the last released base slot, by query."""
     slot: int | None = None
-    """The last released base slot, which determines which of these keys the state includes."""
+    """This base slot."""
     discovery: bytes = b""
     """State of the discovery of keys. Its pairs of a key and a user are SECRET."""
 
     SCHEMAS = {
-        1: state_codec.record_schema(
-            "Answers", shares="bytes", bounds="bytes", limits="bytes", state="bytes"
-        ),
-        2: state_codec.record_schema(
-            "Answers",
-            shares="bytes",
-            bounds="bytes",
-            limits="bytes",
-            state="bytes",
-            listed={
-                "type": "map",
-                "values": state_codec.record_schema(
-                    "Listed",
-                    keys={"type": "array", "items": "string"},
-                    since=state_codec.LONGS,
-                ),
-            },
-            slot=["null", "long"],
-            discovery="bytes",
-        ),
+        1: state_codec.record_schema("Answers", **_CHOSEN),
+        2: state_codec.record_schema("Answers", **_CHOSEN, **_discovered()),
+        3: state_codec.record_schema("Answers", **_CHOSEN, **_discovered(ended=_ENDED)),
     }
 
     def sealed(self, key: bytes) -> bytes:
@@ -83,7 +80,7 @@ class Saved:
             "bounds": array_to_bytes(self.bounds),
             "limits": choice_message(self.limits).payload,
             "state": self.state,
-            "listed": {name: vars(one) for name, one in self.listed.items()},
+            "listed": {name: one.record() for name, one in self.listed.items()},
             "slot": self.slot,
             "discovery": self.discovery,
         }
@@ -99,8 +96,7 @@ class Saved:
         if version == 1:
             return cls(shares, bounds, limits, record["state"])
         listed = {
-            name: Listed(tuple(one["keys"]), tuple(one["since"]))
-            for name, one in record["listed"].items()
+            name: Listed.of_record(one, record["slot"]) for name, one in record["listed"].items()
         }
         more = listed, record["slot"], record["discovery"]
         return cls(shares, bounds, limits, record["state"], *more)
@@ -126,10 +122,10 @@ class Saved:
                 "start a new stream, which spends the users' budgets again"
             )
         if undiscovered(query_set) and self.listed:
-            query_set = with_keys(query_set, self._listed_of(query_set))
+            query_set = with_keys(query_set, self.listed_of(query_set))
         return with_bounds(query_set, self.bounds) if looks else query_set
 
-    def _listed_of(self, query_set: QuerySet) -> Mapping[str, Listed]:
+    def listed_of(self, query_set: QuerySet) -> Mapping[str, Listed]:
         """The keys of each query that discovers keys; none if a query did not do so earlier."""
         nothing = Listed(())
         return {one.name: self.listed.get(one.name, nothing) for one in discovering(query_set)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from streamveil.mechanisms.core.arguments import is_true
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.identity import Form
@@ -18,8 +18,6 @@ DISCOVER = "discover"
 """In place of keys: that they are to be discovered."""
 UNLISTED = "unlisted"
 """Name of the bin of all keys that are not listed, unless it has another one."""
-LATEST = 1 << 62
-"""A base slot that is later than any other."""
 MOST_KEYS = 1000
 """Of a user in a discovery slot: with more, no key would ever be found."""
 MOST_WINDOWS = 1000
@@ -37,11 +35,11 @@ class DiscoveredKeys(Categories):
     IDENTITY = Form(
         "discovered keys",
         ("values", "rules", "max_keys", "share", "sample", "found"),
-        later={"windows": 1, "since": (), "groups": NO_GROUPS},
+        later={"windows": 1, "since": (), "groups": NO_GROUPS, "ended": (), "stay": False},
     )
 
     values: tuple[str, ...] = ()
-    """The keys that are listed: before the discovery, none."""
+    """The keys that are listed now: before the discovery, none."""
     rules: KeyRules = field(default_factory=KeyRules)
     """Which texts are one key, and which keys may be published."""
     max_keys: int = 1
@@ -61,6 +59,11 @@ class DiscoveredKeys(Categories):
     groups: KeyGroups = NO_GROUPS
     """Groups with a bin of their own for keys that are not listed. The bins follow the listed keys,
     and the bin of all other unlisted keys follows them."""
+    ended: tuple[tuple[str, int, int], ...] = ()
+    """Each time that a key was listed and left: the key, its first base slot and the one after its
+    last."""
+    stay: bool = False
+    """Whether keys stay listed, however few events they have."""
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -70,6 +73,7 @@ class DiscoveredKeys(Categories):
             number = whole(name, getattr(self, name))
             if number > limit:
                 raise ConfigurationError(f"{name} is {number}: give at most {limit}")
+        object.__setattr__(self, "stay", is_true(self.stay, "stay"))
         for name, most in (("share", 0.95), ("sample", 1.0)):
             value = finite_number(getattr(self, name))
             if value is None or not 0 < value <= most:
@@ -97,22 +101,10 @@ class DiscoveredKeys(Categories):
         """
         return tuple(map(self.groups.place, self.values))
 
-    def number_at(self, base_slot: int | None) -> int:
-        """How many keys are listed in a base slot. None means before the first slot."""
-        some = 0 if base_slot is None else bisect_right(self.since, base_slot)
-        return len(self.values) - len(self.since) + some
-
-    def at(self, base_slot: int | None) -> DiscoveredKeys:
-        """The keys that are listed in a base slot. None means before the first slot."""
-        number = self.number_at(base_slot)
-        later = len(self.values) - number
-        since = self.since[: len(self.since) - later]
-        return replace(self, values=self.values[:number], since=since)
-
     @property
     def declared(self) -> DiscoveredKeys:
         """The keys as declared, before any were discovered."""
-        return replace(self, values=(), found=False, since=())
+        return replace(self, values=(), found=False, since=(), ended=())
 
     def budgets(self, budgets: Units) -> list[int]:
         """What the discovery may cost in a window, of the budget of each class: whole units."""

@@ -75,7 +75,7 @@ Level = Mapping[str, tuple[str, ...]] | str
 AUTO = "auto"
 _RULES, _DISCOVERY = (
     ("allow", "deny", "fold_case", "longest"),
-    ("max_keys", "windows", "share", "sample"),
+    ("max_keys", "windows", "share", "sample", "stay"),
 )
 """The options of keys that are to be discovered."""
 

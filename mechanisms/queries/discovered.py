@@ -2,8 +2,9 @@
 
 Keys are discovered from a whole bounded input, before anything else is released, or while a stream
 runs, in one discovery slot after the other. In a stream, a key is listed from the base slot after
-its discovery slot, and stays listed. Listed keys are public, and the query counts them like any
-other keys. All other keys are in one bin.
+its discovery slot. At the end of each later discovery slot it leaves if its released estimates were
+below their errors. Listed keys are public, and the query counts them like any other keys. All other
+keys are in one bin.
 
 Guarantee: (w, epsilon, delta). Over any `window` consecutive base slots, all that a run publishes
 differs in distribution by at most a factor exp(epsilon_k), except with probability delta_k, for a
@@ -13,11 +14,13 @@ cost of a discovery in epsilon and delta is proved in `discovery/terms.py`. Its 
 reserved (`set_aside`), and is included in the cost of every window. So is the cost of choosing
 bounds privately (`bounds.py`), whose sample does not depend on the keys. Given the keys and bounds,
 the releases cost the rest of epsilon, and no delta. In a stream, the keys that are listed in a base
-slot are a function of what was published before this slot. They only decide in which bins events
-are counted, so a histogram has the same sensitivity as with keys that the query lists. This holds
-for levels as well, because the names of groups are public, and the group of an event follows from
-its key alone. `adaptive/growth.py` proves that mechanisms may continue with more bins. No account
-of spent budget depends on the bins.
+slot are a function of what was published before this slot: of the keys that were found, and for
+keys that leave of the released estimates and their errors (`Excess`). They only decide in which
+bins events are counted, so a histogram has the same sensitivity as with keys that the query lists.
+This holds for levels as well, because the names of groups are public, and the group of an event
+follows from its key alone. `adaptive/growth.py` proves that mechanisms may continue with other
+bins. No account of spent budget depends on the bins. A key that left is unlisted like any other
+key, so the cost of later discoveries is the same.
 
 Participation limits only apply to the releases. Neighbouring inputs are the same with limits, and
 the cost of a discovery covers all events of a user in a window, whether the releases count them or
@@ -34,18 +37,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.core.arrays import Integers
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.domains import Categories, parts_of, with_bins
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.discovery.deltas import delta_units
-from streamveil.mechanisms.discovery.discovered_keys import LATEST, DiscoveredKeys
+from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.price import Draw, cheapest_draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
+from streamveil.mechanisms.protocol import carried
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import Count, Statistic, TopK
 from streamveil.mechanisms.queries.trees import ALL, FLAT, Tree
@@ -68,6 +74,9 @@ def undiscovered(query_set: QuerySet) -> list[Query]:
     return [query for query, keys in both if keys is not None and not keys.found]
 
 
+_ENDED = ("key", "since", "until")
+
+
 @dataclass(frozen=True)
 class Listed:
     """The keys of a query that are listed so far. They are public."""
@@ -76,17 +85,106 @@ class Listed:
     """In the order in which they were listed."""
     since: tuple[int, ...] = ()
     """As in :class:`DiscoveredKeys`."""
+    ended: tuple[tuple[str, int, int], ...] = ()
+    """As in :class:`DiscoveredKeys`."""
+
+    def record(self) -> dict[str, Any]:
+        """As it is saved."""
+        ended = [dict(zip(_ENDED, one, strict=True)) for one in self.ended]
+        return {"keys": self.keys, "since": self.since, "ended": ended}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], slot: int | None) -> Listed:
+        """Read :meth:`record`, of a state after a base slot.
+
+        Earlier versions saved found keys before they were listed. These are to be found again.
+        """
+        since = [one for one in record["since"] if slot is not None and one <= slot]
+        keys = record["keys"][: len(record["keys"]) - len(record["since"]) + len(since)]
+        ended = (tuple(one[name] for name in _ENDED) for one in record.get("ended", ()))
+        return cls(tuple(keys), tuple(since), tuple(ended))
 
     def with_found(self, found: Sequence[str], base_slot: int) -> Listed:
         """Add keys that are listed from a base slot on."""
-        return Listed((*self.keys, *found), (*self.since, *[base_slot] * len(found)))
+        keys, since = (*self.keys, *found), (*self.since, *[base_slot] * len(found))
+        return replace(self, keys=keys, since=since)
+
+    def without(self, low: Flags, base_slot: int) -> Listed:
+        """Take keys away that are not listed from a base slot on.
+
+        Keys that are listed from the first slot on stay.
+
+        Args:
+            low: for each key, whether it leaves, shape (keys,).
+            base_slot: the first one without them.
+        """
+        always = len(self.keys) - len(self.since)
+        found = list(zip(self.keys[always:], self.since, low[always:].tolist(), strict=True))
+        return Listed(
+            (*self.keys[:always], *(key for key, _, leaves in found if not leaves)),
+            tuple(since for _, since, leaves in found if not leaves),
+            (*self.ended, *((key, since, base_slot) for key, since, leaves in found if leaves)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Excess:
+    """By how much the released estimates of bins exceed their errors in a discovery slot.
+
+    A key leaves if the sum of its estimates is below the sum of their standard errors. However the
+    errors are correlated, the second sum is at least the standard error of the first. We considered
+    two alternatives, which keep keys without events. Under a bound for independent errors, a key
+    stays because forecasts have almost the same error in all slots, and estimates that are clamped
+    at 0 are too large on average. If every single estimate had to be below its error, a key would
+    stay because noise exceeds its standard error in one slot of six.
+    """
+
+    SCHEMA = state_codec.record_schema(
+        "Excess", slot=["null", "long"], by_bin={"type": "array", "items": "double"}
+    )
+
+    slot: int | None
+    """The discovery slot; None before the first release."""
+    by_bin: Floats
+    """Sum over the releases of this slot, shape (bins,); NaN where an error is unknown."""
+
+    @classmethod
+    def start(cls, query: Query) -> Excess | None:
+        """Before the first release; None if the query discovers no keys."""
+        if discovered_keys(query) is None:
+            return None
+        return cls(None, np.zeros(query.domain.bins))
+
+    def after(self, slot: int, values: Floats, stderr: Floats) -> Excess:
+        """Add a release.
+
+        Args:
+            slot: its discovery slot.
+            values: released estimates of cells, shape (nodes, parts). The parts of a bin add up to
+                a multiple of its events.
+            stderr: their standard errors, of the same shape.
+        """
+        excess = (values - stderr).sum(axis=1)[: len(self.by_bin)]
+        return Excess(slot, self.by_bin + excess if slot == self.slot else excess)
+
+    def grown(self, origin: Integers) -> Excess:
+        """The same for other bins, as of :func:`nodes_before`."""
+        return Excess(self.slot, carried(np.zeros(len(origin)), self.by_bin, origin))
+
+    def record(self) -> dict[str, Any]:
+        """Values of `SCHEMA`."""
+        return {"slot": self.slot, "by_bin": self.by_bin.tolist()}
+
+    def low(self, slot: int, keys: int) -> Flags:
+        """For each of the first bins, whether its key leaves after a discovery slot: (keys,)."""
+        return (self.by_bin[:keys] < 0) & (slot == self.slot)
 
 
 def listed_of(query_set: QuerySet) -> dict[str, Listed]:
     """The keys that were discovered, by the name of the query."""
     both = ((query, discovered_keys(query)) for query in query_set)
     return {
-        query.name: Listed(keys.values, keys.since)
+        query.name: Listed(keys.values, keys.since, keys.ended)
         for query, keys in both
         if keys is not None and keys.found
     }
@@ -97,22 +195,10 @@ def with_keys(query_set: QuerySet, found: Mapping[str, Listed]) -> QuerySet:
 
     def listed(query: Query) -> DiscoveredKeys:
         own = found[query.name]
-        return replace(_keys(query), values=own.keys, found=True, since=own.since)
+        keys = _keys(query)
+        return replace(keys, values=own.keys, found=True, since=own.since, ended=own.ended)
 
     return _replaced(query_set, listed)
-
-
-def listed_at(query_set: QuerySet, base_slot: int | None) -> QuerySet:
-    """The query set with the keys that are listed in a base slot, or before the first (None)."""
-    return _replaced(query_set, lambda query: _keys(query).at(base_slot))
-
-
-def listed_numbers(query_set: QuerySet, base_slot: int | None = LATEST) -> tuple[int, ...]:
-    """For each query that discovers keys, how many are listed in a base slot.
-
-    None means before the first slot. By default, all listed keys are counted.
-    """
-    return tuple(_keys(query).number_at(base_slot) for query in discovering(query_set))
 
 
 def declared(query: Query) -> Query:
@@ -129,17 +215,19 @@ def before_discovery(query_set: QuerySet) -> QuerySet:
 def nodes_before(before: Query, query: Query, nodes: int) -> Integers:
     """For each node of a query, its number in the query `before`, or -1 for a new key.
 
-    Only keys are added, so all other bins and all groups keep their order.
+    A key that left and was found again later is a new key. Only keys come and go, so all other bins
+    and all groups keep their order.
 
     Args:
-        before: the query with fewer keys.
-        query: the query with all keys.
+        before: the query with the keys that were listed before.
+        query: the query with other keys.
         nodes: how many nodes this query has: bins, or bins and groups, or only those that are
             measured (see :meth:`Tree.measured`).
     """
-    first, keys = len(_keys(before).values), len(_keys(query).values)
-    others = first + np.arange(nodes - keys)
-    return np.concatenate([np.arange(first), np.full(keys - first, -1), others])
+    old, new = _keys(before).values, _keys(query).values
+    place = {key: number for number, key in enumerate(old)}
+    listed = np.array([place.get(key, -1) for key in new], np.int64)
+    return np.concatenate([listed, len(old) + np.arange(nodes - len(new))])
 
 
 def _replaced(query_set: QuerySet, listed: Callable[[Query], DiscoveredKeys]) -> QuerySet:
@@ -199,6 +287,11 @@ def discovery_budgets(query_set: QuerySet, requirements: Requirements) -> Units:
     return total
 
 
+def discovery_length(query: Query, requirements: Requirements) -> int:
+    """Base slots of a discovery slot."""
+    return requirements.longest * _keys(query).windows
+
+
 class Discoverer:
     """What discovers the keys of one query: public facts alone.
 
@@ -224,7 +317,7 @@ class Discoverer:
         self.query, self.keys = query, _keys(query)
         self.whole = requirements.forever
         """Whether the whole input is one discovery slot, with the number 0."""
-        self.length = requirements.longest * self.keys.windows
+        self.length = discovery_length(query, requirements)
         """Base slots of a discovery slot, unless it is the whole input."""
         self._windows = requirements.windows
         places = self.keys.max_keys

@@ -56,7 +56,7 @@ from streamveil.mechanisms.presence.limits import check_prices, known_sizes
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease, SlotRevision
 from streamveil.mechanisms.queries.bounds import set_aside
 from streamveil.mechanisms.queries.cuts import Cut
-from streamveil.mechanisms.queries.discovered import nodes_before
+from streamveil.mechanisms.queries.discovered import Excess, discovery_length, nodes_before
 from streamveil.mechanisms.queries.fusing import observed_parts
 from streamveil.mechanisms.queries.limits import (
     LimitedFilter,
@@ -133,6 +133,8 @@ class QueryState:
     past: list[dict[int, Seen]] = field(default_factory=list)
     """Of each query whose figures are ratios, what was observed with its slots that are still to be
     revised, and with those that were revised last."""
+    excess: list[Excess | None] = field(default_factory=list)
+    """Of each query that discovers keys, which of them are to leave."""
 
 
 class QueryStream:
@@ -174,6 +176,13 @@ class QueryStream:
             plan=["null", Plan.SCHEMA],
             past={"type": "array", "items": {"type": "array", "items": Seen.SCHEMA}},
         )
+    }
+    SCHEMAS[2] = {
+        **SCHEMAS[1],
+        "fields": [
+            *SCHEMAS[1]["fields"],
+            {"name": "excess", "type": {"type": "array", "items": ["null", Excess.SCHEMA]}},
+        ],
     }
 
     def __init__(
@@ -302,16 +311,17 @@ class QueryStream:
         plan = self._replanning.start() if self._replanning else None
         states = [stream.start() for stream in self.streams]
         past = [dict[int, Seen]() for _ in self.query_set]
-        return QueryState(states, self._filter(), usual, times, plan, past=past)
+        excess = [Excess.start(query) for query in self.query_set]
+        return QueryState(states, self._filter(), usual, times, plan, past=past, excess=excess)
 
     def grown(self, state: QueryState, before: QuerySet) -> QueryState:
-        """The state of a query set with fewer keys, with which this one continues.
+        """The state of a query set with other keys, with which this one continues.
 
         Args:
             state: of the query set `before`. It is not used again.
-            before: the same query set without the newest keys.
+            before: the same query set with the keys that were listed before.
         """
-        queries, usual = list(state.queries), list(state.usual)
+        queries, usual, excess = list(state.queries), list(state.usual), list(state.excess)
         streams = self._under(state.plan)
         for q, (old, query) in enumerate(zip(before, self.query_set, strict=True)):
             if old == query:
@@ -325,7 +335,9 @@ class QueryStream:
             queries[q] = stream.grown(queries[q], cells.ravel())
             nodes = len(query.tree.labels(query.domain))
             usual[q] = known and known.grown(nodes_before(old, query, nodes))
-        return replace(state, queries=queries, usual=usual)
+            so_far = excess[q]
+            excess[q] = so_far and so_far.grown(nodes_before(old, query, query.domain.bins))
+        return replace(state, queries=queries, usual=usual, excess=excess)
 
     def _under(self, plan: Plan | None) -> tuple[AnyStream, ...]:
         """The streams of the queries under a plan."""
@@ -403,6 +415,7 @@ class QueryStream:
             )
         queries, releases, charges = list(state.queries), {}, []
         usual, times, past = list(state.usual), list(state.times), list(state.past)
+        excess = list(state.excess)
         streams = self._under(state.plan)
         for q in asked:
             stream, (slot, first, last) = streams[q], self._places(q, base_slot)
@@ -417,9 +430,16 @@ class QueryStream:
             usual[q] = known and known.after(observed_parts(asking, told))
             past[q] = self._past_after(past[q], slot, told, usual[q])
             times[q] = sums_after(times[q], asking, slot, told)
+            so_far = excess[q]
+            if so_far is not None:
+                length = discovery_length(asking, self.requirements)
+                cells = (
+                    one.reshape(-1, asking.measure.parts) for one in (told.values, told.stderr)
+                )
+                excess[q] = so_far.after(base_slot // length, *cells)
         state.filter.charge(base_slot, charges)
         plan = self._planned(state.plan, queries, releases)
-        state = QueryState(queries, state.filter, usual, times, plan, base_slot + 1, past)
+        state = QueryState(queries, state.filter, usual, times, plan, base_slot + 1, past, excess)
         return state, releases
 
     def _planned(
@@ -514,12 +534,14 @@ class QueryStream:
             "times": [[one.encode() for one in sums] for sums in state.times],
             "plan": state.plan and state.plan.record(),
             "past": [[seen.record(slot) for slot, seen in one.items()] for one in state.past],
+            "excess": [one and one.record() for one in state.excess],
         }
         return state_codec.pack(self.SCHEMAS, record)
 
     def unpack(self, data: bytes) -> QueryState:
         """The state of a record."""
-        _, record = state_codec.unpack(self.SCHEMAS, data)
+        version, record = state_codec.unpack(self.SCHEMAS, data)
+        excess = record["excess"] if version > 1 else [None] * len(self.query_set.queries)
         plan = self._replanning.start().read(record["plan"]) if self._replanning else None
         return QueryState(
             [
@@ -540,6 +562,10 @@ class QueryStream:
             [
                 {row["slot"]: Seen.read(row, usual.parts.shape[1:]) for row in rows if usual}
                 for usual, rows in zip(self.start().usual, record["past"], strict=True)
+            ],
+            [
+                Excess(one["slot"], np.array(one["by_bin"])) if one else Excess.start(query)
+                for one, query in zip(excess, self.query_set, strict=True)
             ],
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,30 +66,43 @@ def _wrong_results(card: Record, read: Read, query: StatedQuery) -> Iterator[str
         yield from _listed_early(path, table, later, query)
 
 
-def _listed_later(query: StatedQuery) -> dict[str, int]:
-    """Keys that were listed while the stream ran, and the first slot of each."""
+def _listed_later(query: StatedQuery) -> dict[str, list[tuple[int, float]]]:
+    """Keys that were listed while the stream ran: the first slot, and the first one without it.
+
+    A key that left and returned was listed more than once.
+    """
     listed = parts_of(domain_of(query.domain)).listed
-    if not isinstance(listed, DiscoveredKeys):
-        return {}
-    keys = listed.values[len(listed.values) - len(listed.since) :]
-    return {key: query.cut.of(slot) for key, slot in zip(keys, listed.since, strict=True)}
+    found: dict[str, list[tuple[int, float]]] = {}
+    if isinstance(listed, DiscoveredKeys):
+        keys = listed.values[len(listed.values) - len(listed.since) :]
+        for key, first, until in listed.ended:
+            found.setdefault(key, []).append((query.cut.of(first), query.cut.of(until)))
+        for key, first in zip(keys, listed.since, strict=True):
+            found.setdefault(key, []).append((query.cut.of(first), math.inf))
+    return found
 
 
 def _listed_early(
-    path: str, table: pa.Table, later: Mapping[str, int], query: StatedQuery
+    path: str,
+    table: pa.Table,
+    later: Mapping[str, list[tuple[int, float]]],
+    query: StatedQuery,
 ) -> Iterator[str]:
-    """Keys with results before they were listed, or without results afterwards."""
+    """Keys with results while they were not listed, or without results while they were."""
     if not later or not table.num_rows:
         return
     slots = numbers(path, table, "slot").tolist()
     found = set(zip(slots, column(path, table, "key"), strict=True))
-    for key, first in later.items():
+    for key, times in later.items():
         for slot in sorted(set(slots)):
-            if ((slot, _quoted(path, key)) in found) != (slot >= first):
-                verb = "has no result" if slot >= first else "has a result"
+            listed = any(first <= slot < until for first, until in times)
+            if ((slot, _quoted(path, key)) in found) != listed:
+                verb, is_listed = (
+                    ("has no result", "is listed") if listed else ("has a result", "is not listed")
+                )
                 yield (
-                    f"{path}: the key {key!r} {verb} in slot {slot}, and by the card it is listed "
-                    f"from slot {first} on: {query.name} has other results than those of the run"
+                    f"{path}: the key {key!r} {verb} in slot {slot}, and by the card it "
+                    f"{is_listed} there: {query.name} has other results than those of the run"
                 )
                 return
 

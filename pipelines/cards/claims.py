@@ -181,7 +181,8 @@ def domain_of(stated: Record) -> Domain:
     elif "discovered" in stated:
         facts = {"found": True, **stated["discovered"]}
         since, groups = (tuple(facts.pop(name, ())) for name in ("since", "groups"))
-        more = {**facts, "since": since, "groups": KeyGroups(groups)}
+        ended = tuple(tuple(one) for one in facts.pop("ended", ()))
+        more = {**facts, "since": since, "ended": ended, "groups": KeyGroups(groups)}
         listed = DiscoveredKeys(tuple(stated["values"]), **more)
     else:
         listed = Categories(tuple(stated["values"]))

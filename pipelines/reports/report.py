@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.io.tidy import quoted_label
 from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import (
@@ -396,25 +397,25 @@ def _requirement(row: Mapping[str, Any]) -> Requirement:
 
 
 def _with_all_keys(query: Query, table: pa.Table) -> pa.Table:
-    """Add empty rows for keys that were discovered later, so that all slots have the same rows.
+    """Rows of the keys that are listed now, in all slots: empty where a key was not listed.
 
-    The rows of a slot are in the order of its bins and groups, without the bins of later keys.
+    Keys that left and did not return have no rows.
     """
     listed = discovered_keys(query)
-    if listed is None or not listed.since:
+    if listed is None or not (listed.since or listed.ended):
         return table
-    nodes, outputs = len(query.tree.labels(query.domain)), len(query.statistic.outputs)
-    numbers = np.unique(table["slot"].to_numpy(), return_inverse=True)[1]
-    rows = np.bincount(numbers)
-    firsts = np.cumsum(rows) - rows
-    there = np.arange(len(numbers)) - firsts[numbers]  # in the slot
-    missing = nodes * outputs - rows[numbers]
-    last = (nodes - len(listed.values)) * outputs  # of bins that are no keys, and groups
-    there += np.where(there < rows[numbers] - last, 0, missing)
-    places = np.full(len(rows) * nodes * outputs, -1)
-    places[numbers * nodes * outputs + there] = np.arange(len(numbers))
+    labels, outputs = query.tree.labels(query.domain), len(query.statistic.outputs)
+    bin_of = {quoted_label(label): at for at, label in enumerate(labels)}
+    bin_of.update({label: at for at, label in enumerate(labels)})
+    keys = table["key"].cast(pa.string()).to_pylist()
+    bins = np.array([bin_of.get(key, -1) for key in keys], np.int64)
+    _, firsts, numbers = np.unique(table["slot"].to_numpy(), return_index=True, return_inverse=True)
+    rows = np.arange(len(bins))
+    own = (numbers * len(labels) + bins) * outputs + rows % outputs
+    places = np.full(len(firsts) * len(labels) * outputs, -1)
+    places[own[bins >= 0]] = rows[bins >= 0]
     made = table.take(pa.array(places, mask=places < 0))
-    of_slot = table.take(pa.array(np.repeat(firsts, nodes * outputs)))
+    of_slot = table.take(pa.array(np.repeat(firsts, len(labels) * outputs)))
     for name in ("start", "end", "slot", "status"):
         place = table.column_names.index(name)
         made = made.set_column(place, table.schema.field(name), of_slot[name])

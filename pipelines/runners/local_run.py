@@ -84,10 +84,12 @@ def run_plan(plan: Plan, sources: Sequence[Source], take: Take) -> Summary:
 def with_keys_discovered(plan: QueryPlan, source: Source) -> QueryPlan:
     """The plan with all keys that are to be discovered, which takes a pass over the events.
 
+    A plan of several discovery slots of a stream stays as it is: its release discovers the keys.
+
     Raises:
         ConfigurationError: for what cannot be discovered.
     """
-    if not plan.discovers:
+    if not plan.discovers or len(plan.discovery_ranges) > 1:
         return plan
     from streamveil.engine.run.discover import discover_keys
 
@@ -96,6 +98,10 @@ def with_keys_discovered(plan: QueryPlan, source: Source) -> QueryPlan:
 
 def _outputs(plan: Plan, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[Output]:
     # Each kind of plan imports what only that kind needs.
+    if plan.plan_kind is PlanKind.QUERIES and plan.discovers and len(plan.discovery_ranges) > 1:
+        from streamveil.engine.run.one_by_one import release_by_discovery_slot
+
+        return release_by_discovery_slot(plan, *inputs)
     if plan.plan_kind is PlanKind.HISTOGRAMS or plan.plan_kind is PlanKind.QUERIES:
         from streamveil.engine.run.release import release_plan
 

@@ -904,6 +904,7 @@ def test_delta_is_for_keys_that_are_discovered():
         ({"sample": 0}, "sample is 0"),
         ({"longest": 0}, "longest is 0"),
         ({"fold_case": "yes"}, "fold_case is 'yes'"),
+        ({"stay": "yes"}, "stay is 'yes'"),
         ({"keys": 2}, "keys"),
         ({"deny": ["a"], "allow": ["a"]}, "'a' is on the lists allow and deny"),
         ({"allow": [" unlisted"]}, "allow has 'unlisted', which is the name of a group or a bin"),
@@ -1082,6 +1083,46 @@ def test_a_page_shows_keys_that_came_later(in_passes, files):
     text = (files / "page.html").read_text()
     assert "milk" in text
     assert "nan" not in text.lower()
+
+
+def test_a_key_that_leaves_and_returns_is_on_card_and_page(run, files, toolbox, pytestconfig):
+    """It has no searches from 9 to 15 May."""
+    rows = [
+        (f"u{user}", term, day)
+        for day in range(2, 31)
+        for user in range(120)
+        for term in ["tea", "milk"][: 1 if 9 <= day < 16 else 2]
+    ]
+    users, found, days = zip(*rows, strict=True)
+    days = [f"2024-05-{day:02}" for day in days]
+    pq.write_table(pa.table({"user": users, "term": found, "day": days}), files / "events.parquet")
+    (files / "queries.yaml").write_text(
+        "{slot: 1d, queries: [{name: searches, by: term, keys: discover, max_contributions: 2}]}"
+    )
+    page, check = files / "page.html", ("--check", str(files / "answers" / "card.json"))
+    ledger = f"--ledger={files / 'ledger.jsonl'}"
+    flags = f"--state={files / 'state'}", f"--clock_file={files / 'clock'}", f"--page={page}"
+    for number, day in enumerate((20, 25, 31)):
+        (files / "clock").write_text(f"2024-05-{day}T00:00:00Z")
+        more = ["--resume"] if number else []
+        outcome = run("--budget=40/7d", "--delta=1e-6", *flags, "--end=2024-05-31", ledger, *more)
+        assert outcome.code == 0, outcome.err
+        assert "cannot be written" not in outcome.out + outcome.err
+    by_day = passes_of(files, "searches").to_pandas().groupby("start")["key"].agg(set).tolist()
+    there = ["milk" in keys for keys in by_day]
+    assert there == [9 <= day < 16 or day >= 23 for day in range(2, 31)]
+    checked = toolbox.run("card", *check, ledger)
+    assert checked.code == 0, checked.out + checked.err
+    stated = json.loads((files / "answers" / "card.json").read_text())
+    discovered = stated["data"]["queries"][0]["domain"]["discovered"]
+    ((key, first, until),) = discovered["ended"]
+    assert (key, until - first) == ("milk", 7)
+    path = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
+    jsonschema.Draft202012Validator(json.loads(path.read_text())).validate(stated)
+    discovered["ended"] = [["milk", first, until + 1]]
+    (files / "answers" / "card.json").write_text(json.dumps(stated))
+    assert "has no result in slot" in toolbox.run("card", *check, ledger).err
+    assert "milk" in page.read_text()
 
 
 def test_a_served_page_is_refused(in_passes):

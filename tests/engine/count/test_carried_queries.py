@@ -72,18 +72,3 @@ def test_nothing_is_kept_of_nothing():
     ((_, _, part, _), *_) = pack(events(MEMBERS, 10, 1), LAYOUT, Bounding(1, UNIFORM))
     _, since = carried_queries.split(MEMBERS, [part], BLOCK, replace(LAYOUT, block=64))
     assert not len(carried_queries.together(MEMBERS, since, BLOCK, LAYOUT).codes)
-
-
-@pytest.mark.parametrize("kind", [MEMBERS, STRANGERS])
-@pytest.mark.parametrize("first", [0, 2, 3])
-def test_bins_that_came_since_stand_before_the_last_ones(kind, first):
-    bounding, before = Bounding(1, UNIFORM), replace(LAYOUT, block=1)
-    now = replace(before, bins=before.bins + 4)
-    same = replace(events(kind, 400, 1), slots=np.zeros(400, np.int64))
-    moved = replace(same, bins=np.where(same.bins < first, same.bins, same.bins + 4))
-    there, wanted = (
-        [part for _, _, part, _ in pack(some, layout, bounding)]
-        for some, layout in ((same, before), (moved, now))
-    )
-    widened = [carried_queries.widened(kind, part, before, now, first) for part in there]
-    assert groups(kind, widened, now) == groups(kind, wanted, now)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.engine import metrics
 from streamveil.engine.capabilities import OF_GROWING
 from streamveil.engine.messages import LEDGER, STATE
 from streamveil.engine.run import discover
+from streamveil.engine.run.one_by_one import release_by_discovery_slot
 from streamveil.engine.run.release import release_plan
 from streamveil.engine.stream.query_plan import QueryPlan, columns_for
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
@@ -19,7 +21,7 @@ from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import REPLACE
 from streamveil.mechanisms.discovery.key_draw import TooManyPairs
 from streamveil.mechanisms.queries.definitions import QueryDefinition
-from streamveil.mechanisms.queries.discovered import declared, discovered_keys
+from streamveil.mechanisms.queries.discovered import Listed, declared, discovered_keys
 from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.reading import query_set
 
@@ -98,11 +100,17 @@ def passes(plan, rows, cuts):
             revise_rest=False,
         )
         events = [batch(own[:50]), batch(own[50:])]
-        made = discover.discover_keys(due, events)
-        outputs = list(release_plan(made, events))
+        outputs = released(due, events)
         (state,) = (one.value[1] for one in outputs if one.tag == STATE)
-        found.append((made, outputs))
+        found.append((replace(plan, first_slot=after, last_slot=None, resume=state), outputs))
     return found
+
+
+def released(due, events):
+    """What a pass gives, over one discovery slot or several."""
+    if len(due.discovery_ranges) > 1:
+        return list(release_by_discovery_slot(due, events))
+    return list(release_plan(discover.discover_keys(due, events), events))
 
 
 def told(found):
@@ -170,16 +178,11 @@ def test_passes_add_up_to_one_for_other_statistics(statistic):
 def answers(found, name="q"):
     """The figures of a query: by base slot, by key."""
     tables: dict[int, dict[str, float]] = {}
-    for made, outputs in found:
-        (query,) = (one for one in made.query_set if one.name == name)
-        labels = query.domain.labels
+    for _, outputs in found:
         for one in outputs:
             if one.tag is None and one.value.query == name:
-                slot = one.value.slot
-                keys = discovered_keys(query).at(slot).values
-                named = (*keys, *labels[len(discovered_keys(query).values) :])
                 figures = one.value.figures.values[:, 0].tolist()
-                tables[slot] = dict(zip(named, figures, strict=True))
+                tables[one.value.slot] = dict(zip(one.value.labels, figures, strict=True))
     return tables
 
 
@@ -254,6 +257,98 @@ def test_a_rare_key_of_a_group_changes_only_the_noisy_counts_of_its_group():
         assert set(found[-1][0].query_set.queries[0].tree.levels[0]) == {"low", "rest"}
 
 
+AWAY = range(FIRST + 2 * WINDOW, FIRST + 4 * WINDOW)
+"""Days on which a key has no events."""
+
+
+def comes_and_goes():
+    """Events of a key that has none for some days, and then is popular again, and of others."""
+    rows = [row for row in rows_of() if row[1] != "key 0" or row[-1] not in AWAY]
+    last = [
+        (f"u{user}", "key 0", 1.0, day) for day in range(AWAY[-1] + 1, LAST) for user in range(60)
+    ]
+    return rows + last
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive", "pba", "pbd", "ba", "bd"])
+def test_a_key_without_events_leaves_and_returns(mechanism):
+    query, rows = {"name": "q", "mechanism": mechanism}, comes_and_goes()
+    found = passes(plan_of(asked(query)), rows, [])
+    keys = discovered_keys(found[-1][0].query_set.queries[0])
+    since, until = next(times for key, *times in keys.ended if key == "key 0")
+    assert (since, until) == (FIRST + WINDOW, AWAY[0] + WINDOW)
+    again = dict(zip(keys.values, keys.since, strict=True))["key 0"]
+    assert again == AWAY[-1] + 1 + WINDOW
+    for slot, figures in answers(found).items():
+        assert ("key 0" in figures) == (since <= slot < until or slot >= again)
+
+
+def test_keys_stay_on_request():
+    query = {"name": "q", "keys": {"discover": {"stay": True}}}
+    found = passes(plan_of(asked(query)), comes_and_goes(), [])
+    keys = discovered_keys(found[-1][0].query_set.queries[0])
+    assert not keys.ended
+    assert dict(zip(keys.values, keys.since, strict=True))["key 0"] == FIRST + WINDOW
+
+
+def test_keys_that_are_always_listed_never_leave():
+    query = {"name": "q", "keys": {"discover": {"allow": ["never", "key 0"]}}}
+    found = passes(plan_of(asked(query)), comes_and_goes(), [])
+    keys = discovered_keys(found[-1][0].query_set.queries[0])
+    assert keys.values[:2] == ("never", "key 0")
+    assert {key for key, *_ in keys.ended}.isdisjoint(keys.values[:2])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.sets(st.integers(FIRST, LAST), max_size=6))
+def test_passes_add_up_to_one_while_keys_leave(name, cuts):
+    plan, rows = plan_of(asked(*QUERIES[name])), comes_and_goes()
+    once, several = passes(plan, rows, []), passes(plan, rows, cuts)
+    assert told(several) == told(once)
+    assert state_of(several) == state_of(once)
+    if name in ("count", "pba"):
+        assert discovered_keys(once[-1][0].query_set.queries[0]).ended
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 99))
+def test_the_keys_that_leave_follow_from_the_published_results(seed):
+    plan = plan_of(asked({"name": "q"}), noise_key=bytes([seed] * 32))
+    found = passes(plan, comes_and_goes(), [])
+    keys = discovered_keys(found[-1][0].query_set.queries[0])
+    excess, since = {}, {}
+    left = []
+    for one in (one.value for _, outputs in found for one in outputs if one.tag is None):
+        if one.slot % WINDOW == 0:
+            here = excess.items()
+            left += [(key, since[key], one.slot) for key, over in here if sum(over) < 0]
+            excess = {key: [] for key in one.labels if key != "unlisted"}
+        since = {key: since.get(key, one.slot) for key in excess}
+        over = (one.values - one.stderr)[:, 0].tolist()
+        for key, value in zip(one.labels, over, strict=True):
+            if key in excess:
+                excess[key].append(value)
+    assert keys.ended == tuple(left)
+
+
+@pytest.mark.parametrize("queries", [({"name": "q"},), ({"name": "q"}, {"name": "r"})])
+def test_events_are_accounted_for_alike_in_passes_of_any_length(queries):
+    plan, tallies = plan_of(asked(*queries)), []
+    for cuts in ([], range(FIRST, LAST, WINDOW)):
+        with metrics.counting() as counts:
+            passes(plan, rows_of() * 2, cuts)
+        tallies.append(dict(counts.counters))
+    assert tallies[0] == tallies[1]
+    assert tallies[0][metrics.EVENTS_BOUNDED_AWAY + metrics.OF_QUERY + "q"] == len(rows_of())
+
+
+def test_found_keys_that_an_earlier_version_saved_before_they_were_listed_are_left_out():
+    written = {"keys": ["a", "b", "c"], "since": [4, 8]}
+    assert Listed.of_record(written, 7) == Listed(("a", "b"), (4,))
+    assert Listed.of_record(written, None) == Listed(("a",))
+
+
 def test_keys_of_one_user_each_stay_unlisted():
     rows = [(user, f"own {user}", size, day) for user, _, size, day in rows_of()]
     found = passes(plan_of(asked({"name": "q"})), rows, [107])
@@ -277,25 +372,23 @@ def recorded(patch, rows, cuts):
     patch.setattr(discover, "Discovery", Recording)
     patch.setattr(Recording, "seen", {})
     found = passes(plan_of(asked({"name": "q"})), rows, cuts)
-    return dict(Recording.seen), discovered_keys(found[-1][0].query_set.queries[0])
+    keys = discovered_keys(found[-1][0].query_set.queries[0])
+    came = {(since, key) for key, since in zip(keys.values, keys.since, strict=True)}
+    for key, since, until in keys.ended:
+        came |= {(since, key), (until, key, "left")}
+    return dict(Recording.seen), came
 
 
-def test_a_window_of_a_user_changes_no_more_counts_than_is_paid_for(monkeypatch):
-    rows, (made,) = rows_of(), plan_of(asked({"name": "q"})).discoverers()
+@pytest.mark.parametrize("rows", [rows_of(), comes_and_goes()], ids=["come", "come and go"])
+def test_a_window_of_a_user_changes_no_more_counts_than_is_paid_for(monkeypatch, rows):
+    (made,) = plan_of(asked({"name": "q"})).discoverers()
     before, listed = recorded(monkeypatch, rows, [102, 109, 118])
     for user, window in (("u1", WINDOW), ("u2", 3), ("u149", WINDOW)):
         for first in (FIRST, 106, 115):
             left = [row for row in rows if row[0] != user or not first <= row[-1] < first + window]
             after, same = recorded(monkeypatch, left, [104, 118])
-            # Slots after one in which another key was found are compared given what was published.
-            until = next(
-                (
-                    one // WINDOW
-                    for one, other in zip(listed.since, same.since, strict=False)
-                    if one != other
-                ),
-                LAST,
-            )
+            # Slots after one in which another key came or left are compared given the keys.
+            until = min((slot // WINDOW for slot, *_ in listed ^ same), default=LAST)
             keys = [key for key in before.keys() | after.keys() if key[0] < until]
             changes = [before.get(key, 0) - after.get(key, 0) for key in keys]
             k = [one.window for one in TABLE.classes].index(window)
@@ -313,9 +406,10 @@ def test_no_window_spends_more_than_its_budget_with_the_discovery():
                 {"name": "s", "levels": [GROUPS], "null": "none", "every": "4d"},
             )
         ),
-        rows_of(),
+        comes_and_goes(),
         [108],
     )
+    assert all(discovered_keys(query).ended for query in found[-1][0].query_set)
     entries = [one.value for _, outputs in found for one in outputs if one.tag == LEDGER]
     budgets = np.array([one.epsilon for one in TABLE.classes])
     for entry in entries:
@@ -340,7 +434,7 @@ def test_all_costs_of_a_window_add_up_to_no_more_than_its_budget(monkeypatch):
     found = passes(plan_of(asked(*queries)), rows_of(), [108])
     entries = [one.value for _, outputs in found for one in outputs if one.tag == LEDGER]
     made = found[-1][0]
-    assert len(costs) == len(queries) * ((LAST + 1) // WINDOW - FIRST // WINDOW)
+    assert len(costs) == len(queries) * (LAST // WINDOW - FIRST // WINDOW)  # the last is open
     for k, requirement in enumerate(made.known.classes):
         (changed,) = {tuple(one._draws[k].changed.tolist()) for one in made.discoverers()}
         windows = []
@@ -394,7 +488,7 @@ def test_each_discovery_slot_is_charged_once_whether_anything_is_found(monkeypat
 
     monkeypatch.setattr(discover.DiscoveryFilter, "charge", noted)
     passes(plan_of(asked({"name": "q"})), [], [101, 102, 112, 125])
-    assert charged == list(range(FIRST // WINDOW, (LAST + 1) // WINDOW))
+    assert charged == list(range(FIRST // WINDOW, LAST // WINDOW))  # the last one is still open
 
 
 def test_a_slot_that_was_charged_before_is_refused():
@@ -405,7 +499,7 @@ def test_a_slot_that_was_charged_before_is_refused():
     books.read(record["filter"])
     terms = made.discoverers()[0].terms
     with pytest.raises(ValueError, match="is charged after slot"):
-        books.charge(FIRST // WINDOW + 1, terms.epsilon, terms.delta)
+        books.charge(FIRST // WINDOW, terms.epsilon, terms.delta)
     assert outputs
 
 

@@ -1,5 +1,7 @@
 """Keys that are listed in the course of a stream."""
 
+from dataclasses import replace
+
 import pytest
 
 from streamveil.mechanisms import ConfigurationError
@@ -8,22 +10,8 @@ from streamveil.mechanisms.discovery.discovered_keys import DiscoveredKeys
 KEYS = DiscoveredKeys(("a", "b", "c", "d"), found=True, since=(10, 10, 20))
 
 
-@pytest.mark.parametrize(
-    ("slot", "listed", "since"),
-    [
-        (None, "a", ()),
-        (9, "a", ()),
-        (10, "abc", (10, 10)),
-        (19, "abc", (10, 10)),
-        (20, "abcd", (10, 10, 20)),
-    ],
-)
-def test_a_slot_has_the_keys_that_were_listed_by_then(slot, listed, since):
-    there = KEYS.at(slot)
-    assert there.values == tuple(listed)
-    assert there.since == since
-    assert KEYS.number_at(slot) == len(listed)
-    assert there.declared == DiscoveredKeys()
+def test_keys_as_declared_are_none():
+    assert replace(KEYS, ended=(("e", 0, 10),)).declared == DiscoveredKeys()
 
 
 @pytest.mark.parametrize("since", [(20, 10), (1, 2, 3, 4, 5)])

@@ -12,6 +12,7 @@ from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
 from streamveil.engine.encode.text import NULL_USER
 from streamveil.engine.messages import LEDGER, REVISIONS, STATE
 from streamveil.engine.run.discover import discover_keys
+from streamveil.engine.run.one_by_one import release_by_discovery_slot
 from streamveil.engine.run.release import release_plan
 from streamveil.engine.stream.query_plan import QueryPlan
 from streamveil.mechanisms import ConfigurationError
@@ -73,12 +74,12 @@ def plan_of(made, **options):
     return QueryPlan(**{**given, **lenient, **options})
 
 
-def in_passes(made, *edges, last=SLOTS, ends=False):
+def in_passes(made, *edges, last=SLOTS, ends=False, some=ROWS):
     """What passes give, as text, and the state that they leave."""
     told, state = [], made.plan.resume
     first = made.plan.first_slot
     for after in (*edges, last):
-        own = [batch([row for row in ROWS if first <= row[-1] < after])]
+        own = [batch([row for row in some if first <= row[-1] < after])]
         due = plan_of(
             made,
             first_slot=first,
@@ -87,7 +88,7 @@ def in_passes(made, *edges, last=SLOTS, ends=False):
             ends=ends and after == last,
             stream_start=made.plan.first_slot,
         )
-        outputs = list(release_plan(discover_keys(due, own), own))
+        outputs = list(release_by_discovery_slot(due, own))
         told += [repr(one.value) for one in outputs if one.tag in (None, LEDGER)]
         state = next((one.value[1] for one in outputs if one.tag == STATE), state)
         first = after
@@ -122,6 +123,18 @@ def test_a_stream_on_beam_gives_the_same_as_passes(run_on, kit):
     after = plan_of(transform(), resume=state, first_slot=SLOTS, last_slot=None)
     listed = discovered_keys(after.query_set.queries[0])
     assert len(set(listed.since)) > 1
+
+
+def test_keys_leave_a_stream_on_beam_as_they_do_in_passes(run_on, kit):
+    some = [row for row in ROWS if row[1] != "key 1" or row[-1] not in range(WINDOW, 3 * WINDOW)]
+    some += [(f"u{user}", "key 1", slot) for slot in range(13, SLOTS) for user in range(50)]
+    found = streamed(transform(), run_on, kit, some)
+    passes, state = in_passes(transform(), 9, some=some)
+    assert sorted(repr(one) for one in (*found.answers, *found.ledger)) == passes
+    after = plan_of(transform(), resume=state, first_slot=SLOTS, last_slot=None)
+    listed = discovered_keys(after.query_set.queries[0])
+    assert ("key 1", WINDOW, 2 * WINDOW) in listed.ended
+    assert "key 1" in listed.values
 
 
 def test_a_stream_that_ends_within_a_slot_of_a_query_gives_what_there_is(run_on, kit):
