@@ -101,6 +101,14 @@ OF_GROWING = {
 }
 """Why a feature is refused if keys are discovered in passes over a stream, by its name."""
 
+OF_DISCOVERED_ON_BEAM = {
+    "auto_bounds": "on Beam, bounds are chosen beside the discovery of keys, and not after it: "
+    "give bounds: [LOW, HIGH], release without a runner, or list the keys",
+    "limit": "on Beam, a participation limit (max_slots) needs the keys when the pipeline is "
+    "built: leave the limit out, release without a runner, or list the keys",
+}
+"""Why a feature is refused if the keys of a bounded input are discovered on Beam, by its name."""
+
 TABLE = (
     Capability("changing", "requirements that change", _all()),
     Capability("limit", "participation limit that you give, for all users or for each", _all()),

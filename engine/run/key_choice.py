@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.engine import metrics
+from streamveil.engine.capabilities import OF_DISCOVERED_ON_BEAM
 from streamveil.engine.count.counter import Counter
 from streamveil.engine.count.loss_limit import whole_counts
 from streamveil.engine.encode.dead_letters import tally_of
@@ -38,7 +39,9 @@ from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
 from streamveil.engine.stream.release_slots import ReleaseConfig, release_at_end
 from streamveil.engine.stream.steps import Steps
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.queries.discovered import Listed, listed_of
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.queries.bounds import are_known
+from streamveil.mechanisms.queries.discovered import Listed, listed_of, undiscovered
 
 
 def steps_of_discovered(plan: QueryPlan) -> Steps:
@@ -46,7 +49,16 @@ def steps_of_discovered(plan: QueryPlan) -> Steps:
 
     Args:
         plan: what is released. Its keys are not discovered yet.
+
+    Raises:
+        ConfigurationError: for bounds that are not chosen yet, and for participation limits.
     """
+    limits = plan.presences is not None
+    refused = {"auto_bounds": not are_known(plan.query_set), "limit": limits}
+    for reason, given in refused.items():
+        if given:
+            name = undiscovered(plan.query_set)[0].name
+            raise ConfigurationError(f"query {name!r}: {OF_DISCOVERED_ON_BEAM[reason]}")
     choice = KeyChoice(plan)
     steps = with_allowed_keys(plan).steps(bounded=True, changes=False)
     return replace(

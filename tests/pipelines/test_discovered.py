@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamveil as sv
-from streamveil.engine.capabilities import OF_DISCOVERED, OF_GROWING
+from streamveil.engine.capabilities import OF_DISCOVERED, OF_DISCOVERED_ON_BEAM, OF_GROWING
 from streamveil.io import StateFolder
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.core.records import MachineFault, NothingChosen
@@ -368,6 +368,53 @@ def test_a_runner_gives_the_same_files_and_card_and_page(run, files):
     assert other["data"] == card["data"]
     assert {**card, "files": 0, "runs": 0} == {**other, "files": 0, "runs": 0}
     assert shown == page
+
+
+OWN_DELTAS = {"user": ["u1", "u2"], "window": [7, 7], "epsilon": [8.0, 8.0], "delta": [0.0, 1e-7]}
+GROUPED = "levels: [{drinks: [tea], rest: [milk, own *, unlisted]}, all]"
+
+
+@pytest.mark.parametrize(
+    ("more", "flags"),
+    [
+        (f"{GROUPED}, ", BUDGET),
+        ("", ("--requirements=deltas.parquet", "--default_requirement=7,8,900", BUDGET[1])),
+        ("", (*BUDGET, "--test_mode")),
+    ],
+    ids=["levels", "deltas", "test mode"],
+)
+def test_a_runner_gives_the_same_with_other_features(run, files, monkeypatch, more, flags):
+    monkeypatch.chdir(files)
+    pq.write_table(pa.table(OWN_DELTAS), "deltas.parquet")
+    text = QUERIES.replace("name: searches, ", f"name: searches, {more}")
+    (files / "queries.yaml").write_text(text)
+    made = []
+    for runner in ((), ("--runner=FnApiRunner",)):
+        outcome = run(*flags, *runner)
+        assert outcome.code == 0, outcome.err
+        written = {path.name: path.read_bytes() for path in (files / "answers").glob("*.parquet")}
+        made.append(written)
+        for path in (files / "answers").iterdir():
+            path.unlink()
+    assert set(made[0]) == {"searches.parquet", "bill.parquet"}
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("why", "bounds", "flags"),
+    [
+        ("auto_bounds", "auto", BUDGET),
+        ("limit", "[0, 30]", ("--budget=8/28d", BUDGET[1], "--max_slots=1")),
+        ("limit", "[0, 30]", ("--guarantee=user", "--epsilon=8", BUDGET[1], "--max_slots=3")),
+    ],
+)
+def test_what_a_runner_cannot_combine_is_refused(run, files, why, bounds, flags):
+    text = QUERIES.replace("bounds: [0, 30]", f"bounds: {bounds}")
+    (files / "queries.yaml").write_text(text)
+    outcome = run(*flags, "--runner=FnApiRunner")
+    assert outcome.code == 2
+    assert OF_DISCOVERED_ON_BEAM[why] in outcome.err
+    assert not list((files / "answers").glob("*"))
 
 
 def test_a_runner_says_that_there_are_too_many_pairs(run, monkeypatch):
