@@ -259,7 +259,8 @@ class Factor:
         self.bins = bins
         self.tells_total = tells_total
         self._shares = OF_TOLD if tells_total else SHARES
-        self.model = TotalModel(WEEK if slot_length in (None, MICROSECONDS["d"]) else 0)
+        days = slot_length in (None, MICROSECONDS["d"])
+        self.model = TotalModel(WEEK if days else 0, jumps=tells_total)
 
     def start(self) -> FactorState:
         """Nothing known."""
