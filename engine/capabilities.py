@@ -102,8 +102,8 @@ OF_GROWING = {
 """Why a feature is refused if keys are discovered in passes over a stream, by its name."""
 
 OF_DISCOVERED_ON_BEAM = {
-    "auto_bounds": "on Beam, bounds are chosen beside the discovery of keys, and not after it: "
-    "give bounds: [LOW, HIGH], release without a runner, or list the keys",
+    "auto_bounds": "on Beam, the bounds are chosen at the same time as the keys, so the keys are "
+    "not known yet: give bounds: [LOW, HIGH], release without a runner, or list the keys",
     "limit": "on Beam, a participation limit (max_slots) needs the keys when the pipeline is "
     "built: leave the limit out, release without a runner, or list the keys",
 }

@@ -213,7 +213,7 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
     for query, one in zip(plan.query_set, plan.assumed, strict=True):
         later = "" if one.long_drift is None else f" and by {one.long_drift:.3g} over a window"
         chance = "" if one.chance is None else f", whose variance is {one.chance:.3g} of the count"
-        own = ", all of the one key whose error is shown" if query.name in discovered else ""
+        own = ", all of one key, for which the error is shown" if query.name in discovered else ""
         yield (
             f"assumed for {query.name}: {one.rate:,.6g} events in {base}{own}, and counts that "
             f"change by {one.drift:.3g} of themselves from slot to slot{later}, but for "

@@ -84,9 +84,10 @@ def about_discoverer(one: Discoverer, slots: Slots) -> str:
     if not one.whole:
         where = f"slots of {multiple(slots, one.length).text}", "one of them"
     return (
-        f"keys of {one.query.name} are discovered in {where[0]}: a key that "
-        f"{one.terms.users_for_half_chance:,} users have in {where[1]} is found with probability "
-        f"1/2, for {one.keys.share:.0%} of everybody's budget{_uncounted(one.terms)}"
+        f"keys of {one.query.name} are discovered in {where[0]}: a key that is counted for "
+        f"{one.terms.users_for_half_chance:,} users in {where[1]} is found with probability 1/2, "
+        f"for {one.keys.share:.0%} of every user's budget; a user with more unlisted keys than "
+        f"max_keys allows is counted for a random choice of them{_uncounted(one.terms)}"
     )
 
 

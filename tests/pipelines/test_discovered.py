@@ -292,7 +292,7 @@ def test_the_card_says_delta(pytestconfig):
 def test_the_log_says_how_many_users_a_key_needs(caplog):
     with caplog.at_level(logging.INFO, "streamveil"):
         released(searches())
-    assert "in slots of 1w: a key that 33 users have in one of them is found" in caplog.text
+    assert "in slots of 1w: a key that is counted for 33 users in one of them is" in caplog.text
     assert "listed: 3 keys" in caplog.text
 
 
@@ -472,7 +472,7 @@ def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
     (files / "queries.yaml").write_text("\n".join(text[:4]) + "\n")
     outcome = toolbox.run(plan.__name__.rpartition(".")[2], *flags, "--delta=1e-6")
     assert outcome.code == 0, outcome.err
-    assert "a key that 33 users have in one of them is found" in outcome.out
+    assert "a key that is counted for 33 users in one of them is found" in outcome.out
     refused = toolbox.run("plan", *flags)
     assert refused.code == 2
     assert OF_DISCOVERED["delta"] in refused.err
@@ -622,7 +622,7 @@ def test_the_plan_takes_the_delta_of_each_class(toolbox, files):
     outcome = toolbox.run("plan", *flags, "--delta=1e-6")
     assert outcome.code == 0, outcome.err
     assert "300 users of 900 are not counted in the discovery, because" in outcome.out
-    told = re.search("a key that ([0-9]+) users have", outcome.out)
+    told = re.search("a key that is counted for ([0-9]+) users", outcome.out)
     assert 25 < int(told[1]) <= 33  # 2/3 of the users count, under a delta that is 100 times larger
 
 
@@ -725,7 +725,7 @@ def test_with_a_lifetime_budget_all_of_the_input_is_one_discovery_slot(caplog):
     with caplog.at_level(logging.INFO, "streamveil"):
         query = searches({"discover": {"max_keys": 2}})
         found = released(query, data=data, **{**LIFETIME, "epsilon": 80.0})
-    told = "are discovered in the whole input: a key that ([0-9]+) users have in it is found"
+    told = "in the whole input: a key that is counted for ([0-9]+) users in it is found"
     assert int(re.search(told, caplog.text)[1]) < number
     assert keys_of(found) == {"rare", "unlisted"}
     (stated,) = found.card["promise"]["classes"]
