@@ -141,7 +141,8 @@ class Asked(Family):
         """What planning the shares is worth, and which intervals hold too few true figures."""
         low = [
             f"{self.told(row.case)}, {row.mechanism} shares: coverage is "
-            f"{row.means['coverage']:.2g}, where {NOMINAL_COVERAGE:g} is claimed"
+            f"{row.means['coverage']:.2g} (nominal {NOMINAL_COVERAGE:g}): intervals are too narrow"
+            ", or many events are dropped, which true values include"
             for row in comparison.rows
             if row.means["coverage"] < FAIR_COVERAGE
         ]
