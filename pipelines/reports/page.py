@@ -30,6 +30,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.queries.bounds import looks_at
 from streamveil.mechanisms.queries.discovered import discovering
 from streamveil.mechanisms.queries.queries import Query
+from streamveil.mechanisms.queries.statistics import TopK
 from streamveil.pipelines.pages.document import document, stylesheet
 from streamveil.pipelines.pages.palette import OTHERS, SERIES
 from streamveil.pipelines.pages.sheet import chart, shorten
@@ -180,9 +181,11 @@ def _gaps(series: QueryFigures) -> dict[str, int] | None:
 
 
 def _last_figures(series: QueryFigures) -> list[tuple[str, list[str]]]:
-    """Of the newest slot, bin by bin: each figure with its interval."""
-    rows = []
-    for j in series.best[:ROWS]:
+    """Of the newest slot, bin by bin: each figure with its interval. `top` ranks this slot."""
+    rows, best = [], series.best
+    if isinstance(series.query.statistic, TopK):
+        best = np.argsort(-series.values[-1, :, 0], kind="stable").tolist()
+    for j in best[:ROWS]:
         figures = zip(series.values[-1, j], series.low[-1, j], series.high[-1, j], strict=True)
         rows.append((series.labels[j], [_figure(*map(float, each)) for each in figures]))
     return rows

@@ -25,6 +25,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.queries.bounds import AutoBounds
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.reading import query_set_of
+from streamveil.mechanisms.queries.statistics import TopK
 from streamveil.pipelines.pages.palette import COLOURS
 from streamveil.pipelines.pages.sheet import Label, Path, Sheet, text_width
 from streamveil.pipelines.reports.charts import draw_figures, draw_scatter, draw_sums, picture
@@ -310,6 +311,19 @@ def test_a_picture_shows_what_is_dropped():
     shown = drawn(make(true, true, length="1h"))
     assert names_of(shown) == ["L0", "L1", "L2"]
     assert not [one for one in areas(shown) if one.colour == "error"]
+
+
+# A product that is no longer sold was large over the whole period, and must not come first.
+def test_the_newest_results_of_the_largest_bins_are_in_their_order(tmp_path):
+    released = [[90, 10, 30], [90, 10, 30], [0, 50, 40]]
+    report = with_figures(make(released, released), true=None, kept=None)
+    query = replace(report.figures["flights"].query, statistic=TopK(2))
+    top = with_figures(
+        replace(report, query_set=QuerySet(report.query_set.base, (query,))), query=query
+    )
+    for one, expected in ((report, ["L0", "L2", "L1"]), (top, ["L1", "L2", "L0"])):
+        newest = page(one, tmp_path).partition('<table class="newest">')[2]
+        assert re.findall(r'<th class="text" scope="row">(L\d)', newest)[:3] == expected
 
 
 # A flat line follows nothing, so the picture shows busy bins whose true counts change.
