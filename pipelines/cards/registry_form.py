@@ -245,13 +245,13 @@ def _unprotected(data: Mapping[str, Any], by_record: bool) -> str:
     if by_record:
         return "Options, names and types of columns, keys, and the range of time: all given."
     return (
-        "Who is in the table of requirements and asks for what, the number of users of each "
-        "requirement, bins, slots, columns and options, and the ledger: none depends on events. "
-        f"{_KEYS if _discovers(data) else ''}{_RANGE[data['range']]}"
+        "The requirements table, the number of users with each requirement, bins, slots, columns, "
+        f"options and the ledger: none depends on events{_KEYS if _discovers(data) else ''}. "
+        f"{_RANGE[data['range']]}"
     )
 
 
-_KEYS = "Keys that were discovered do, and are protected. "
+_KEYS = ", except discovered keys, which are released privately"
 
 
 def _discovers(data: Mapping[str, Any]) -> bool:

@@ -118,5 +118,5 @@ def checked(card: Record) -> str:
     return (
         f"fine: over {slots:,} {base}slots no window of "
         f"{'the one class' if classes == 1 else f'any of {classes:,} classes'} cost more than "
-        "promised, and each slot that was released is booked once"
+        "promised, and the ledger has each released slot once"
     )
