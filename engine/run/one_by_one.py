@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.engine import metrics
+from streamveil.engine.count.bounds_choice import bounds_from
 from streamveil.engine.count.counter import BlockKey, Counter
 from streamveil.engine.count.event_codes import Layout, ShardKey
 from streamveil.engine.encode.dead_letters import late_slots
@@ -37,15 +38,17 @@ from streamveil.engine.messages import (
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.engine.run.discover import discover_keys
+from streamveil.engine.run.discover import discover_keys, with_allowed_keys
 from streamveil.engine.run.gathered import Batches, Gathered
-from streamveil.engine.run.release import release_plan
+from streamveil.engine.run.release import choose_bounds, release_plan
 from streamveil.engine.slot_clock import SlotClock
 from streamveil.engine.stream.drivers import one_driver
+from streamveil.engine.stream.query_driver import tell_bounds
 from streamveil.engine.stream.query_plan import QUERIES, QueryPlan
 from streamveil.engine.stream.release_slots import ReleaseConfig
 from streamveil.engine.stream.steps import Steps
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.queries.bounds import are_known, with_bounds
 from streamveil.mechanisms.queries.discovered import before_discovery
 
 _KEPT = (metrics.SLOTS_PREFIX, metrics.EVENTS_BOUNDED_AWAY, metrics.BOUNDS_PREFIX)
@@ -99,6 +102,11 @@ def release_by_discovery_slot(plan: QueryPlan, events: Batches) -> Iterator[Outp
     resume, ends = plan.resume, tuple(plan.discovery_ranges)
     keeps, plan = plan.keeps_state, _of_stream(plan)
     run = Gathered(plan, _counter(plan, in_passes=True), QUERIES)
+    if not are_known(plan.query_set):
+        looking = with_allowed_keys(plan)
+        choice = looking.bounds_choice(looking)
+        assert choice is not None
+        _, events = choose_bounds(run, choice, events)
     yield from run.map_events(SlotMapper(plan, ends), events)
     yield from run.count()
     config = ReleaseConfig(
@@ -262,6 +270,15 @@ class PassDriver:
     def make(self) -> PassDriver:
         """Itself."""
         return self
+
+    def chosen(self, choice: Message) -> PassDriver:
+        """The same under bounds that were chosen from the events of all passes."""
+        query_set = with_bounds(self.plan.query_set, bounds_from(choice.payload))
+        return replace(self, plan=replace(self.plan, query_set=query_set))
+
+    def tell_chosen(self) -> None:
+        """Say which bounds were chosen."""
+        tell_bounds(self.plan.query_set, test_mode=self.plan.test_mode)
 
     @property
     def parts(self) -> int:

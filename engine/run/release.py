@@ -47,9 +47,8 @@ def release_plan(
     run = Gathered(plan, steps.counter, steps.stream)
     chosen: tuple[bytes, ...] = ()
     if steps.bounds_choice is not None:
-        held = deque(events)
-        chosen = (_chosen_bounds(run, steps.bounds_choice, _slices(held)),)
-        events = _drained(held)
+        bounds, events = choose_bounds(run, steps.bounds_choice, events)
+        chosen = (bounds,)
     mapped = _slices(events) if steps.in_slices else events
     yield from run.map_events(steps.make_mapper(*chosen), mapped)
     logic = steps.shard_logic
@@ -85,14 +84,24 @@ def _slices(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from slices_of(batch)
 
 
-def _chosen_bounds(run: Gathered, choice: BoundsChoice, batches: Batches) -> bytes:
-    """Bounds that a private look at a sample of all events chooses.
+def choose_bounds(
+    run: Gathered, choice: BoundsChoice, events: Batches
+) -> tuple[bytes, Iterator[pa.RecordBatch]]:
+    """Choose bounds by a private look at a sample of all events.
 
-    Raises InputLost before anything is asked where the input is lost, and NothingChosen.
+    The bounds are also among the messages of the stream.
+
+    Returns:
+        The bounds, and the events, which are kept in memory until they are read again.
+
+    Raises:
+        InputLost: if the input is lost. Nothing is spent.
+        NothingChosen: as :func:`release_plan`.
     """
+    held = deque(events)
     blocks: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
     mapper, looks, tallies = choice.sample.mapper, list[Message](), list[bytes]()
-    for batch in batches:
+    for batch in _slices(held):
         for key, message in without_tallies(choice.sample.map_batch(mapper, batch), tallies):
             blocks[key].append(message)
     for key in list(blocks):
@@ -101,4 +110,4 @@ def _chosen_bounds(run: Gathered, choice: BoundsChoice, batches: Batches) -> byt
     looks.append(run.word(tallies))
     (chosen,) = run.gather(choice.choose(run.stream, looks))
     assert chosen.tag == BOUNDS
-    return bytes(chosen.value)
+    return bytes(chosen.value), _drained(held)

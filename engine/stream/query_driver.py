@@ -40,6 +40,7 @@ from streamveil.mechanisms.queries.discovered import (
     with_keys,
 )
 from streamveil.mechanisms.queries.limits import all_limits, under_limits
+from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryState, QueryStream
 from streamveil.mechanisms.queries.slot_answers import RevisedAnswer, SlotAnswer, noted
 from streamveil.mechanisms.queries.times import TimeSum
@@ -149,13 +150,7 @@ class QueryDriver:
             for query, one in zip(self.layout.query_set, self.ledgers.presences or (), strict=True):
                 of_query = f"{metrics.OF_QUERY}{query.name}"
                 count_chosen(self.ledgers.sizes, one.limits, one.requirements, of_query)
-        for query in self.layout.query_set:
-            asked = query.statistic
-            if isinstance(asked, AutoBounds):
-                told = f"{query.name}: {asked.lower:g} to {asked.upper:g}"
-                metrics.count(f"{metrics.BOUNDS_PREFIX}{metrics.OF_QUERY}{told}", 1)
-                how = "without noise" if self.ledgers.test_mode else "by a private look"
-                _LOGGER.info("bounds of query %s, chosen %s", told, how)
+        tell_bounds(self.layout.query_set, test_mode=self.ledgers.test_mode)
 
     @property
     def parts(self) -> int:
@@ -360,3 +355,14 @@ class PublishAnswers:
 def _by_end(sums: Iterable[TimeSum]) -> list[TimeSum]:
     """Longer times in the order in which they end, as in files: weeks may end after months."""
     return sorted(sums, key=lambda one: one.cut.end(one.last))
+
+
+def tell_bounds(query_set: QuerySet, *, test_mode: bool) -> None:
+    """Say which bounds were chosen, as :meth:`QueryDriver.tell_chosen` does."""
+    for query in query_set:
+        asked = query.statistic
+        if isinstance(asked, AutoBounds):
+            told = f"{query.name}: {asked.lower:g} to {asked.upper:g}"
+            metrics.count(f"{metrics.BOUNDS_PREFIX}{metrics.OF_QUERY}{told}", 1)
+            how = "without noise" if test_mode else "by a private look"
+            _LOGGER.info("bounds of query %s, chosen %s", told, how)

@@ -175,6 +175,17 @@ def test_passes_add_up_to_one_for_other_statistics(statistic):
     assert told(passes(plan, rows, [103, 104, 110, 121])) == told(passes(plan, rows, []))
 
 
+def test_the_first_pass_chooses_bounds_from_all_of_its_events():
+    """There are no events in its first discovery slot."""
+    plan = plan_of(asked({"name": "q", "statistic": "mean", "of": "size", "bounds": "auto"}))
+    rows = [row for row in rows_of() if row[-1] >= FIRST + WINDOW]
+    with metrics.counting() as counts:
+        found = passes(plan, rows, [118])
+    assert sum(name.startswith(metrics.BOUNDS_PREFIX) for name in counts.counters) == 1
+    assert told(passes(plan, rows, [118, 119, 125])) == told(found)
+    assert discovered_keys(found[-1][0].query_set.queries[0]).values
+
+
 def answers(found, name="q"):
     """The figures of a query: by base slot, by key."""
     tables: dict[int, dict[str, float]] = {}
