@@ -451,6 +451,8 @@ class QueryStream:
         """The plan for the next base slot; states of queries whose share changes are replaced."""
         if self._replanning is None or plan is None:
             return None
+        if not releases:
+            return plan  # a pass may end with such a base slot, and shares do not depend on passes
         cost = {q: queries[q].filter.in_window for q in releases}
         later = self._replanning.after(plan, releases, cost)
         if not later.same(plan):

@@ -90,7 +90,7 @@ class Plan:
     answers: npt.NDArray[np.int64]
     """Slots with a figure so far, shape (Q,)."""
     slots: int = 0
-    """Base slots so far."""
+    """Base slots so far with which a query was due."""
     past: tuple[Floats, ...] = ()
     """What was planned for the last steps, oldest first."""
     most: tuple[Units, ...] = ()

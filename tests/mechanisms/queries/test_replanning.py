@@ -213,6 +213,21 @@ def test_a_saved_state_plans_as_it_would_have(stop):
     assert begun + played(again, 60 - stop, again.decode(data), stop)[1] == found
 
 
+def test_base_slots_with_which_nothing_is_due_change_no_plan():
+    """A pass may end with such a base slot, and is then released without any counts."""
+
+    def released(some):
+        stream = stream_of(query("shift", 3), query("day", 24))
+        state, found = stream.start(), []
+        for base_slot in range(120):
+            if stream.due(base_slot) or base_slot in some:
+                state, told = stream.release(state, base_slot, crowds(stream, base_slot))
+                found += [(q, one.counts.tolist(), one.spent.tolist()) for q, one in told.items()]
+        return found, state.plan.record()
+
+    assert released(()) == released((3, 30, 31, 64, 90))
+
+
 # The same counts of the same slot under other shares: no word of noise is used twice.
 def test_noise_belongs_to_the_shares(monkeypatch):
     seen = []
