@@ -205,6 +205,7 @@ class _Gathered:
         """Keys that are listed in the pass, or in a bounded input before the discovery."""
         self._length, self._slots_of = discoverer.length, discoverer.slots_of
         self._class_of = plan.known.classes_with_other
+        self._counted = discoverer.terms.weights > 0
         secret = plan.discovery_key()
         self._digest_key = secret.derived("digests of keys").first
         self._filter = discoverer.filter()
@@ -255,14 +256,17 @@ class _Gathered:
             self._parts[self._next].append((users, classes, base_slots, numbers[keys]))
 
     def add(self, events: KeyEvents) -> None:
-        """Add the events of a batch, by discovery slot, each pair of a base slot once."""
+        """Add the events of a batch, by discovery slot, each pair of a base slot once.
+
+        Events of users who are not counted, such as those with delta 0, are left out.
+        """
         texts = keys_of_texts(events.texts, self._rules)
         numbers = np.append(self._number(texts.dictionary), -1)
         keys = numbers[texts.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)]
-        some = np.flatnonzero(keys >= 0)
+        classes, slots = self._class_of[events.members], self._slots_of(events.base_slots)
+        some = np.flatnonzero((keys >= 0) & self._counted[classes])
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
         some = some[_distinct(rows)]
-        classes, slots = self._class_of[events.members], self._slots_of(events.base_slots)
         for slot in np.unique(slots[some]).tolist():
             mine = some[slots[some] == slot]
             columns = events.users, classes, events.base_slots, keys

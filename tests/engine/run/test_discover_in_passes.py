@@ -523,6 +523,25 @@ def test_too_many_pairs_in_all_passes_of_a_slot_are_refused(monkeypatch):
     assert passes(plan, few, [101, 102, 103])
 
 
+def test_keys_of_users_with_delta_0_are_not_kept_in_the_state(monkeypatch):
+    asked_for = {f"u{n}": (WINDOW, 50.0, 0.0 if n < 60 else 1e-6) for n in range(120)}
+    table = Registry.of(asked_for, default=(Requirement(WINDOW, 50.0), 40))
+    plan = plan_of(asked({"name": "q"}), registry=table)
+    rows = rows_of()
+    pure = [(f"u{n}", f"secret {n}", 1.0, FIRST) for n in range(60)]
+    states = []
+    for some in (rows, rows + pure):
+        made, _ = passes(plan, some, [102])[0]
+        (kept,) = discover._kept_before(made.discovery, 1)
+        states.append(kept)
+    assert states[0] == states[1]
+    assert b"key 0" in states[0]["texts"]
+    others = len({row[:2] for row in rows if row[-1] < 104 and int(row[0][1:]) >= 60})
+    monkeypatch.setattr(discover, "MOST_PAIRS", 2 * others)
+    many = [(f"u{n}", f"secret {number}", 1.0, FIRST) for n in range(60) for number in range(99)]
+    assert passes(plan, [row for row in rows if row[-1] < 104] + many, [])
+
+
 @pytest.mark.parametrize(
     ("why", "query", "options"),
     [
