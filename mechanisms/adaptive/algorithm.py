@@ -50,6 +50,8 @@ REPLAN_EVERY = 4
 SOON = 2
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
+# A look in place of a release takes one in so many parts of what a slot saves up for releases.
+UNAFFORDED = 4
 # Of releases of one slot, one in so many comes later than planned, by up to this part of the gap:
 # where a window has room for two gaps, and where it has not.
 ROOM, NO_ROOM = (3, 0.25), (2, 0.5)
@@ -149,8 +151,8 @@ class AdaptiveRelease:
         reserve = np.maximum(
             np.minimum(lent, terms.reserve), terms.from_reserve(releases.RESERVE_ON_ALARM)
         )
-        if state.unwatched >= state.watch:
-            main = main + terms.rates.gate * state.watch
+        look = terms.rates.gate * (state.watch if state.unwatched >= state.watch else 0)
+        main = main + np.maximum(look, terms.rates.main // UNAFFORDED)
         most: Units = np.minimum(main, terms.main) + reserve
         return most + terms.audit.spent if terms.audit else most
 
@@ -277,8 +279,8 @@ class AdaptiveRelease:
         summing = releases.summing(state, here)
         nothing = np.zeros(terms.main.shape, np.int64)
         bill, surprise = Bill(nothing, nothing, nothing), 0.0
-        watched = terms.audit is None and (summing or not due) and not self._hidden(state, terms)
-        if watched and state.unwatched >= state.watch:
+        watched = terms.audit is None and not self._hidden(state, terms)
+        if watched and (summing or not due) and state.unwatched >= state.watch:
             offers = np.minimum(terms.rates.gate * state.watch, terms.main)
             bill.main, surprise = gate.look(state, here, offers)
             state.unwatched = 0
@@ -299,6 +301,14 @@ class AdaptiveRelease:
                 # next one took all that is left.
                 saved = (saved + 1) // 2
             weighting = releases.best_weighting(state, here, bill, saved, alarmed)
+            if weighting is None and watched and not alarmed and terms.rates.gate.any():
+                # The budget for a release is spent already: a jump must be seen all the same.
+                offers = np.minimum(terms.rates.main // UNAFFORDED, terms.main)
+                bill.main, surprise = gate.look(state, here, offers)
+                state.unwatched = 1
+                if surprise > ALARM:
+                    alarmed = True
+                    weighting = releases.best_weighting(state, here, bill, saved, alarmed)
             ended = ended or weighting is not None
         seen += releases.release(state, here, weighting, summing, alarmed)
         if terms.audit:
