@@ -30,7 +30,7 @@ def test_a_burst_is_seen_when_no_release_can_be_afforded():
         if calm and slot > 20 and told.status == "predicted" and state.mechanism.gap == 1:
             unwatched += 1
             counts[:, 20] += BURST // 3
-            again, other = stream.release(stream.decode(before), slot, counts)
+            _, other = stream.release(stream.decode(before), slot, counts)
             found.append(other.alarm)
     assert unwatched >= 5
     assert np.mean(found) > 0.8
