@@ -66,6 +66,24 @@ def run(counts, revise=0):
     return machine, state.mechanism, releases
 
 
+def run_through_bytes(counts, revise):
+    """The state after a stream, which is the same if it is saved and read in every slot."""
+    machine, end, releases = run(counts, revise)
+    stream = ReleaseStream(machine, NoiseSource(KEY))
+    data = stream.encode(stream.start())
+    for slot, table in enumerate(counts):
+        state = stream.decode(data)
+        assert stream.encode(state) == data
+        state, release = stream.release(state, slot, table)
+        assert release.estimates.tobytes() == releases[slot].estimates.tobytes()
+        assert release.stderr.tobytes() == releases[slot].stderr.tobytes()
+        revised = [(one.slot, one.counts.tobytes()) for one in release.revisions]
+        assert revised == [(one.slot, one.counts.tobytes()) for one in releases[slot].revisions]
+        data = stream.encode(state)
+    assert machine.encode(stream.decode(data).mechanism) == machine.encode(end)
+    return end
+
+
 # ---- the filter of the total ----------------------------------------------------------------
 
 
@@ -362,21 +380,7 @@ def test_who_has_a_week():
 # A stream that goes through bytes in every slot goes on as one that never did.
 @pytest.mark.parametrize(("revise", "growth"), [(0, 1.0), (3, 1.0), (5, 1.05)])
 def test_bytes_in_every_slot_keep_the_future(revise, growth):
-    counts = counts_of(weeks(6) * growth ** np.arange(42))
-    machine, end, releases = run(counts, revise)
-    assert end.factor.used
-    stream = ReleaseStream(machine, NoiseSource(KEY))
-    data = stream.encode(stream.start())
-    for slot, table in enumerate(counts):
-        state = stream.decode(data)
-        assert stream.encode(state) == data
-        state, release = stream.release(state, slot, table)
-        assert release.counts.tobytes() == releases[slot].counts.tobytes()
-        assert release.stderr.tobytes() == releases[slot].stderr.tobytes()
-        revised = [(one.slot, one.counts.tobytes()) for one in release.revisions]
-        assert revised == [(one.slot, one.counts.tobytes()) for one in releases[slot].revisions]
-        data = stream.encode(state)
-    assert machine.encode(stream.decode(data).mechanism) == machine.encode(end)
+    assert run_through_bytes(counts_of(weeks(6) * growth ** np.arange(42)), revise).factor.used
 
 
 # ---- totals that grow and shrink ------------------------------------------------------------

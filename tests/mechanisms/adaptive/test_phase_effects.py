@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms import NoiseSource, ReleaseStream
 from streamveil.mechanisms.adaptive import phase_effects
 from streamveil.mechanisms.adaptive.phase_effects import PhaseEffects
 from streamveil.mechanisms.core import state_codec
-from tests.mechanisms.adaptive.test_factor import counts_of, run, weeks
-from tests.mechanisms.streams import KEY
+from tests.mechanisms.adaptive.test_factor import counts_of, run, run_through_bytes, weeks
 
 BINS = 20
 # Of each phase and bin: sums over a week are 0, and so are those over bins.
@@ -131,21 +129,7 @@ def test_errors_stay_where_weeks_are_alike(monkeypatch):
 # A stream that goes through bytes in every slot goes on as one that never did, revisions as well.
 @pytest.mark.parametrize("revise", [0, 3])
 def test_bytes_in_every_slot_keep_the_future(revise):
-    counts = own_weeks(8)
-    machine, end, releases = run(counts, revise)
-    assert end.factor.phases.used
-    stream = ReleaseStream(machine, NoiseSource(KEY))
-    data = stream.encode(stream.start())
-    for slot, table in enumerate(counts):
-        state = stream.decode(data)
-        assert stream.encode(state) == data
-        state, release = stream.release(state, slot, table)
-        assert release.estimates.tobytes() == releases[slot].estimates.tobytes()
-        assert release.stderr.tobytes() == releases[slot].stderr.tobytes()
-        revised = [(one.slot, one.counts.tobytes()) for one in release.revisions]
-        assert revised == [(one.slot, one.counts.tobytes()) for one in releases[slot].revisions]
-        data = stream.encode(state)
-    assert machine.encode(stream.decode(data).mechanism) == machine.encode(end)
+    assert run_through_bytes(own_weeks(8), revise).factor.phases.used
 
 
 # A state from before there were effects is read, and they are learnt from then on.
