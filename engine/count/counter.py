@@ -55,9 +55,9 @@ class Counter:
     make: Callable[[bytes], Counter] | None = None
     """Makes, on a worker, what counts if keys are discovered first; None where all are known."""
 
-    def of(self, keys: bytes | None) -> Counter:
+    def of(self, keys: bytes) -> Counter:
         """What counts events by the keys that were discovered, if there are any."""
-        return self if self.make is None or keys is None else self.make(keys)
+        return self if self.make is None else self.make(keys)
 
     @cached_property
     def bounding(self) -> Bounding:
@@ -159,7 +159,8 @@ def count_block(
 
     `keys` are those that were discovered, if there are any.
     """
-    counter = counter.of(keys)
+    if keys is not None:
+        counter = counter.of(keys)
     taken = list(messages)
     visits = counter.bound(key, taken)
     told = counter.told(key, visits)

@@ -177,20 +177,19 @@ class _MapEventsFn(beam.DoFn):
         real_time: bool,
     ) -> None:
         self._make_mapper = make_mapper
-        self._make_counter = counter.of
+        self._declared = self._counter = counter
         self._bounded = bounded
         self._real_time = real_time
 
     def setup(self) -> None:
         self._mapper = self._make_mapper()
-        self._counter = self._make_counter(None)
         self._watch = LossWatch(self._counter.max_rejected)
         self._chosen: bytes | None = None
 
     def process(self, element: pa.RecordBatch, chosen: bytes | None = None) -> Iterator[Any]:
-        if chosen != self._chosen:
+        if chosen is not None and chosen != self._chosen:
             self._mapper, self._chosen = self._make_mapper(chosen), chosen
-            self._counter = self._make_counter(chosen)
+            self._counter = self._declared.of(chosen)
         lost = tally_of(element)
         if not element.num_rows:  # of no rows a column may have any type
             if self._bounded and (lost.read or lost.messages):
