@@ -360,9 +360,9 @@ def _by_end(sums: Iterable[TimeSum]) -> list[TimeSum]:
 def tell_bounds(query_set: QuerySet, *, test_mode: bool) -> None:
     """Say which bounds were chosen, as :meth:`QueryDriver.tell_chosen` does."""
     for query in query_set:
-        asked = query.statistic
-        if isinstance(asked, AutoBounds):
-            told = f"{query.name}: {asked.lower:g} to {asked.upper:g}"
-            metrics.count(f"{metrics.BOUNDS_PREFIX}{metrics.OF_QUERY}{told}", 1)
+        statistic = query.statistic
+        if isinstance(statistic, AutoBounds):
+            bounds = f"{query.name}: {statistic.lower:g} to {statistic.upper:g}"
+            metrics.count(f"{metrics.BOUNDS_PREFIX}{metrics.OF_QUERY}{bounds}", 1)
             how = "without noise" if test_mode else "by a private look"
-            _LOGGER.info("bounds of query %s, chosen %s", told, how)
+            _LOGGER.info("bounds of query %s, chosen %s", bounds, how)

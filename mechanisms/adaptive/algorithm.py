@@ -50,7 +50,7 @@ REPLAN_EVERY = 4
 SOON = 2
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
-# A look in place of a release takes one in so many parts of what a slot saves up for releases.
+# A look in place of a release costs 1 / UNAFFORDED of what a slot saves up for releases.
 UNAFFORDED = 4
 # Of releases of one slot, one in so many comes later than planned, by up to this part of the gap:
 # where a window has room for two gaps, and where it has not.

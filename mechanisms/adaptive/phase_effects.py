@@ -20,20 +20,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.kalman import single
+from streamveil.mechanisms.adaptive.kalman import Singles, single
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.arrays import Floats
-
-Singles = npt.NDArray[np.float32]
 
 # The weight of a release after the next release of its phase, relative to that of the next one.
 MEMORY = 0.99
 # The least weight of a release in the slow average and in the variance, and the releases that begin
 # the average, before anything else is learnt.
 SLOW, BEGINNING = 1 / 28, 14
-# Effects need so many releases of each phase.
+# Releases of each phase that effects need.
 FEWEST = 2.0
 # A difference counts up to this many standard deviations.
 TAIL = 2.5
@@ -121,7 +118,7 @@ class PhaseEffects:
         return np.asarray(shares @ effects[slots % len(effects)])
 
     def multiply(self, by: Floats) -> None:
-        """Go on with levels that are so many times as large, shape (d,)."""
+        """Multiply the levels of bins by these numbers, shape (d,)."""
         self.average, self.mean = single(self.average * by), single(self.mean * by)
         self.variance = single(self.variance * by**2)
 
@@ -145,12 +142,12 @@ class PhaseEffects:
         before = self.mean[phase].astype(np.float64)
         missed = away - before
         if variance.any():
-            told = np.maximum(variance, _LEAST)
-            reach = TAIL * np.sqrt(told)
+            spread = np.maximum(variance, _LEAST)
+            reach = TAIL * np.sqrt(spread)
             missed = np.minimum(np.maximum(missed, -reach), reach)
             # From halfway between both expectations, so that the bound favours neither.
             apart = np.minimum(np.maximum(away - effect / 2, -reach), reach)
-            gain = float((apart * effect / told).sum())
+            gain = float((apart * effect / spread).sum())
             self.evidence = KEPT * self.evidence + min(max(gain, -MOST), MOST)
             self.used = self.evidence > (LOST if self.used else FOUND)
         if self.releases[phase]:

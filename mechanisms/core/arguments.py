@@ -273,11 +273,11 @@ def _optional(
     """Numbers of a column, NaN where it is blank; None if the table has no such column."""
     if columns.count(column) != 1:
         return None
-    told = _listed(table[column]) or []
-    truths = np.array([isinstance(each, (bool, np.bool_)) for each in told], np.bool_)
-    _check(~truths, name, column, told, wanted)
-    found = _numbers(name, column, told)
-    _check(np.isnan(found) | valid(found), name, column, told, wanted)
+    values = _listed(table[column]) or []
+    truths = np.array([isinstance(each, (bool, np.bool_)) for each in values], np.bool_)
+    _check(~truths, name, column, values, wanted)
+    found = _numbers(name, column, values)
+    _check(np.isnan(found) | valid(found), name, column, values, wanted)
     return found
 
 

@@ -128,9 +128,9 @@ class Registry:
             asked = asked[both // max(len(numbers), 1)]
             most = [int(numbers[pair % len(numbers)]) or None for pair in both.tolist()]
         own: list[float | None] = [None] * len(asked)
-        told = None if deltas is None else _deltas(deltas, len(users))
-        if told is not None and (told != _NOT_GIVEN).any():
-            numbers, number_of = _distinct(told)
+        of_users = None if deltas is None else _deltas(deltas, len(users))
+        if of_users is not None and (of_users != _NOT_GIVEN).any():
+            numbers, number_of = _distinct(of_users)
             both, class_of = _distinct(class_of * len(numbers) + number_of)
             asked, most = asked[both // len(numbers)], [most[k] for k in both // len(numbers)]
             found = numbers[both % len(numbers)].tolist()

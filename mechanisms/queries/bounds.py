@@ -72,7 +72,7 @@ QUANTILES = "quantiles"
 LOOK = 20
 """One in so many units of a budget is set aside for the look."""
 LEFT = 100
-"""One in so many units must be left for results."""
+"""At least 1 / `LEFT` of a budget must be left for results."""
 POWERS = np.arange(-240, 249)
 """Of 2, from 6e-73 to 5e74: nearly as far as ranges can be computed with."""
 EDGES = np.concatenate([-(2.0 ** POWERS[::-1]), [0.0], 2.0**POWERS])

@@ -426,15 +426,15 @@ class QueryStream:
                 queries[q], releases[q] = stream.release(queries[q], slot, counts[q])
             charges.append(Charge(first, last, releases[q].spent, q))
             known = usual[q]
-            asking, told = self.query_set.queries[q], releases[q]
-            usual[q] = known and known.after(observed_parts(asking, told))
-            past[q] = self._past_after(past[q], slot, told, usual[q])
-            times[q] = sums_after(times[q], asking, slot, told)
+            query, release = self.query_set.queries[q], releases[q]
+            usual[q] = known and known.after(observed_parts(query, release))
+            past[q] = self._past_after(past[q], slot, release, usual[q])
+            times[q] = sums_after(times[q], query, slot, release)
             so_far = excess[q]
             if so_far is not None:
-                length = discovery_length(asking, self.requirements)
+                length = discovery_length(query, self.requirements)
                 cells = (
-                    one.reshape(-1, asking.measure.parts) for one in (told.values, told.stderr)
+                    one.reshape(-1, query.measure.parts) for one in (release.values, release.stderr)
                 )
                 excess[q] = so_far.after(base_slot // length, *cells)
         state.filter.charge(base_slot, charges)

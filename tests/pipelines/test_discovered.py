@@ -523,9 +523,9 @@ def test_the_card_says_the_delta_of_each_class(pytestconfig, files, run, toolbox
     assert card["promise"]["delta"] == 1e-4
     assert [one["delta"] for one in card["promise"]["classes"]] == [1e-6, 0.0, 1e-4]
     assert "δ = 0.0001</b>over any 7 days" in (files / "page.html").read_text()
-    told = toolbox.run("card", str(path)).out
-    assert "with the delta of each class, at most" in told
-    assert "epsilon 8 over any 7 slots, delta 1e-06: 300 users" in told
+    printed = toolbox.run("card", str(path)).out
+    assert "with the delta of each class, at most" in printed
+    assert "epsilon 8 over any 7 slots, delta 1e-06: 300 users" in printed
     checking = ("--check", str(path), f"--ledger={files / 'ledger.csv'}")
     checked = toolbox.run("card", *checking)
     assert checked.code == 0, checked.out + checked.err
@@ -622,8 +622,9 @@ def test_the_plan_takes_the_delta_of_each_class(toolbox, files):
     outcome = toolbox.run("plan", *flags, "--delta=1e-6")
     assert outcome.code == 0, outcome.err
     assert "300 users of 900 are not counted in the discovery, because" in outcome.out
-    told = re.search("a key that is counted for ([0-9]+) users", outcome.out)
-    assert 25 < int(told[1]) <= 33  # 2/3 of the users count, under a delta that is 100 times larger
+    needed = re.search("a key that is counted for ([0-9]+) users", outcome.out)
+    # 2/3 of the users count, under a delta that is 100 times larger
+    assert 25 < int(needed[1]) <= 33
 
 
 # ---- participation limits ----------------------------------------------------------------------

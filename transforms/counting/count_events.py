@@ -65,7 +65,7 @@ def count_events(
         batches: the events.
         steps: what is done with them.
         heartbeat: what opens the slots of an unbounded input; real time when None.
-        chosen: one element that `make_mapper` is to be told, where bounds or keys are chosen first.
+        chosen: one element to pass to `make_mapper`, if bounds or keys are chosen first.
     """
     refuse_windows(batches)
     side = () if chosen is None else (beam.pvalue.AsSingleton(chosen),)

@@ -169,10 +169,10 @@ figures = st.tuples(
 def test_without_deltas_a_table_is_as_if_it_never_had_any(rows, outside):
     asked, limits = zip(*rows, strict=True)
     windows, epsilons, deltas = map(np.array, zip(*asked, strict=True))
-    told = [str(user) for user in range(len(rows))], windows, epsilons
+    table = [str(user) for user in range(len(rows))], windows, epsilons
     more = {"max_slots": np.array(limits), "default": (Requirement(1, 0.5), 5) if outside else None}
-    made = Registry.build(*told, deltas=deltas, **more)
-    plain = Registry.build(*told, **more)
+    made = Registry.build(*table, deltas=deltas, **more)
+    plain = Registry.build(*table, **more)
     assert made.without_deltas().fingerprint == plain.fingerprint
     assert made.sizes.sum() == plain.sizes.sum()
     own = made.deltas or (None,) * len(made.classes)
