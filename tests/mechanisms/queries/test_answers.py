@@ -684,10 +684,8 @@ def test_intervals_of_sums_hold_nine_in_ten(draw, upper, epsilon, least, most):
 # ---- coverage where noise is large and figures move ----------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("statistic", [Mean("x", 0, 150), Quantiles("x", EDGES, (0.5, 0.95))])
-def test_intervals_of_figures_that_move_hold_them_beside_much_noise(statistic):
-    """Numbers whose mean goes up and down, at noise of a budget of 1 over 24 slots."""
+def held_beside_noise(statistic, seed):
+    """For each figure, the share of slots 60 to 299 whose interval holds it."""
     measure = Measure(statistic.weights, np.zeros((1, 1), np.int64))
     population = Population(
         (Requirement(24, 1.0),),
@@ -698,20 +696,30 @@ def test_intervals_of_figures_that_move_hold_them_beside_much_noise(statistic):
         ratio=measure.parts,
         graded=measure.graded,
     )
-    stream = ReleaseStream(mechanism("adaptive", population), NoiseSource(bytes([RANDOM]) * 32))
+    stream = ReleaseStream(mechanism("adaptive", population), NoiseSource(bytes([seed]) * 32))
     state, usual = stream.start(), Usual.start(1, measure.parts, statistic.ratios)
-    random, held = np.random.default_rng(RANDOM), []
+    random, held = np.random.default_rng(seed), []
     for slot in range(300):
         crowd = int(750 * (1 + 0.5 * np.sin(2 * np.pi * slot / 24)))
         numbers = random.gamma(2.0, 14 + 4 * np.sin(2 * np.pi * slot / 60), crowd)
         counts = parts_of(statistic, numbers).reshape(1, -1).astype(np.int64)
         state, release = stream.release(state, slot, counts)
-        told = release.counts.astype(np.float64)[None], release.stderr[None] ** 2
+        released = release.counts.astype(np.float64)[None], release.stderr[None] ** 2
         usual = usual.after(
             Observed(one.counts[None], one.variances[None], one.slots) for one in release.observed
         )
-        found, truth = statistic.answer(*told, usual), truth_of(statistic, numbers)
+        found, truth = statistic.answer(*released, usual), truth_of(statistic, numbers)
         held.append((found.low[0] <= truth) & (truth <= found.high[0]))
-    each = np.mean(held[60:], axis=0)
+    return np.mean(held[60:], axis=0)
+
+
+# The errors of one stream go on for tens of slots, so the share of one stream varies much: in 24
+# streams from 0.64 to 0.97 for the mean, 0.90 on average, and from 0.80 to 0.98 for the quantiles,
+# 0.90 and 0.92 on average. Hence twelve streams; their average has a standard error of 0.023.
+@pytest.mark.slow
+@pytest.mark.parametrize("statistic", [Mean("x", 0, 150), Quantiles("x", EDGES, (0.5, 0.95))])
+def test_intervals_of_figures_that_move_hold_them_beside_much_noise(statistic):
+    """Numbers whose mean goes up and down, at noise of a budget of 1 over 24 slots."""
+    each = np.mean([held_beside_noise(statistic, seed) for seed in range(1, 13)], axis=0)
     assert (each >= 0.86).all(), each
     assert (each <= 0.985).all(), each
