@@ -519,7 +519,7 @@ class FactorBank:
     def _here(self, level: Floats) -> tuple[Floats, Floats]:
         """What a level is multiplied by in the present slot, and the variance that this adds."""
         scale = self._scale(self.state.ratio, LAST_SLOT)
-        return scale, self._doubt(level, scale, self.state.ratio, self.state.variance)
+        return scale, self._doubt(level, scale, self.state.ratio, self.state.variance, LAST_SLOT)
 
     def _scale(self, ratio: float, shares: Floats | None = None) -> Floats:
         """What a level is multiplied by where the total has this ratio, shape (d,).
@@ -532,17 +532,22 @@ class FactorBank:
         if self.state.used:
             scale += self.state.loadings.estimates()[0] * (ratio - 1)
         if shares is not None and self.state.phases.used:
-            scale += self.state.phases.at(self.slot, shares)
+            scale += self.state.phases.at(self.slot, shares)[0]
         return np.minimum(np.maximum(scale, LEAST), MOST)
 
-    def _doubt(self, level: Floats, scale: Floats, ratio: float, variance: float) -> Floats:
-        """Variance of a level times that, because ratio and loading are uncertain: shape (d,)."""
+    def _doubt(
+        self, level: Floats, scale: Floats, ratio: float, variance: float, shares: Floats
+    ) -> Floats:
+        """Variance of a level times that, as ratio, loading and week are uncertain: shape (d,)."""
+        of_week = np.zeros_like(level)
+        if self.state.phases.used:
+            of_week = self.state.phases.at(self.slot, shares)[1] * level**2
         if not self.state.used:
-            return np.zeros_like(level)
+            return of_week
         loading, uncertain = self.state.loadings.estimates()
         lever = self.state.loadings.lever(level * (ratio - 1), scale)
         found: Floats = variance * (loading * level) ** 2 + (uncertain + MISFIT**2) * lever**2
-        return np.asarray(found + (level * np.maximum(FAINT - scale, 0.0)) ** 2)
+        return np.asarray(found + of_week + (level * np.maximum(FAINT - scale, 0.0)) ** 2)
 
     def observe(
         self,
@@ -564,7 +569,7 @@ class FactorBank:
         now, parts = self.of_level(level), shares * factor.last(len(shares))
         whole = float(parts.sum())
         scale = self._scale(whole, shares)
-        doubt = self._doubt(level.mean, scale, whole, factor.variance if own else 0.0)
+        doubt = self._doubt(level.mean, scale, whole, factor.variance if own else 0.0, shares)
         seen = self.bank.observe(
             state,
             counts / scale,

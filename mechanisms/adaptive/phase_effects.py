@@ -5,13 +5,14 @@ the bin. Where shapes differ, each bin has an effect for each phase of the week,
 level. It is the mean difference between releases of slots of this phase and what a slow average of
 the bin and the factor expect. The level of the filter bank would not do as an average: a level
 that follows each release absorbs the week. The effects of a bin are shrunk together, by as much as
-their noise requires.
+their noise requires, and what noise leaves uncertain of them is part of the variance of a count.
 
 Forecasts use the effects only on evidence: if earlier releases of all bins together would have been
 nearer to the expectation with the effects than without.
 
 Everything here is post-processing of releases.
-Source: our own; W. James and C. Stein, "Estimation with quadratic loss" (1961).
+Sources: our own; W. James and C. Stein, "Estimation with quadratic loss" (1961); of variances,
+C. Morris, "Parametric empirical Bayes inference: theory and applications" (1983).
 """
 
 from __future__ import annotations
@@ -96,26 +97,35 @@ class PhaseEffects:
                 part = np.frombuffer(part, np.float32).reshape(known.shape).copy()
             setattr(self, name, part)
 
-    def _shrunk(self) -> Floats:
-        """The effects of each phase on each bin, in counts: shape (phases, d)."""
+    def _shrunk(self) -> tuple[Floats, Floats]:
+        """The effects of each phase on each bin, in counts, and their variances: shape (phases, d).
+
+        The variances are those of Morris: of an effect that is known by its noisy mean and by how
+        far all means of the bin spread, and of that spread, which is known from few means only.
+        """
         if self.releases.min() < FEWEST:
-            return np.zeros(self.mean.shape)
+            return np.zeros(self.mean.shape), np.zeros(self.mean.shape)
         means = self.mean.astype(np.float64)
         means -= means.mean(axis=0)
         noise = self.variance / float(self.releases.mean())
-        squares = np.maximum((means**2).sum(axis=0), _LEAST)
-        return np.asarray(means * np.maximum(1 - (len(means) - 3) * noise / squares, 0.0))
+        squares, left = np.maximum((means**2).sum(axis=0), _LEAST), len(means) - 3
+        shrunk = np.minimum(left * noise / squares, 1.0)
+        centred = 1 - 1 / len(means)
+        variances = centred * noise * (1 - shrunk) + 2 / left * (shrunk * means) ** 2
+        return means * (1 - shrunk), variances
 
-    def effects(self) -> Floats:
-        """The effects of each phase on each bin, relative to its level: shape (phases, d)."""
-        found = self._shrunk() / np.maximum(self.average.astype(np.float64), _LEAST)
-        return np.asarray(np.minimum(np.maximum(found, -LARGEST), LARGEST))
+    def at(self, slot: int, shares: Floats) -> tuple[Floats, Floats]:
+        """The effects on a mean of the last slots with these shares up to `slot`, and variances.
 
-    def at(self, slot: int, shares: Floats) -> Floats:
-        """The effects on a mean of the last slots with these shares up to `slot`, shape (d,)."""
-        effects = self.effects()
+        Both are relative to the levels of the bins, shape (d,).
+        """
         slots = np.arange(slot + 1 - len(shares), slot + 1)
-        return np.asarray(shares @ effects[slots % len(effects)])
+        of_phases = np.bincount(slots % len(self.mean), shares, len(self.mean)).astype(np.float64)
+        effects, variances = self._shrunk()
+        levels = np.maximum(self.average.astype(np.float64), _LEAST)
+        relative = np.minimum(np.maximum(effects / levels, -LARGEST), LARGEST)
+        doubt = of_phases**2 @ variances / levels**2
+        return of_phases @ relative, np.minimum(doubt, LARGEST**2)
 
     def multiply(self, by: Floats) -> None:
         """Multiply the levels of bins by these numbers, shape (d,)."""
@@ -138,7 +148,7 @@ class PhaseEffects:
             self.begun += 1
             self.average = single(average + away / self.begun)
             return
-        effect, variance = self._shrunk()[phase], self.variance.astype(np.float64)
+        effect, variance = self._shrunk()[0][phase], self.variance.astype(np.float64)
         before = self.mean[phase].astype(np.float64)
         missed = away - before
         if variance.any():

@@ -54,9 +54,9 @@ def error(name, counts) -> float:
     return float(((simulated.estimates - counts.sum(axis=1))[28:] ** 2).mean())
 
 
-def run(counts, revise=0):
+def run(counts, revise=0, requirements=REQUIREMENTS):
     """The mechanism, its state after a stream, and the releases."""
-    machine = Adaptive("adaptive", people(counts.shape[2]))
+    machine = Adaptive("adaptive", people(counts.shape[2], requirements=requirements))
     machine.revise = revise
     stream = ReleaseStream(machine, NoiseSource(KEY))
     state, releases = stream.start(), []

@@ -3,19 +3,21 @@
 import numpy as np
 import pytest
 
+from streamveil.mechanisms import Requirement
 from streamveil.mechanisms.adaptive import phase_effects
 from streamveil.mechanisms.adaptive.phase_effects import PhaseEffects
 from streamveil.mechanisms.core import state_codec
 from tests.mechanisms.adaptive.test_factor import counts_of, run, run_through_bytes, weeks
 
 BINS = 20
+LEVELS = 1000 + 50 * np.arange(BINS)
 # Of each phase and bin: sums over a week are 0, and so are those over bins.
 SHAPES = 0.3 * np.sin(2 * np.pi * (np.arange(7)[:, None] / 7 + np.arange(BINS) / BINS))
 
 
-def own_weeks(number, seed=1, depth=1.0):
+def own_weeks(number, seed=1, depth=1.0, levels=LEVELS):
     """Counts of three classes whose bins have weeks of different shapes: (slots, 3, bins)."""
-    each = (1000 + 50 * np.arange(BINS)) * (1 + depth * np.tile(SHAPES, (number, 1)))
+    each = levels * (1 + depth * np.tile(SHAPES, (number, 1)))
     random = np.random.default_rng(seed)
     return random.poisson(np.repeat(each[:, None] / 3, 3, axis=1))
 
@@ -28,6 +30,12 @@ def learnt(counts, expected=None):
         known.learn(slot, release, np.full(len(release), factor), np.zeros(len(release)))
         used.append(known.used)
     return known, np.array(used)
+
+
+def effects(known):
+    """The effects of each phase and their variances, relative to levels, (7, bins) each."""
+    of_phases = [known.at(phase, np.ones(1)) for phase in range(7)]
+    return tuple(np.array(part) for part in zip(*of_phases, strict=True))
 
 
 def estimates_and_errors(releases, counts, first=70):
@@ -48,11 +56,28 @@ def test_shapes_are_found(common):
     truth = levels * (expected[:, None] + np.tile(SHAPES, (30, 1)))
     known, used = learnt(truth + random.normal(0, 50, truth.shape), expected)
     assert used[-100:].all()
-    assert np.abs(known.effects() - SHAPES).mean() < 0.02
-    assert np.allclose(known.effects().mean(axis=0), 0)
-    slots = np.array([0.25, 0.75])
-    both = 0.25 * known.effects()[2] + 0.75 * known.effects()[3]
-    np.testing.assert_allclose(known.at(10, slots), both)
+    found, variances = effects(known)
+    assert np.abs(found - SHAPES).mean() < 0.02
+    assert np.allclose(found.mean(axis=0), 0)
+    # Slots 3 to 10 see phase 3 twice, and what is uncertain of it twice as well.
+    shares = np.append([0.25], np.full(7, 0.75 / 7))
+    of_phases = np.where(np.arange(7) == 3, 0.25 + 0.75 / 7, 0.75 / 7)
+    mean, variance = known.at(10, shares)
+    np.testing.assert_allclose(mean, of_phases @ found)
+    np.testing.assert_allclose(variance, of_phases**2 @ variances)
+
+
+# Variances are those that errors have, whether noise leaves much or little of the effects.
+@pytest.mark.parametrize("noise", [100, 300, 1000])
+def test_variances_are_those_of_errors(noise):
+    levels, errors, variances = np.linspace(500.0, 2000.0, BINS), [], []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        truth = levels * (1 + np.tile(SHAPES, (15, 1)))
+        found, variance = effects(learnt(truth + random.normal(0, noise, truth.shape))[0])
+        errors.append((found - SHAPES) ** 2 * levels**2)
+        variances.append(variance * levels**2)
+    assert 0.8 < np.mean(variances) / np.mean(errors) < 1.25
 
 
 # Bins without a week have no effects, or nearly none, and those are not used.
@@ -61,7 +86,7 @@ def test_noise_is_no_evidence(seed):
     random, levels = np.random.default_rng(seed), np.linspace(50.0, 2000.0, BINS)
     known, used = learnt(levels + random.laplace(0, 30, (300, BINS)))
     assert not used.any()
-    assert np.abs(known.effects() * levels).mean() < 2
+    assert np.abs(effects(known)[0] * levels).mean() < 2
 
 
 # Nor is one outlier in all bins, such as a holiday.
@@ -93,9 +118,9 @@ def test_an_average_begins_again():
 def test_effects_are_relative():
     counts = 1000 * (1 + np.tile(SHAPES, (10, 1)))
     known, _ = learnt(counts + np.random.default_rng(8).normal(0, 50, counts.shape))
-    before = known.effects()
+    before = effects(known)
     known.multiply(np.full(BINS, 3.0))
-    np.testing.assert_allclose(known.effects(), before, rtol=1e-5)
+    np.testing.assert_allclose(effects(known), before, rtol=1e-5)
 
 
 # ---- streams --------------------------------------------------------------------------------
@@ -113,6 +138,17 @@ def test_errors_fall_where_weeks_differ(monkeypatch):
     monkeypatch.setattr(phase_effects, "FOUND", np.inf)
     without, _ = estimates_and_errors(run(counts)[2], counts)
     assert (missed**2).mean() < 0.85 * (without**2).mean()
+
+
+# Also beside so much noise that effects stay uncertain. If they counted as known,
+# intervals would hold .81.
+def test_intervals_hold_beside_much_noise():
+    counts = own_weeks(60, levels=2000 / np.arange(1, BINS + 1) ** 0.8, depth=4 / 3)
+    weak = tuple(Requirement(window, 0.1) for window in (7, 14, 21))
+    _, state, releases = run(counts, requirements=weak)
+    assert state.factor.phases.used
+    _, held = estimates_and_errors(releases, counts)
+    assert 0.87 < held < 0.95
 
 
 # Nothing changes where they do not differ.
