@@ -148,6 +148,8 @@ class Candidate:
     share: float = 0.0
     """Of a slot's budget that the span pays."""
     running: RunningSum | None = None
+    known: Profile | None = field(default=None, init=False)
+    """What :meth:`profile` returned last: not saved."""
 
     SCHEMA = state_codec.record_schema(
         "Candidate",
@@ -172,8 +174,9 @@ class Candidate:
 
     def record(self) -> dict[str, Any]:
         """Avro record of the candidate, under `SCHEMA`."""
+        kept = {name: value for name, value in vars(self).items() if name != "known"}
         beliefs = {"mean": self.mean.tobytes(), "variance": self.variance.tobytes()}
-        return {**vars(self), **beliefs, "running": self.running and self.running.record()}
+        return {**kept, **beliefs, "running": self.running and self.running.record()}
 
     @classmethod
     def read(cls, record: dict[str, Any]) -> Candidate:
@@ -246,6 +249,7 @@ class Candidate:
         self.cycles = min(2 * self.cycles, most)
         if self.coarse and self.sure > FOUND and self.certainty > KNOWN:
             self._refine()
+        self.known = None
 
     def _offsets(self, first: int) -> Floats:
         """Slots from the middle of a cycle that begins with `first`, by phase: shape (phases,)."""
@@ -280,10 +284,12 @@ class Candidate:
 
     def profile(self) -> Profile:
         """What is known of each slot of the cycle."""
-        phases = self.phase(np.arange(self.length))
-        totals, error = self.mean[phases], self.certainty * self.variance[phases]
-        shrunk = np.maximum(totals.mean() + self.certainty * (totals - totals.mean()), 0.0)
-        return Profile(shrunk / shrunk.mean(), error / shrunk.mean() ** 2)
+        if self.known is None:
+            phases, certainty = self.phase(np.arange(self.length)), self.certainty
+            totals, error = self.mean[phases], certainty * self.variance[phases]
+            shrunk = np.maximum(totals.mean() + certainty * (totals - totals.mean()), 0.0)
+            self.known = Profile(shrunk / shrunk.mean(), error / shrunk.mean() ** 2)
+        return self.known
 
 
 @dataclass
@@ -581,7 +587,7 @@ class Cycle:
 
         Returns units spent, shape (K,).
         """
-        crowd, spent = here.terms.crowd, np.zeros_like(room)
+        crowd, spent, learnt = here.terms.crowd, np.zeros_like(room), False
         totals = here.counts.sum(axis=1)
         for one in state.looked_at:
             offers = here.terms.fair(np.minimum(part(here.rate, one.share), room - spent))
@@ -600,7 +606,9 @@ class Cycle:
                 if released:
                     most = None if crowd.assumed else max(float(crowd.sizes.sum()), 1.0)
                     one.learn(released, running.first, most)
-        self._choose(state)
+                    learnt = True
+        if learnt:
+            self._choose(state)
         return spent
 
     def _choose(self, state: CycleState) -> None:

@@ -196,11 +196,10 @@ def test_the_profile_is_that_of_the_stream(length):
 
 # Shrinking: where noise may have made all differences, nothing is left of them.
 def test_a_profile_is_shrunk_as_noise_demands():
-    candidate = Candidate.of(7)
-    candidate.mean = np.array([8.0, 9, 10, 11, 12, 10, 10])
-    between = candidate.mean.var(ddof=1)
+    mean = np.array([8.0, 9, 10, 11, 12, 10, 10])
+    between = mean.var(ddof=1)
     for noise, kept in [(0.0, 1.0), (0.5 * between, 0.5), (between, 0.0), (9 * between, 0.0)]:
-        candidate.variance = np.full(7, noise)
+        candidate = Candidate(7, mean, np.full(7, noise))
         assert candidate.certainty == pytest.approx(kept)
         ratios = candidate.profile().ratios
         assert ratios[4] - 1 == pytest.approx(kept * 0.2)
@@ -277,15 +276,14 @@ def test_shares_follow_what_is_known():
     assert Cycle(USUAL).share(Cycle(USUAL).start(100), many, many.start()) < 0.5 * LOOKED_FOR
     cycle = Cycle((7,))
     state = cycle.start(3)
-    state.found, one = 0, state.candidates[0]
-    one.mean, shares = np.arange(7.0) + 1, []
+    state.found, shares = 0, []
     for noise in (0.0, 0.2, 1.0, 3.0, 4.6):
-        one.variance = np.full(7, noise)
+        state.candidates = [Candidate(7, np.arange(7.0) + 1, np.full(7, noise))]
         shares.append(share(cycle, state))
     assert shares[0] == LEAST
     assert shares[2] > shares[1] > shares[0]
     assert shares[-1] <= MOST
-    one.mean, one.variance = 100 + np.arange(7.0), np.full(7, 0.2)
+    state.candidates = [Candidate(7, 100 + np.arange(7.0), np.full(7, 0.2))]
     assert share(cycle, state) < shares[1]
 
 
