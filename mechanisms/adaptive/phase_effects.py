@@ -17,7 +17,7 @@ C. Morris, "Parametric empirical Bayes inference: theory and applications" (1983
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class PhaseEffects:
     """Discounted log-likelihood ratio of the releases with the effects and without."""
     used: bool = False
     """Whether forecasts use the effects."""
+    known: tuple[Floats, Floats] | None = field(default=None, init=False)
+    """What :meth:`_shrunk` returned last: not saved."""
 
     SCHEMA = state_codec.record_schema(
         "PhaseEffects",
@@ -87,6 +89,7 @@ class PhaseEffects:
         return {
             name: part.tobytes() if isinstance(part, np.ndarray) else part
             for name, part in vars(self).items()
+            if name != "known"
         }
 
     def read(self, written: dict[str, Any]) -> None:
@@ -103,16 +106,18 @@ class PhaseEffects:
         The variances are those of Morris: of an effect that is known by its noisy mean and by how
         far all means of the bin spread, and of that spread, which is known from few means only.
         """
-        if self.releases.min() < FEWEST:
-            return np.zeros(self.mean.shape), np.zeros(self.mean.shape)
-        means = self.mean.astype(np.float64)
-        means -= means.mean(axis=0)
-        noise = self.variance / float(self.releases.mean())
-        squares, left = np.maximum((means**2).sum(axis=0), _LEAST), len(means) - 3
-        shrunk = np.minimum(left * noise / squares, 1.0)
-        centred = 1 - 1 / len(means)
-        variances = centred * noise * (1 - shrunk) + 2 / left * (shrunk * means) ** 2
-        return means * (1 - shrunk), variances
+        if self.known is None:
+            if self.releases.min() < FEWEST:
+                return np.zeros(self.mean.shape), np.zeros(self.mean.shape)
+            means = self.mean.astype(np.float64)
+            means -= means.sum(axis=0) / len(means)
+            noise = self.variance / float(self.releases.sum() / len(means))
+            squares, left = np.maximum((means**2).sum(axis=0), _LEAST), len(means) - 3
+            shrunk = np.minimum(left * noise / squares, 1.0)
+            centred = 1 - 1 / len(means)
+            variances = centred * noise * (1 - shrunk) + 2 / left * (shrunk * means) ** 2
+            self.known = means * (1 - shrunk), variances
+        return self.known
 
     def at(self, slot: int, shares: Floats) -> tuple[Floats, Floats]:
         """The effects on a mean of the last slots with these shares up to `slot`, and variances.
@@ -131,6 +136,7 @@ class PhaseEffects:
         """Multiply the levels of bins by these numbers, shape (d,)."""
         self.average, self.mean = single(self.average * by), single(self.mean * by)
         self.variance = single(self.variance * by**2)
+        self.known = None
 
     def learn(self, slot: int, counts: Floats, expected: Floats, jumped: Floats) -> None:
         """Learn from a release of one slot.
@@ -151,7 +157,7 @@ class PhaseEffects:
         effect, variance = self._shrunk()[0][phase], self.variance.astype(np.float64)
         before = self.mean[phase].astype(np.float64)
         missed = away - before
-        if variance.any():
+        if np.count_nonzero(variance):
             spread = np.maximum(variance, _LEAST)
             reach = TAIL * np.sqrt(spread)
             missed = np.minimum(np.maximum(missed, -reach), reach)
@@ -166,3 +172,4 @@ class PhaseEffects:
         self.releases[phase] = MEMORY * self.releases[phase] + 1
         self.mean[phase] += missed / self.releases[phase]
         self.average = single(average + SLOW * (before + missed - effect))
+        self.known = None
