@@ -298,9 +298,9 @@ class Factor:
         if not state.usual:
             return by_first(state.first, slot)
         # Unlike the ratio that levels are multiplied by, the total has no bounds.
-        mean = self.model.ratio(state.total, slot).mean
-        variance = min(self.model.told_variance(state.total, slot), MOST**2)
-        return SlotTotal(mean * state.usual, variance * state.usual**2, state.by_counts)
+        told = self.model.told(state.total, slot)
+        variance = min(told.variance, MOST**2)
+        return SlotTotal(told.mean * state.usual, variance * state.usual**2, state.by_counts)
 
     def measure(
         self,

@@ -100,16 +100,18 @@ class TotalModel:
         Returns how much the ratio of the slot follows it, from 0 to 1.
         """
         sums, blur = self._sums(slot), max(seen.variance, CLOSEST)
-        foreseen = self.ratio(state, slot)
         missed = seen.mean - state.mean @ sums
-        expected = np.maximum(state.covariance @ sums @ sums, 0.0) + blur
-        scores = MEMORY * state.scores - surprisal(missed, expected)
-        surprise = (seen.mean - foreseen.mean) ** 2
-        if self.jumps and surprise > float(reach(1, RARE, np.array(foreseen.variance), blur)):
-            self._open(state, sums, surprise)
-        state.scores = scores - scores.max()
         seen_with = state.covariance @ sums
         total = np.maximum(seen_with @ sums, 0.0) + blur
+        scores = MEMORY * state.scores - surprisal(missed, total)
+        if self.jumps:
+            foreseen = self.ratio(state, slot)
+            surprise = (seen.mean - foreseen.mean) ** 2
+            if surprise > float(reach(1, RARE, np.array(foreseen.variance), blur)):
+                self._open(state, sums, surprise)
+                seen_with = state.covariance @ sums
+                total = np.maximum(seen_with @ sums, 0.0) + blur
+        state.scores = scores - scores.max()
         gain = seen_with / total[:, None]
         state.mean = state.mean + gain * missed[:, None]
         # A product in either order, so that the covariance stays symmetric to the last bit.
@@ -136,18 +138,20 @@ class TotalModel:
         mean = float(weights @ each)
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
 
-    def told_variance(self, state: TotalFilter, slot: int) -> float:
-        """Variance of the ratio of a slot, for its standard error.
+    def told(self, state: TotalFilter, slot: int) -> Ratio:
+        """The ratio of a slot, with the variance for its standard error.
 
         Because of noise, the size of the deviations of slots is uncertain, and the most likely size
         is too small as often as too large. Each filter is therefore weighted by the square root of
         its likelihood.
         """
-        sums, weights = self._sums(slot), state.weights**CAUTION
-        weights = weights / weights.sum()
-        each = state.mean @ sums - float(state.weights @ (state.mean @ sums))
+        sums, weights = self._sums(slot), state.weights
+        each = state.mean @ sums
+        mean = float(weights @ each)
         variance = np.maximum(state.covariance @ sums @ sums, 0.0)
-        return float(weights @ (variance + each**2))
+        cautious = weights**CAUTION
+        cautious = cautious / cautious.sum()
+        return Ratio(mean, float(cautious @ (variance + (each - mean) ** 2)))
 
     def size(self, state: TotalFilter) -> Ratio:
         """What is known of the ratio of a slot without deviation, over all phases of the season."""
@@ -158,8 +162,10 @@ class TotalModel:
 
     def swing(self, state: TotalFilter) -> float:
         """Variance of the ratio from slot to slot: of the season and of the deviations."""
-        season = (state.mean @ self._selectors.T).var(axis=1)
-        return float(state.weights @ (season + self.deviation))
+        seasons = state.mean @ self._selectors.T
+        slots = seasons.shape[1]
+        away = seasons - seasons.sum(axis=1, keepdims=True) / slots
+        return float(state.weights @ ((away**2).sum(axis=1) / slots + self.deviation))
 
     def renew(self, state: TotalFilter, size: float) -> None:
         """Go on with another usual size, relative to the one before.
@@ -200,7 +206,7 @@ class TotalFilter:
     @property
     def weights(self) -> Floats:
         """Belief in each member, shape (members,)."""
-        weights = np.exp(self.scores - self.scores.max())
+        weights = np.exp(self.scores)
         return np.asarray(weights / weights.sum())
 
     def round(self) -> None:

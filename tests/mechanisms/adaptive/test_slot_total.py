@@ -218,7 +218,7 @@ def test_what_is_told_is_wider_where_members_are_alike():
             model.advance(state, slot)
             model.observe(state, slot, Ratio(1 + random.normal(0, 0.02), noise**2))
         model.advance(state, 60)
-        found.append(model.told_variance(state, 60) / model.ratio(state, 60).variance)
+        found.append(model.told(state, 60).variance / model.ratio(state, 60).variance)
     assert found[0] == pytest.approx(1, rel=0.02)
     assert found[1] > 1.2
 
