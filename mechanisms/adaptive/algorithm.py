@@ -86,7 +86,7 @@ def _size(state: AdaptiveState, terms: Terms) -> float:
     """The expected total of the current slot, or 0 before the first release."""
     if state.published_slot is None:
         return 0.0
-    return float(terms.bank.forecast(state.bank).mean.sum())
+    return float(terms.bank.forecast(state.bank, state.gap - state.since + 1).mean.sum())
 
 
 class AdaptiveRelease:

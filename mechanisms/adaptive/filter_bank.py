@@ -232,7 +232,7 @@ class Bank:
         known = mixture.ahead
         if state.elapsed not in known:
             # A stream that is saved after every slot never asks for a second one.
-            number = min(max(slots_to_come, 1), SEVERAL) if known else 1
+            number = 1 if 0 in known else min(max(slots_to_come, 1), SEVERAL)
             first = state.elapsed
             slots = np.arange(first, first + number, dtype=np.float64)[:, None]
             once, each, squared, squares = mixture.variances

@@ -90,8 +90,9 @@ class Mixture:
     """Belief in members with a slope."""
     deviating: float
     """Belief in members with a white part."""
-    ahead: dict[int, Forecast] = field(default_factory=dict)
-    """Forecasts that were made, by slots since the last observation."""
+    ahead: dict[int, Forecast]
+    """The forecasts that were made last, by slots since the last observation. At first this is the
+    one of the observed slot."""
 
 
 @dataclass
@@ -230,23 +231,26 @@ def mixed(state: BankState, weights: Floats) -> Mixture:
     turned[SLOPED] = slope
     turned -= trend
     beliefs = weights @ scale / scale.sum()
+    variance = (weights * (state.level_var + apart**2)).sum(axis=0)
+    white = (weights * WHITE).sum(axis=0) * scale
     return Mixture(
         weights,
         beliefs,
         mean,
         trend,
         (
-            (weights * (state.level_var + apart**2)).sum(axis=0),
+            variance,
             (weights * (DRIFT * scale + 2 * apart * turned)).sum(axis=0)
             + 2 * (sloped * covariance).sum(axis=0),
             (weights * turned**2).sum(axis=0) + (sloped * slope_var).sum(axis=0),
             (sloped * BEND[SLOPED]).sum(axis=0) * scale,
         ),
-        (weights * WHITE).sum(axis=0) * scale,
+        white,
         scale,
         float(scale.sum() / len(scale)),
         float(beliefs @ TRENDING[:, 0]),
         float(beliefs @ WHITE[:, 0]),
+        {0: Forecast(mean, variance, white, scale)},
     )
 
 
