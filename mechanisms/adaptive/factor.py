@@ -430,10 +430,12 @@ class Factor:
         if weighting is None:
             return False
         noise, gap = weighting.noise_variance, max(gap, 1)
-        costs = self._costs(state, noise, level, gap, point)
-        every = self._costs(state, noise, level, 1, True)
-        better = state.used and begins and gap > 1 and float(every.min()) < float(costs.min())
-        state.share = float(self._shares[(every if better else costs).argmin()])
+        costs, better = self._costs(state, noise, level, gap, point), False
+        if state.used and begins and gap > 1:
+            every = self._costs(state, noise, level, 1, True)
+            better = float(every.min()) < float(costs.min())
+            costs = every if better else costs
+        state.share = float(self._shares[costs.argmin()])
         return better
 
     def _costs(
@@ -452,10 +454,11 @@ class Factor:
         ratio = self.model.left(state.total, blur)
         left = (ratio[:, None] * loading**2 + uncertain) * level.mean**2
         unsure = level.variance / (1 - shares)[:, None] + left
-        own = unsure + level.white
-        released = own * each[:, None] / (own + each[:, None])
-        part_released = 1 / gap if point else 0.0
-        found: Floats = part_released * released + (1 - part_released) * unsure
+        found: Floats = unsure
+        if point:
+            own = unsure + level.white
+            released = own * each[:, None] / (own + each[:, None])
+            found = 1 / gap * released + (1 - 1 / gap) * unsure
         of_total = ratio * state.usual**2 / self.bins if self.tells_total else 0.0
         return np.asarray(found.mean(axis=1) + of_total)
 
