@@ -160,8 +160,8 @@ class FactorState:
     """How much it follows the slot's own release, whose noise it then contains."""
     doubt: float = 0.0
     """Variance of the bias that may remain in the sum of the slot's own release. Not saved."""
-    released: Past | None = None
-    """What the slot's own release made of it, if there was one."""
+    released: Observed | None = None
+    """What the slot's own release showed of it, where counts differ from levels. Not saved."""
     totals: list[SlotTotal] = field(default_factory=list)
     """If totals are results, those of the last slots, which are still to be revised."""
     here: SlotTotal = UNKNOWN
@@ -287,8 +287,7 @@ class Factor:
         """
         state = bank.state
         state.total.round()
-        here = state.released or bank.past(level)
-        state.past = [*state.past, here][-1 - revise :] if revise else []
+        state.past = [*state.past, bank.past(level)][-1 - revise :] if revise else []
         if self.tells_total:
             state.here = self._total(state, bank.slot)
             state.totals = [*state.totals, state.here][-1 - revise :] if revise else []
@@ -506,14 +505,12 @@ class FactorBank:
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot."""
-        if not self.state.bends:
-            return level
-        scale, doubt = self._here(level.mean)
-        variance = level.variance * scale**2 + doubt
-        return Forecast(level.mean * scale, variance, level.white * scale, level.scale * scale)
+        return _counts(level, *self._here(level.mean)) if self.state.bends else level
 
     def past(self, level: Forecast) -> Past:
         """How the counts of the present slot follow from a level."""
+        if found := self.state.released:
+            return Past.of(found.mean, np.zeros_like(found.mean), found.variance)
         if not self.state.bends:
             return LEVELS
         scale, doubt = self._here(level.mean)
@@ -567,62 +564,60 @@ class FactorBank:
         level, own, factor = self.bank.forecast(state), len(shares) == 1, self.state
         blur, bends = noise + error, factor.bends
         if own:
-            total, variance = float(counts.sum()), float(blur.sum()) + factor.doubt
-            self.factor.learn_release(factor, self.slot, total, variance)
-        now, parts = self.of_level(level), shares * factor.last(len(shares))
-        whole = float(parts.sum())
-        scale = self._scale(whole, shares)
-        doubt = self._doubt(level.mean, scale, whole, factor.variance if own else 0.0, shares)
+            total, unsure = float(counts.sum()), float(blur.sum()) + factor.doubt
+            self.factor.learn_release(factor, self.slot, total, unsure)
+            whole, parts = factor.ratio, shares
+            scale, doubt = self._here(level.mean)
+            now = _counts(level, scale, doubt)
+        else:
+            parts, now = shares * factor.last(len(shares)), self.of_level(level)
+            whole = float(parts.sum())
+            parts = parts / whole if factor.used else shares
+            scale = self._scale(whole, shares)
+            doubt = self._doubt(level.mean, scale, whole, 0.0, shares)
+        squared = scale**2
         seen = self.bank.observe(
             state,
             counts / scale,
-            noise / scale**2,
-            (error + doubt) / scale**2,
-            parts / whole if factor.used and not own else shares,
+            noise / squared,
+            (error + doubt) / squared,
+            parts,
             alarmed=alarmed,
             rarity=rarity,
         )
+        after = self.bank.forecast(state).mean
         if factor.usual:
-            curve = level.variance * scale**2 + level.white * scale * float(shares @ shares)
-            after = self.bank.forecast(state).mean
+            curve = level.variance * squared + level.white * scale * float(shares @ shares)
             self._learn(seen, level.mean, after, counts, whole, scale, curve, blur, own)
         if own and self.factor.model.phases:
-            jumped = self.bank.forecast(state).mean * seen.jumped
-            factor.phases.learn(self.slot, counts, self._scale(whole), jumped)
+            factor.phases.learn(self.slot, counts, self._scale(whole), after * seen.jumped)
         if not bends:
             return seen
-        told = self._of_level(seen, counts, noise, error, now)
+        before = foreseen = now.variance + now.white
+        mean, variance, expected = seen.mean, seen.variance, now.mean
+        if not own:
+            each, left = self._here(seen.mean)
+            mean, variance = seen.mean * each, seen.variance * each**2 + left
+            expected, foreseen = seen.expected * scale, seen.foreseen * squared
+        told = replace(
+            seen,
+            mean=mean,
+            variance=variance,
+            before=before,
+            observed=counts,
+            expected=expected,
+            foreseen=foreseen,
+            noise=noise,
+            error=error,
+        )
         if not own or seen.taken is None:
-            return replace(told, expected=seen.expected * scale, foreseen=seen.foreseen * scale**2)
+            return told
         shared: Floats | float = 0.0
         if factor.used:
             loading, _ = factor.loadings.estimates()
             shared = loading * level.mean * factor.by_release * blur / factor.usual
-        found = of_the_slot(told, seen.taken.opened * scale**2, shared)
-        factor.released = Past.of(found.mean, np.zeros_like(scale), found.variance)
-        return found
-
-    def _of_level(
-        self,
-        seen: Observed,
-        counts: Floats,
-        noise: float | Floats,
-        error: Floats,
-        now: Forecast,
-    ) -> Observed:
-        """What is known of the present slot's counts, from what is known of its level."""
-        each, left = self._here(seen.mean)
-        return replace(
-            seen,
-            mean=seen.mean * each,
-            variance=seen.variance * each**2 + left,
-            before=now.variance + now.white,
-            observed=counts,
-            expected=now.mean,
-            foreseen=now.variance + now.white,
-            noise=noise,
-            error=error,
-        )
+        factor.released = of_the_slot(told, seen.taken.opened * squared, shared)
+        return factor.released
 
     def _learn(
         self,
@@ -663,3 +658,9 @@ class FactorBank:
             before * (whole - 1), scale, missed * scale, curve + blur, itself, gain, ~seen.jumped
         )
         self.state.loadings.learn(lesson, loading)
+
+
+def _counts(level: Forecast, scale: Floats, doubt: Floats) -> Forecast:
+    """Levels times numbers, both of shape (d,), where that adds such variances."""
+    variance = level.variance * scale**2 + doubt
+    return Forecast(level.mean * scale, variance, level.white * scale, level.scale * scale)
