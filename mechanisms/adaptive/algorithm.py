@@ -175,7 +175,7 @@ class AdaptiveRelease:
         slot, counts = slot_input.slot, slot_input.counts
         terms = usual
         bank: Bank | CyclicBank | FactorBank = usual.bank
-        measured = np.zeros_like(usual.main)
+        measured: Units = np.zeros(usual.main.shape, np.int64)
         cycle, factor = self._followed(state, usual)
         if factor and state.factor:
             terms, measured = self._measure(factor, state, slot_input, noise, usual)
@@ -214,7 +214,7 @@ class AdaptiveRelease:
         if factor and state.cycle.chosen:
             # The profile of the cycle takes the factor's place.
             state.factor, factor = factor.start(), None
-        jumped = started and any(bool(one.jumped.any()) for one in seen)
+        jumped = started and any(np.count_nonzero(one.jumped) for one in seen)
         # To a new level or on a new slope: the next release tells.
         if jumped and not self._hidden(state, terms):
             state.jumps.note(gate.moved(here, seen, kind))
@@ -260,10 +260,9 @@ class AdaptiveRelease:
         factor.begin(known, slot, state.bank.elapsed)
         size = _size(state, usual)
         cost = factor.measure(known, slot, slot_input.counts, noise, usual, size)
-        if not cost.any():
+        if not np.count_nonzero(cost):
             return usual, cost
-        rest = usual.less(known.share)
-        return replace(rest, main=rest.main - cost), cost
+        return usual.less(known.share, cost), cost
 
     def _seen(self, state: AdaptiveState, here: Slot) -> tuple[list[Observed], Bill, float]:
         """Look, add up and release.

@@ -364,10 +364,15 @@ class Terms:
     at_once: AtOnce | None = None
     """Where every window is of one slot."""
 
-    def less(self, share: float) -> Terms:
-        """What is left when a share of what releases save up is spent on something else."""
-        main = self.rates.main - part(self.rates.main, share)
-        return replace(self, rates=replace(self.rates, main=main))
+    def less(self, share: float, spent: Units | int = 0) -> Terms:
+        """What is left when a share of what releases save up is for something else.
+
+        Args:
+            share: of what a slot saves up.
+            spent: what was spent on that in this slot.
+        """
+        rates = replace(self.rates, main=self.rates.main - part(self.rates.main, share))
+        return replace(self, rates=rates, main=self.main - spent)
 
     def choices(self, offers: Units) -> Choices:
         """What a release can be: see :func:`choices`, worked out once for the same offers."""

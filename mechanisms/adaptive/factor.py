@@ -324,7 +324,7 @@ class Factor:
 
         Returns the units that it costs a user of each class, shape (K,).
         """
-        spent: Units = np.zeros_like(terms.main)
+        spent: Units = np.zeros(terms.main.shape, np.int64)
         weighting = None
         if state.share and size >= 1:
             offers = np.minimum(part(terms.rates.main, state.share), terms.main)
@@ -459,7 +459,7 @@ class Factor:
             released = own * each[:, None] / (own + each[:, None])
             found = 1 / gap * released + (1 - 1 / gap) * unsure
         of_total = ratio * state.usual**2 / self.bins if self.tells_total else 0.0
-        return np.asarray(found.mean(axis=1) + of_total)
+        return np.asarray(found.sum(axis=1) / self.bins + of_total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -539,7 +539,7 @@ class FactorBank:
         self, level: Floats, scale: Floats, ratio: float, variance: float, shares: Floats
     ) -> Floats:
         """Variance of a level times that, as ratio, loading and week are uncertain: shape (d,)."""
-        of_week = np.zeros_like(level)
+        of_week = np.zeros(len(level))
         if self.state.phases.used:
             of_week = self.state.phases.at(self.slot, shares)[1] * level**2
         if not self.state.used:
@@ -646,12 +646,13 @@ class FactorBank:
         """
         missed = counts / scale - before
         away = np.where(np.abs(missed) > _LEAST, missed, np.inf)
-        gain = np.where(seen.jumped, 1.0, np.clip((after - before) / away, 0.0, 1.0))
-        itself = np.zeros_like(before)
+        part_taken = np.minimum(np.maximum((after - before) / away, 0.0), 1.0)
+        gain = np.where(seen.jumped, 1.0, part_taken)
+        itself = np.zeros(len(before))
         if own:
             itself = self.state.by_counts * curve + self.state.by_release * blur
             itself = itself * before / self.state.usual
-        loading = np.zeros_like(before)
+        loading = np.zeros(len(before))
         if self.state.used:
             loading, _ = self.state.loadings.estimates()
         lesson = Lesson(

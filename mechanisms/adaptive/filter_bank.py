@@ -284,13 +284,13 @@ class Bank:
         # No count falls below 0: what lies there is noise.
         surprise = (np.maximum(counts, 0.0) - mean) ** 2
         jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
-        if jumped.any():
+        if np.count_nonzero(jumped):
             jumped |= surprise > partner_reach(self.bins, variance + error, noise)
             # By more than there is in all bins together is noise far more often than a jump.
             largest = float(np.maximum(mean, 0.0).sum())
             jumped &= (surprise < largest**2) | (surprise > LARGEST_OF_NOISE**2 * noise)
         opened = np.where(jumped, surprise, 0.0)
-        if jumped.any():
+        if np.count_nonzero(jumped):
             now, window = kalman.opened(now, window, opened, state.elapsed)
         missed = counts - window.mean
         blurred = noise + error + deviation

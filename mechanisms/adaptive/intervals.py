@@ -192,7 +192,7 @@ class Misfit:
     def _unusual(self, variance: Floats) -> Floats:
         """How far the log of each variance is above its usual value, beside that of all bins."""
         above = np.log(np.maximum(variance, _LEAST)) - self.usual
-        above -= above.mean(axis=-1, keepdims=True)
+        above -= above.sum(axis=-1, keepdims=True) / above.shape[-1]
         unusual: Floats = np.minimum(np.maximum(above, -MOST_UNUSUAL), MOST_UNUSUAL)
         return unusual
 

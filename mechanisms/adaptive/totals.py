@@ -65,7 +65,7 @@ def with_total(counts: Floats, weights: Floats, total: float) -> Floats:
             return np.asarray(left * (total / max(float(left.sum()), _TINY)))
         moved = counts + missing * weights / weighed
         negative = positive & (moved < 0)
-        if not negative.any():
+        if not np.count_nonzero(negative):
             return np.where(positive, moved, 0.0)
         positive &= ~negative
 

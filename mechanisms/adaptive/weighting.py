@@ -122,7 +122,7 @@ class Weighting:
         """Budget of a user with the largest weight."""
         return float(to_epsilon(self.spent.max()))
 
-    @property
+    @cached_property
     def noise_variance(self) -> float:
         """Variance of the noise on an estimated count."""
         return self.factor**2 * laplace_variance(self.unit)
