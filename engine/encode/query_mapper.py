@@ -212,10 +212,13 @@ class QueriesMapper:
         slots, _, _, faults = self._read(batch, latest)
         good = np.ones(len(slots), np.bool_)
         good[list(faults)] = False
-        if ends:
-            slots[good] = np.array(ends)[np.searchsorted(ends, slots[good])]
-        for slot in np.unique(slots[good]).tolist():
-            yield slot, batch.filter(pa.array(good & (slots == slot)))
+        rows = np.flatnonzero(good)
+        own = np.array(ends)[np.searchsorted(ends, slots[rows])] if ends else slots[rows]
+        order = np.argsort(own, kind="stable")
+        found, starts, sizes = np.unique(own[order], return_index=True, return_counts=True)
+        ordered = batch.take(pa.array(rows[order]))
+        for slot, start, size in zip(found.tolist(), starts, sizes, strict=True):
+            yield slot, ordered.slice(start, size)
 
     def located(self, batch: pa.RecordBatch) -> list[Located]:
         """All events of each query that have a time in the range and can be read.

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from streamveil.engine.stream.query_plan import QueryPlan
 
 
+_Columns = tuple[npt.NDArray[Any], ...]
+"""Users, classes, base slots and numbers of keys: shape (n, 2), and (n,) each."""
+
+
 def discover_keys(plan: QueryPlan, events: Batches) -> QueryPlan:
     """The plan with the keys of all queries that discover them.
 
@@ -218,8 +222,8 @@ class _Gathered:
             test_mode=plan.test_mode,
         )
         self._forget()
-        self._parts: dict[int, list[tuple[Words, Integers, Integers, Integers]]] = defaultdict(list)
-        """Users, classes, base slots and numbers of keys, by discovery slot."""
+        self._parts: dict[int, list[_Columns]] = defaultdict(list)
+        """By discovery slot."""
         self._next: int | None = None
         """The discovery slot of a stream that is closed next."""
         if plan.growing:
@@ -267,10 +271,12 @@ class _Gathered:
         some = np.flatnonzero((keys >= 0) & self._counted[classes])
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
         some = some[_distinct(rows)]
-        for slot in np.unique(slots[some]).tolist():
-            mine = some[slots[some] == slot]
-            columns = events.users, classes, events.base_slots, keys
-            self._parts[slot].append(tuple(one[mine] for one in columns))
+        some = some[np.argsort(slots[some], kind="stable")]
+        found, starts = np.unique(slots[some], return_index=True)
+        for slot, mine in zip(found.tolist(), np.split(some, starts)[1:], strict=True):
+            self._parts[slot].append(
+                (events.users[mine], classes[mine], events.base_slots[mine], keys[mine])
+            )
             # With some room, so that not each batch of a slot that is almost full leads to a sort.
             self._check(slot, MOST_PAIRS + MOST_PAIRS // 8)
 
@@ -400,7 +406,7 @@ def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> Flags:
     return found
 
 
-def _together(parts: list[tuple[Words, Integers, Integers, Integers]], keys: _Keys) -> Pairs:
+def _together(parts: list[_Columns], keys: _Keys) -> Pairs:
     """The pairs of a discovery slot."""
     nothing = np.zeros(0, np.int64)
     parts = [(np.empty((0, 2), np.uint64), nothing, nothing, nothing), *parts]
