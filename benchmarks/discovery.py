@@ -285,7 +285,7 @@ def _listed(who, when, what, budget, window, length, max_keys, seed):
     for slot in range(int(when.max()) // length + 1):
         mine = (when // length == slot) & ~listed[what]
         pairs = _pairs_of(who[mine], when[mine], what[mine], digests)
-        listed[[one.place for one in discovery.find(slot, pairs)]] = True
+        listed[discovery.find(slot, pairs)] = True
     return terms, listed
 
 

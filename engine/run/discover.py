@@ -315,8 +315,8 @@ class _Gathered:
     def discover(self) -> Listed:
         """Find the keys of all discovery slots, which are all listed from the first slot on."""
         # In a slot without pairs no key can be found. A wrong time may be many such slots away.
-        found = self._find(sorted(self._parts), _Keys.of(np.concatenate(self._digests)))
-        return Listed((*self.listed.keys, *(key for _, key in found)))
+        by_slot = self._find(sorted(self._parts), _Keys.of(np.concatenate(self._digests)))
+        return Listed((*self.listed.keys, *(key for _, found in by_slot for key in found)))
 
     def _close(self, now: int, excess: Excess | None) -> None:
         """Close all discovery slots before that of the pass.
@@ -335,8 +335,8 @@ class _Gathered:
             low = excess.low(now - 1, len(self.listed.keys))
             self.listed = self.listed.without(low, now * self._length)
         keys = _Keys.of(np.concatenate(self._digests))
-        for slot, key in self._find(range(self._next, now), keys):
-            self.listed = self.listed.with_found([key], (slot + 1) * self._length)
+        for slot, found in self._find(range(self._next, now), keys):
+            self.listed = self.listed.with_found(found, (slot + 1) * self._length)
         self._next = now
         self._forget()
 
@@ -357,12 +357,12 @@ class _Gathered:
             "filter": self._filter.record(),
         }
 
-    def _find(self, slots: Sequence[int], keys: _Keys) -> Iterator[tuple[int, str]]:
-        """Pairs of a discovery slot and the keys that are found in it, in order."""
+    def _find(self, slots: Sequence[int], keys: _Keys) -> Iterator[tuple[int, list[str]]]:
+        """Discovery slots, each with the keys that are found in it."""
         for slot in slots:
-            for each in self._discovery.find(slot, self._pairs(slot, keys)):
-                keys.unlisted[each.place] = False
-                yield slot, self._text(int(keys.first[each.place]))
+            found = self._discovery.find(slot, self._pairs(slot, keys))
+            keys.unlisted[found] = False
+            yield slot, self._texts_of(keys.first[found]).to_pylist()
 
     def _pairs(self, slot: int, keys: _Keys) -> Pairs:
         """Take the pairs of a discovery slot whose keys are not listed."""
@@ -381,16 +381,13 @@ class _Gathered:
         order = np.lexsort(columns)
         rows = order[_changes(columns, order)]
         pairs = replace(pairs, keys=numbers, digests=pairs.digests[some]).of(rows)
-        texts = pa.chunked_array(self._texts, pa.large_string()).combine_chunks()
-        return pairs, texts.take(pa.array(keys.first[some]))
+        return pairs, self._texts_of(keys.first[some])
 
-    def _text(self, number: int) -> str:
-        """The text of a number."""
-        for texts in self._texts:
-            if number < len(texts):
-                break
-            number -= len(texts)
-        return str(texts[number].as_py())
+    def _texts_of(self, numbers: Integers) -> pa.Array:
+        """The texts of some candidates."""
+        if len(self._texts) != 1:
+            self._texts = [pa.chunked_array(self._texts, pa.large_string()).combine_chunks()]
+        return self._texts[0].take(pa.array(numbers))
 
 
 def _distinct(columns: Sequence[npt.NDArray[Any]]) -> Integers:

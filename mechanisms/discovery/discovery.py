@@ -13,8 +13,6 @@ Desfontaines, Haney, "DP-SIPS" (2023), arXiv 2301.01998.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from streamveil.mechanisms.core.arrays import Integers
@@ -32,16 +30,6 @@ from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, derived_key, digest
 
 _PURPOSE = "discovery of keys"
-
-
-@dataclass(frozen=True)
-class FoundKey:
-    """A key that is published from now on."""
-
-    place: int
-    """Of the key, among those of the slot."""
-    users: float
-    """First estimate of its distinct users in the discovery slot."""
 
 
 class Discovery:
@@ -85,12 +73,16 @@ class Discovery:
         self._sample, self._most_pairs = sample, most_pairs
         self._test_mode = test_mode
 
-    def find(self, slot: int, pairs: Pairs) -> tuple[FoundKey, ...]:
-        """Find the keys of the next discovery slot, in the order of their digests.
+    def find(self, slot: int, pairs: Pairs) -> Integers:
+        """Find the keys of the next discovery slot.
 
         Args:
             slot: number of the discovery slot, later than those before.
             pairs: the unlisted keys that users had in it.
+
+        Returns:
+            Places of the keys in the digests of `pairs`, in the order of these digests: int64,
+            shape (found,).
 
         Raises:
             TooManyPairs: if there are more pairs than fit in memory; nothing is spent.
@@ -103,8 +95,7 @@ class Discovery:
         present = present[np.lexsort((second, first))]
         digests, counts = pairs.digests[present], counts[present]
         if self._test_mode:
-            exact = (counts * self.terms.users_per_step).tolist()
-            return tuple(FoundKey(*one) for one in zip(present.tolist(), exact, strict=True))
+            return present
         self._books.charge(slot, self.terms.epsilon, self.terms.delta)
         shape = digest(
             self._context,
@@ -115,10 +106,8 @@ class Discovery:
         )
         words = self._noise.slot(slot, shape).words(_PURPOSE)
         noisy = counts + self.terms.noise.draw(len(counts), words)
-        found = np.flatnonzero(noisy > self.terms.noise.bound)
-        users = self.terms.noise.estimates(noisy[found]) * self.terms.users_per_step
-        places = present[found].tolist()
-        return tuple(FoundKey(*one) for one in zip(places, users.tolist(), strict=True))
+        found: Integers = present[noisy > self.terms.noise.bound]
+        return found
 
     def _counts(self, slot: int, pairs: Pairs) -> Integers:
         """Weighted counts of the keys of a slot."""

@@ -35,14 +35,12 @@ arXiv 2006.03684, Definition 7 and Theorem 4.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from streamveil.mechanisms.core.arrays import Floats, Integers
-from streamveil.mechanisms.core.budgets import UNIT_BITS, to_epsilon
+from streamveil.mechanisms.core.arrays import Integers
+from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.discovery.deltas import DELTA_BITS, DELTA_ONE
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
@@ -51,7 +49,6 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 _BITS = 256
 _SCALE = 1 << _BITS
 _DIGITS = 200
-_HALVINGS = 60
 
 
 @dataclass(frozen=True)
@@ -89,36 +86,6 @@ class TruncatedNoise:
         _, most_cut = _exp_bounds(self.unit * (self.bound + 1))
         whole = _SCALE + least_step - most_cut
         return -(-(reach * (_SCALE - least_lost) << DELTA_BITS) // (whole << _BITS))
-
-    def estimates(self, published: Integers) -> Floats:
-        """Estimate counts from published noisy counts, without the upward bias of selection.
-
-        Only noise that lifts the count above the bound is seen, so its mean is not 0: it is b(s),
-        computed by :meth:`_mean_noise`, for a count of bound + 1 + s. Subtracted is b(s) for the
-        s >= 0 with which the published value is as expected, bound + 1 + s + b(s), and b(0) for
-        smaller values: there a key is published about every second time, or more rarely. This is a
-        function of published values.
-        """
-        seen = published.astype(np.float64) - (self.bound + 1)
-        low, high = np.zeros_like(seen), np.maximum(seen, 0.0)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            above = middle + self._mean_noise(middle) > seen
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return published - self._mean_noise(low)
-
-    @cached_property
-    def _mean_noise(self) -> Callable[[Floats], Floats]:
-        """E[noise | noise >= -s] as a function of s >= 0; what is cut off above is negligible."""
-        rate = float(to_epsilon(self.unit))
-        step, rest = np.exp(-rate), -np.expm1(-rate)
-
-        def mean(s: Floats) -> Floats:
-            power = np.exp(-rate * (s + 1))
-            found: Floats = power * (s + 1 - s * step) / (rest * (1 + step - power))
-            return found
-
-        return mean
 
 
 def smallest_noise(unit: int, rules: list[tuple[int, int, int]], guess: float) -> TruncatedNoise:

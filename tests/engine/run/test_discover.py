@@ -53,7 +53,7 @@ class Recording(discover.Discovery):
         counts = self._counts(slot, pairs)
         for place in np.flatnonzero(counts):
             self.seen[(slot, *pairs.digests[place].tolist())] = int(counts[place])
-        return ()
+        return np.zeros(0, np.int64)
 
 
 def counted(monkeypatch, rows, max_keys, size=100, **options):

@@ -36,26 +36,21 @@ def pairs(users_of, order=None):
     return Pairs(users[at], zeros, zeros, keys[at], DIGESTS[: len(users_of)])
 
 
-def places(found):
-    return [one.place for one in found]
-
-
 def test_popular_keys_are_found_and_rare_ones_are_not():
     found = discovery().find(0, pairs([10 * HALF, 1, 0, 10 * HALF, 2]))
-    assert sorted(places(found)) == [0, 3]
-    assert all(abs(one.users - 10 * HALF) < 40 for one in found)
+    assert sorted(found) == [0, 3]
 
 
 def test_half_of_the_keys_with_half_a_chance_are_found():
     found = discovery().find(0, pairs([HALF] * 300))
     assert 110 < len(found) < 200
-    assert np.mean([one.users for one in found]) < 1.12 * HALF
 
 
 def test_the_same_slot_in_another_order_gives_the_same():
     users_of = [HALF] * 50
     first = discovery().find(0, pairs(users_of))
-    assert discovery().find(0, pairs(users_of, np.random.default_rng(1))) == first
+    again = discovery().find(0, pairs(users_of, np.random.default_rng(1)))
+    assert again.tolist() == first.tolist()
 
 
 @pytest.mark.parametrize(
@@ -69,24 +64,30 @@ def test_the_same_slot_in_another_order_gives_the_same():
 )
 def test_noise_is_independent_of_other_slots_queries_secrets_and_counts(other):
     users_of = [HALF] * 50
-    same = set(places(discovery().find(0, pairs(users_of))))
-    found = set(places(other(users_of)))
+    same = set(discovery().find(0, pairs(users_of)))
+    found = set(other(users_of))
     assert len(found ^ same) > 10
 
 
 def test_a_slot_has_the_noise_key_of_its_last_base_slot():
     old, new = bytes(range(32)), bytes(32)
-    counts = [HALF] * 50
-    found = discovery(NoiseKeys(old, ((1, new),))).find(0, pairs(counts))
-    assert found == discovery(NoiseKeys(new)).find(0, pairs(counts))
-    assert found != discovery(NoiseKeys(old)).find(0, pairs(counts))
-    later = discovery(NoiseKeys(old, ((2, new),))).find(0, pairs(counts))
-    assert later == discovery(NoiseKeys(old)).find(0, pairs(counts))
+    counts = pairs([HALF] * 50)
+    rotated, later, before, after = (
+        discovery(keys).find(0, counts).tolist()
+        for keys in (
+            NoiseKeys(old, ((1, new),)),
+            NoiseKeys(old, ((2, new),)),
+            NoiseKeys(old),
+            NoiseKeys(new),
+        )
+    )
+    assert rotated == after != before
+    assert later == before
 
 
 def test_no_users_find_nothing_and_cost_the_same():
     made = discovery()
-    assert made.find(0, pairs([])) == ()
+    assert not made.find(0, pairs([])).size
     with pytest.raises(ValueError, match="slot 0 is charged after slot 0"):
         made.find(0, pairs([]))
 

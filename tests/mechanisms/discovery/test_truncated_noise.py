@@ -139,29 +139,6 @@ def test_the_smallest_bound_is_found_from_anywhere(guess):
         assert all(tail <= rule[2] for tail, rule in zip(tails, rules, strict=True)) == good
 
 
-@pytest.mark.parametrize("count", [1.0, 1.2, 2.0, 5.0])
-def test_estimates_of_published_keys_have_little_bias(count):
-    noise = TruncatedNoise(EPSILON // 10, 200)
-    exact = int(noise.bound * count) + 1
-    values = exact + noise.draw(40_000, words(3))
-    values = values[values > noise.bound]
-    plain = float(values.mean() - exact)
-    bias = float(noise.estimates(values).mean() - exact)
-    # The noise has a mean of about 10 where every second key is published.
-    assert abs(bias) < 3.5
-    assert abs(bias) <= abs(plain) + 0.5
-    if count == 1.0:
-        assert plain > 9
-
-
-def test_estimates_subtract_the_noise_to_expect():
-    noise = TruncatedNoise(EPSILON // 10, 200)
-    mean = 1 / math.expm1(0.1)  # of geometric noise from 0 on
-    low, high = noise.estimates(np.array([201, 1000]))
-    assert low == pytest.approx(201 - mean)
-    assert high == pytest.approx(1000)
-
-
 @pytest.mark.parametrize("delta", [0, 1e-16, 0.2, math.nan, True, "1e-9", -1e-9])
 def test_deltas_out_of_range_are_refused(delta):
     with pytest.raises(ConfigurationError, match="delta"):
