@@ -44,8 +44,9 @@ from streamveil.mechanisms.discovery.key_draw import (
     Pairs,
     TooManyPairs,
     Words,
+    changes,
     check_pairs,
-    order_of_equals,
+    distinct,
 )
 from streamveil.mechanisms.queries.discovered import Discoverer, Excess, Listed, declared
 
@@ -133,7 +134,7 @@ def distinct_pairs(events: KeyEvents) -> KeyEvents:
     if not pa.types.is_dictionary(coded.type):
         coded = coded.dictionary_encode()
     numbers = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    some = _distinct((events.base_slots, numbers, *events.users.T))
+    some = distinct(events.base_slots, numbers, *events.users.T)
     columns = events.base_slots[some], events.users[some], events.members[some]
     return KeyEvents(*columns, coded.take(pa.array(some)))
 
@@ -181,7 +182,7 @@ class _Keys:
     def of(cls, digests: Words) -> _Keys:
         """The keys of candidates with these digests."""
         order = np.lexsort((digests[:, 1], digests[:, 0]))
-        fresh = _changes(tuple(digests.T), order)
+        fresh = changes(*digests[order].T)
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.cumsum(fresh) - 1
         first = order[fresh]
@@ -270,7 +271,7 @@ class _Gathered:
         classes, slots = self._class_of[events.members], self._slots_of(events.base_slots)
         some = np.flatnonzero((keys >= 0) & self._counted[classes])
         rows = (events.base_slots[some], keys[some], *events.users[some].T)
-        some = some[_distinct(rows)]
+        some = some[distinct(*rows)]
         some = some[np.argsort(slots[some], kind="stable")]
         found, starts = np.unique(slots[some], return_index=True)
         for slot, mine in zip(found.tolist(), np.split(some, starts)[1:], strict=True):
@@ -297,7 +298,7 @@ class _Gathered:
         keys = _Keys.of(np.concatenate(self._digests))
         numbers = keys.first[keys.numbers[numbers]]
         rows = (base_slots, numbers, *users.T)
-        once = _distinct(rows)
+        once = distinct(*rows)
         check_pairs(len(once), MOST_PAIRS)
         self._parts[slot] = [(users[once], classes[once], base_slots[once], numbers[once])]
 
@@ -379,7 +380,7 @@ class _Gathered:
         some, numbers = np.unique(pairs.keys, return_inverse=True)
         columns = numbers, pairs.base_slots, *pairs.users.T
         order = np.lexsort(columns)
-        rows = order[_changes(columns, order)]
+        rows = order[changes(*(one[order] for one in columns))]
         pairs = replace(pairs, keys=numbers, digests=pairs.digests[some]).of(rows)
         return pairs, self._texts_of(keys.first[some])
 
@@ -388,19 +389,6 @@ class _Gathered:
         if len(self._texts) != 1:
             self._texts = [pa.chunked_array(self._texts, pa.large_string()).combine_chunks()]
         return self._texts[0].take(pa.array(numbers))
-
-
-def _distinct(columns: Sequence[npt.NDArray[Any]]) -> Integers:
-    """The first of all rows that are alike."""
-    order = order_of_equals(*columns)
-    return order[_changes(columns, order)]
-
-
-def _changes(columns: Sequence[npt.NDArray[Any]], order: Integers) -> Flags:
-    """For each row in an order, whether it differs from the row before. The first row does."""
-    found = np.ones(len(order), bool)
-    found[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
-    return found
 
 
 def _together(parts: list[_Columns], keys: _Keys) -> Pairs:

@@ -104,36 +104,45 @@ def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
     order = _by_user(pairs, groups, ranks)
     del ranks  # 16 bytes of each pair
     users, groups, keys = pairs.users[order], groups[order], pairs.keys[order]
-    fresh_group = _changes(*users.T, groups)
-    fresh_key = fresh_group | _changes(keys)
+    fresh_group = changes(*users.T, groups)
+    fresh_key = fresh_group | changes(keys)
     position = np.cumsum(fresh_key)  # of the key, over all groups
     before = np.maximum.accumulate(np.where(fresh_group, position - 1, 0))
     kept = order[fresh_key & (position - before <= places[order])]
     found = pairs.of(kept)
-    found = found.of(order_of_equals(found.keys, *found.users.T))
-    found = found.of(_changes(found.keys, *found.users.T))
+    found = found.of(distinct(found.keys, *found.users.T))
     return found.of(np.argsort(found.keys, kind="stable"))
 
 
 def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
     """The sum of the weights of the distinct users of each key, of drawn pairs: shape (v,)."""
     counts = np.zeros(len(pairs.digests), np.int64)
-    starts = np.flatnonzero(_changes(pairs.keys))
+    starts = np.flatnonzero(changes(pairs.keys))
     if len(starts):
         counts[pairs.keys[starts]] = np.add.reduceat(weights[pairs.classes], starts)
     return counts
 
 
-def order_of_equals(*columns: npt.NDArray[Any]) -> Integers:
-    """An order in which equal rows are adjacent, found by sorting a hash of the columns.
+def distinct(*columns: npt.NDArray[Any]) -> Integers:
+    """One row of each set of equal rows.
 
-    In the rare case that different rows have the same hash, rows are sorted by all columns.
+    Rows are sorted by a hash of the columns. In the rare case that different rows have the same
+    hash, they are sorted by all columns.
     """
     hashed = _hashed(columns)
     order = np.argsort(hashed)
-    if (~_changes(hashed[order]) & _changes(*(one[order] for one in columns))).any():
-        return np.lexsort(columns)
-    return order
+    fresh = changes(*(one[order] for one in columns))
+    if (~changes(hashed[order]) & fresh).any():
+        order = np.lexsort(columns)
+        fresh = changes(*(one[order] for one in columns))
+    return order[fresh]
+
+
+def changes(*columns: npt.NDArray[np.generic]) -> Flags:
+    """Whether each row differs from the row before. The first row does: shape (n,)."""
+    found = np.ones(len(columns[0]), bool)
+    found[1:] = np.any([one[1:] != one[:-1] for one in columns], axis=0)
+    return found
 
 
 def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
@@ -145,9 +154,9 @@ def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
     of_group = (*pairs.users.T, groups)
     hashed = _hashed(of_group)
     order = np.lexsort((ranks, hashed))
-    same = ~_changes(hashed[order])
-    mixed = same & _changes(*(one[order] for one in of_group))
-    tied = same & ~_changes(ranks[order]) & _changes(pairs.keys[order])
+    same = ~changes(hashed[order])
+    mixed = same & changes(*(one[order] for one in of_group))
+    tied = same & ~changes(ranks[order]) & changes(pairs.keys[order])
     if (mixed | tied).any():
         return np.lexsort((pairs.digests[pairs.keys, 1], ranks, groups, *pairs.users.T))
     return order
@@ -159,11 +168,4 @@ def _hashed(columns: Sequence[npt.NDArray[Any]]) -> Words:
     for column in columns:
         found = (found ^ column.astype(np.uint64)) * _ODD
         found ^= found >> np.uint64(32)
-    return found
-
-
-def _changes(*columns: npt.NDArray[np.generic]) -> Flags:
-    """Whether each row differs from the one before, as the first one does."""
-    found = np.ones(len(columns[0]), bool)
-    found[1:] = np.any([one[1:] != one[:-1] for one in columns], axis=0)
     return found
