@@ -27,7 +27,7 @@ import numpy as np
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.discovery.deltas import to_delta
+from streamveil.mechanisms.discovery.deltas import DELTA_BITS
 from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.discovery.truncated_noise import TruncatedNoise, smallest_noise
 
@@ -138,11 +138,8 @@ def _users_needed(
     rate = float(to_epsilon(unit))
     used = weights > 0
     heaviest = weights[used].astype(np.float64)
-    odds = [
-        times / to_delta(delta)
-        for times, delta in zip(removed[used].tolist(), deltas[used].tolist(), strict=True)
-    ]
-    tails = -np.expm1(-rate * heaviest) / (1 + math.exp(-rate)) * np.array(odds)
+    odds = removed[used] / np.ldexp(deltas[used].astype(np.float64), -DELTA_BITS)
+    tails = -np.expm1(-rate * heaviest) / (1 + math.exp(-rate)) * odds
     bound = float((heaviest - 1 + np.maximum(np.log(tails), 0) / rate).max())
     return (bound + 1) * float(sizes.sum() / (sizes * weights).sum())
 

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -327,15 +328,18 @@ class Discoverer:
             self._draws = (Draw(length, places, replaced=adjacency == REPLACE),) * len(priced)
         else:
             priced = self._windows
-            self._draws = tuple(
-                cheapest_draw(self.length, window, places, adjacency) for window in priced.tolist()
-            )
+            by_window = {
+                window: cheapest_draw(self.length, window, places, adjacency)
+                for window in np.unique(priced).tolist()
+            }
+            self._draws = tuple(by_window[window] for window in priced.tolist())
         self._budgets = np.array(self.keys.budgets(requirements.budgets), np.int64)
         units = {delta: delta_units(delta) if delta else 0 for delta in set(deltas)}
         queries = len(discovering(query_set))
         self._deltas = np.array([units[delta] // queries for delta in deltas], np.int64)
         try:
-            self.terms = DiscoveryTerms.of(self._draws, priced, self._budgets, self._deltas, sizes)
+            facts = (tuple(one.tolist()) for one in (priced, self._budgets, self._deltas, sizes))
+            self.terms = _terms_of(self._draws, *facts)
         except ConfigurationError as error:
             raise ConfigurationError(f"query {query.name!r}: {error}") from None
 
@@ -346,6 +350,12 @@ class Discoverer:
     def filter(self) -> DiscoveryFilter:
         """A filter that has booked nothing."""
         return DiscoveryFilter(self._windows, self._budgets, self._deltas, self._draws)
+
+
+@lru_cache(maxsize=64)
+def _terms_of(draws: tuple[Draw, ...], *facts: tuple[int, ...]) -> DiscoveryTerms:
+    """As :meth:`DiscoveryTerms.of`, once for all plans of a stream: each pass makes several."""
+    return DiscoveryTerms.of(draws, *(np.array(one, np.int64) for one in facts))
 
 
 def _check_whole(query: Query) -> None:
