@@ -303,9 +303,16 @@ class QueryPlan(CentralPlan):
                 "keep": query.keep == DISTINCT,
                 "mechanism": not MECHANISMS[name].grows,
             }
+            stated = {
+                "slots": f"; a slot of this query is {self.query_set.slots_of(query).text}, and a "
+                f"discovery slot is {one.length} times {self.slots.text}",
+                "mechanism": f"; the mechanism of this query is {name}",
+            }
             for reason, given in refused.items():
                 if given:
-                    raise ConfigurationError(f"query {query.name!r}: {OF_GROWING[reason]}")
+                    raise ConfigurationError(
+                        f"query {query.name!r}: {OF_GROWING[reason]}{stated.get(reason, '')}"
+                    )
 
     def next_slot(self, state: bytes) -> int | None:
         """The base slot after the last one of a state; None if the state has no slot.

@@ -338,13 +338,19 @@ _QUOTED = re.compile(r'[",]|^\s|\s$')
 
 def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
     """Refuse columns of which the domain reads more or fewer. Raises ConfigurationError."""
-    listed = parts_of(domain).listed
-    wanted = 2 if isinstance(listed, Grid) else 1
-    if len(columns) != wanted:
+    is_grid = isinstance(parts_of(domain).listed, Grid)
+    if len(columns) == (2 if is_grid else 1):
+        return
+    named = ", ".join(columns)
+    if is_grid:
         raise ConfigurationError(
-            f"a {type(listed).__name__} domain reads {wanted} value column(s), not "
-            f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
+            f"a grid reads two columns, and {named} was named: name both, such as "
+            "longitude,latitude"
         )
+    raise ConfigurationError(
+        f"the values of one column are counted, and {named} were named: name one of these columns, "
+        "or combine them into one"
+    )
 
 
 class Parts(NamedTuple):

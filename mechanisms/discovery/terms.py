@@ -27,7 +27,7 @@ import numpy as np
 from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.discovery.deltas import DELTA_BITS
+from streamveil.mechanisms.discovery.deltas import DELTA_BITS, to_delta
 from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.discovery.truncated_noise import TruncatedNoise, smallest_noise
 
@@ -90,9 +90,15 @@ class DiscoveryTerms:
             if (weights := np.minimum(counted, most) // unit).any()
         ]
         if not tried:
+            if not deltas.any():
+                raise ConfigurationError(
+                    "delta is 0 for all users, so the discovery of keys would count no user: give "
+                    "a small probability, such as 1e-9, or list the keys"
+                )
             raise ConfigurationError(
-                "the budget is too small to discover keys: give more epsilon or more delta, a "
-                "larger share of the budget for discovery, or list the keys"
+                f"epsilon {to_epsilon(budgets.max()):.3g} and delta {to_delta(deltas.max()):.3g} "
+                "in a window are too small to discover keys: give more epsilon or more delta, a "
+                "larger share of the budget for the discovery, or list the keys"
             )
         needed, unit, weights = min(tried, key=lambda one: one[:2])
         used = np.flatnonzero(weights)

@@ -51,6 +51,7 @@ from streamveil.mechanisms.queries.plain_values import (
     columns,
     listed,
     nearest,
+    number,
     numbers,
     plain,
     refuse,
@@ -110,6 +111,8 @@ _RENAMED = {
     **dict.fromkeys(("label", "description"), "title"),
     **dict.fromkeys(("aggregation", "metric", "type"), "statistic"),
     "max_slots": "it as an option of the release, --max_slots or max_slots=, for all queries",
+    "delta": "it as an option of the release, --delta or delta=, for all queries",
+    "max_keys": "keys: {discover: {max_keys: 2}}",
 }
 """What keys were called before, or are called elsewhere, and what to write."""
 _MEDIAN = "write statistic: quantiles with edges, and quantiles: [0.5]"
@@ -406,6 +409,8 @@ def _keys(value: Any, by: Sequence[str]) -> Categories | Edges | Grid | str:
 def _domain_of(value: Any, column: str | None) -> Categories | Edges | Grid | str:
     if isinstance(value, str) and value == DISCOVER:
         return DiscoveredKeys()
+    if isinstance(value, str) and value.strip().lower() in (DISCOVER, "discovered", AUTO):
+        refuse("keys", value, f"write keys: {DISCOVER}, or a list of keys, such as [{value}]")
     if isinstance(value, str):
         return domain_of_numbers(value) or (domain_of_list(value) if is_list(value) else value)
     if isinstance(value, (Categories, Edges, Grid)):
@@ -444,12 +449,20 @@ def _discovered(value: Any) -> DiscoveredKeys:
     """Keys that are to be discovered, from the mapping of their options."""
     if not isinstance(value, Mapping):
         refuse(DISCOVER, value, "write a mapping, such as {max_keys: 2}, or keys: discover alone")
-    check_keys(value, (*_RULES, *_DISCOVERY))
+    try:
+        check_keys(value, (*_RULES, *_DISCOVERY))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{DISCOVER}: {error}") from None
     rules = {name: value[name] for name in _RULES if name in value}
     for name in ("allow", "deny"):
         if name in rules:
-            rules[name] = tuple(texts(name, rules[name]))
+            given = unpacked(column_of_table(rules[name], name))
+            remedy = "write a list of keys, such as [tea, milk], or leave it out"
+            rules[name] = texts(name, listed(name, given, remedy))
     options = {name: value[name] for name in _DISCOVERY if name in value}
+    for name in ("share", "sample"):
+        if name in options:
+            number(name, options[name])  # refuses text that YAML does not read as a number
     return DiscoveredKeys(rules=KeyRules(**rules), **options)
 
 

@@ -324,8 +324,8 @@ class Discoverer:
         places = self.keys.max_keys
         if self.whole:
             _check_whole(query)
-            length, priced = 1, np.ones_like(self._windows)
-            self._draws = (Draw(length, places, replaced=adjacency == REPLACE),) * len(priced)
+            priced = np.ones_like(self._windows)
+            self._draws = (Draw(1, places, replaced=adjacency == REPLACE),) * len(priced)
         else:
             priced = self._windows
             by_window = {

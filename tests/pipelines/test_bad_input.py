@@ -604,7 +604,7 @@ def test_unknown_mechanism(job, name):
         ("shards", "0", ["shards", "0", "1 or more"]),
         ("allowed_lateness", "soon", ["--allowed_lateness", "'soon'", "10m"]),
         ("allowed_lateness", "-5m", ["--allowed_lateness", "'-5m'", "10m"]),
-        ("value_column", "value,user", ["1 value column", "value, user"]),
+        ("value_column", "value,user", ["one column", "value, user"]),
     ],
 )
 def test_flag_out_of_range(job, flag, value, words):

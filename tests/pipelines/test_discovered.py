@@ -950,10 +950,13 @@ def test_delta_is_for_keys_that_are_discovered():
         ({"windows": 1001}, "windows is 1001: give at most 1000"),
         ({"share": 1}, "share is 1: give a number above 0 and at most 0.95"),
         ({"sample": 0}, "sample is 0"),
+        ({"share": "1e-3"}, "share is '1e-3': write a number without quotes"),
+        ({"key": 2}, "discover: the key 'key' is unknown"),
+        ({"allow": []}, "allow is \\[\\]: write a list of keys"),
+        ({"deny": "tea"}, "deny is 'tea': write a list of keys"),
         ({"longest": 0}, "longest is 0"),
         ({"fold_case": "yes"}, "fold_case is 'yes'"),
         ({"stay": "yes"}, "stay is 'yes'"),
-        ({"keys": 2}, "keys"),
         ({"deny": ["a"], "allow": ["a"]}, "'a' is on the lists allow and deny"),
         ({"allow": [" unlisted"]}, "allow has 'unlisted', which is the name of a group or a bin"),
         (3, "write a mapping"),
@@ -972,9 +975,29 @@ def test_shares_of_discoveries_must_leave_some_budget():
         released(*queries)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-20, 0.5, -1.0])
-def test_deltas_out_of_range_are_refused(delta):
-    with pytest.raises(ConfigurationError, match="delta"):
+@pytest.mark.parametrize("keys", ["Discover", "discovered", "auto"])
+def test_other_words_than_discover_are_refused(keys):
+    with pytest.raises(ConfigurationError, match=f"keys is '{keys}': write keys: discover"):
+        searches(keys)
+
+
+def test_lists_of_keys_may_be_columns():
+    keys = pa.array(["tea"]), pa.table({"value": ["milk"]})
+    query = searches({"discover": dict(zip(("allow", "deny"), keys, strict=True))})
+    assert query == searches({"discover": {"allow": ["tea"], "deny": ["milk"]}})
+
+
+@pytest.mark.parametrize(
+    ("delta", "words"),
+    [
+        (0.0, "delta is 0 for all users, so the discovery of keys would count no user"),
+        (1e-20, "delta 1e-20 is not a number from 1e-15 to 0.1"),
+        (0.5, "delta 0.5 is not a number from 1e-15 to 0.1"),
+        (-1.0, "delta -1.0 is not a number from 1e-15 to 0.1"),
+    ],
+)
+def test_deltas_out_of_range_are_refused(delta, words):
+    with pytest.raises(ConfigurationError, match=words):
         released(searches(), delta=delta)
 
 

@@ -341,7 +341,7 @@ REFUSED = [
     ({"first_slot": 3, "last_slot": 2}, "range of slots is empty: it starts at 1970-01-01T03"),
     ({"mechanism": "laplace"}, "mechanism 'laplace' is unknown"),
     ({"noise_key": b"short"}, "noise key has 5 bytes"),
-    ({"columns": Columns("user", ("x", "y"), "time")}, "reads 1 value column"),
+    ({"columns": Columns("user", ("x", "y"), "time")}, "values of one column are counted"),
 ]
 
 
@@ -368,7 +368,7 @@ def test_whole_numbers_of_any_kind_are_plain_ones(kit):
 
 def test_grid_with_one_column_is_refused_at_construction():
     columns = Columns("user", ("x",), "time")
-    with pytest.raises(ConfigurationError, match="give longitude,latitude"):
+    with pytest.raises(ConfigurationError, match="a grid reads two columns, and x was named"):
         PrivateHistograms(CLOSED, Grid(0, 0, 1, 1, 2, 2), Slots.of("1h"), columns)
 
 

@@ -42,8 +42,14 @@ def test_names_that_no_file_can_have(name):
         ),
         ({"value": ("a",)}, "the domain of a is missing"),
         ({"domain": BINS}, "it has a domain of 2 bins, but no column"),
-        ({"value": ("a", "b"), "domain": BINS}, r"reads 1 value column\(s\), not a, b"),
-        ({"value": ("a",), "domain": Grid(0, 0, 1, 1, 2, 2)}, r"reads 2 value column\(s\), not a"),
+        (
+            {"value": ("a", "b"), "domain": BINS},
+            "one column are counted, and a, b were named",
+        ),
+        (
+            {"value": ("a",), "domain": Grid(0, 0, 1, 1, 2, 2)},
+            "a grid reads two columns, and a was",
+        ),
         ({"value": ("a", 5), "domain": BINS}, "value is 5, of type int: give the name"),
         ({"domain": "x,y"}, "domain is 'x,y', of type str: give a list"),
         ({"statistic": "count"}, "statistic is 'count', of type str: give one, such as Count"),
