@@ -368,7 +368,7 @@ class _Gathered:
     def _pairs(self, slot: int, keys: _Keys) -> Pairs:
         """Take the pairs of a discovery slot whose keys are not listed."""
         pairs = _together(self._parts.pop(slot, []), keys)
-        return pairs.of(keys.unlisted[pairs.keys])  # all of them need not stay in memory
+        return pairs if keys.unlisted.all() else pairs.of(keys.unlisted[pairs.keys])
 
     def _kept(self, keys: _Keys) -> tuple[Pairs, pa.Array]:
         """The distinct pairs of the open discovery slot, and the texts of their keys.

@@ -112,7 +112,7 @@ class Discovery:
     def _counts(self, slot: int, pairs: Pairs) -> Integers:
         """Weighted counts of the keys of a slot."""
         sampled = sampled_keys(pairs.digests, self._sample, self._sample_key)
-        weighed = self.terms.weights[pairs.classes] > 0
-        kept = pairs.of(sampled[pairs.keys] & weighed)
+        if not sampled.all():
+            pairs = pairs.of(sampled[pairs.keys])
         key = derived_key(self._draw_keys.at(slot), f"slot {slot}")
-        return weighted_counts(drawn(kept, self.terms.draws, key), self.terms.weights)
+        return weighted_counts(drawn(pairs, self.terms.draws, key), self.terms.weights)
