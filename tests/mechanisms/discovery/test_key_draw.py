@@ -5,17 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.core.records import ADD_REMOVE
 from streamveil.mechanisms.discovery import key_draw
 from streamveil.mechanisms.discovery.key_draw import (
     Pairs,
-    TooManyPairs,
-    check_pairs,
     drawn,
     sampled_keys,
     weighted_counts,
 )
-from streamveil.mechanisms.discovery.price import Draw, cheapest_draw
+from streamveil.mechanisms.discovery.price import Draw
 
 SECRET = bytes(range(32))
 WEIGHTS = np.array([1, 3])
@@ -159,12 +156,6 @@ def test_nothing_is_drawn_of_nothing():
     assert not counts_of([]).any()
 
 
-def test_too_many_pairs_are_refused_in_words():
-    check_pairs(8, 8)
-    with pytest.raises(TooManyPairs, match="more than 7 pairs of a key and a user"):
-        check_pairs(8, 7)
-
-
 def test_a_sample_of_keys_looks_at_each_key_alone():
     digests = np.random.default_rng(5).integers(0, 1 << 62, (20_000, 2)).astype(np.uint64)
     sampled = sampled_keys(digests, 0.25, SECRET)
@@ -172,9 +163,3 @@ def test_a_sample_of_keys_looks_at_each_key_alone():
     assert (sampled_keys(digests[::-1], 0.25, SECRET) == sampled[::-1]).all()
     assert (sampled_keys(digests[:7], 0.25, SECRET) == sampled[:7]).all()
     assert sampled_keys(digests, 1.0, SECRET).all()
-
-
-def test_each_class_has_the_draw_that_is_cheapest_for_it():
-    draws = [cheapest_draw(3, window, 1, ADD_REMOVE) for window in (3, 7)]
-    assert draws[0].by_base_slot
-    assert not draws[1].by_base_slot

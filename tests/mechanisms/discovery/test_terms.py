@@ -116,9 +116,11 @@ def test_few_users_with_little_budget_do_not_hold_others_back():
 
 
 def test_a_class_without_probability_is_not_counted():
-    found = terms([Draw(1, 1)] * 2, [1, 4096], [5, 5], [DELTA, 1e-16 * 10], [10, 10])
+    """A window of its users meets more discovery slots than its delta has units."""
+    met = delta_units(1e-15) + 1
+    found = terms([Draw(1, 1)] * 2, [1, met], [5, 5], [DELTA, 1e-15], [10, 10])
     assert found.weights[0] > 0
-    assert int(found.delta[1]) * 4096 <= delta_units(1e-15)
+    assert (found.weights[1], found.delta[1]) == (0, 0)
 
 
 def test_few_users_with_a_small_delta_do_not_hold_others_back():
