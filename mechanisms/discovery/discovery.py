@@ -19,9 +19,7 @@ from streamveil.mechanisms.core.arrays import Integers
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
 from streamveil.mechanisms.discovery.key_draw import (
-    MOST_PAIRS,
     Pairs,
-    check_pairs,
     drawn,
     sampled_keys,
     weighted_counts,
@@ -46,7 +44,6 @@ class Discovery:
             of its last base slot.
         context: public facts that shape what is counted, such as the query.
         sample: part of the keys that are counted, from above 0 to 1; public.
-        most_pairs: pairs of a key and a user that a slot may have.
         test_mode: whether all keys that are counted are found, without noise and whatever their
             number of users: NOT private.
     """
@@ -59,7 +56,6 @@ class Discovery:
         context: bytes = b"",
         *,
         sample: float = 1.0,
-        most_pairs: int = MOST_PAIRS,
         test_mode: bool = False,
     ) -> None:
         self.terms = terms
@@ -70,7 +66,7 @@ class Discovery:
         self._sample_key = keys.derived("sample of keys").first
         self._noise = NoiseSource(keys.derived(_PURPOSE))
         self._context = context
-        self._sample, self._most_pairs = sample, most_pairs
+        self._sample = sample
         self._test_mode = test_mode
 
     def find(self, slot: int, pairs: Pairs) -> Integers:
@@ -85,10 +81,8 @@ class Discovery:
             shape (found,).
 
         Raises:
-            TooManyPairs: if there are more pairs than fit in memory; nothing is spent.
             BudgetExceeded: if a window would exceed a budget; nothing is published.
         """
-        check_pairs(pairs.size, self._most_pairs)
         counts = self._counts(slot, pairs)
         present = np.flatnonzero(counts)
         first, second = pairs.digests[present].T

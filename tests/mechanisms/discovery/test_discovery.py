@@ -8,7 +8,7 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.discovery.deltas import delta_units
 from streamveil.mechanisms.discovery.discovery import Discovery
 from streamveil.mechanisms.discovery.discovery_filter import DiscoveryFilter
-from streamveil.mechanisms.discovery.key_draw import Pairs, TooManyPairs
+from streamveil.mechanisms.discovery.key_draw import Pairs
 from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.discovery.terms import DiscoveryTerms
 from streamveil.mechanisms.randomness.noise import NoiseKeys
@@ -98,13 +98,6 @@ def test_the_filter_is_asked_before_anything_is_published():
     made.find(0, pairs([HALF]))
     with pytest.raises(BudgetExceeded, match="discovery of keys in slot 1 refused"):
         made.find(1, pairs([HALF]))
-
-
-def test_too_many_pairs_spend_nothing():
-    made = discovery(most_pairs=9)
-    with pytest.raises(TooManyPairs):
-        made.find(0, pairs([10]))
-    made.find(0, pairs([9]))
 
 
 def test_a_sample_finds_its_part_of_the_keys():
