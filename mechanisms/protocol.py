@@ -312,9 +312,8 @@ class Growing(Protocol):
         """Turn a state of the same mechanism with other bins into a state of this one.
 
         The budget that was spent stays as it is. The state contains nothing about new bins, and
-        nothing about bins that left. A sum
-        over slots that has begun is dropped without a release, because its slots were counted in
-        other bins.
+        nothing about bins that left. A sum over slots that has begun is dropped without a release,
+        because its slots were counted in other bins.
 
         Args:
             state: the state after the last slot with the earlier bins. It is not used again.

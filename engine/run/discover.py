@@ -192,7 +192,7 @@ class _Keys:
 class _Gathered:
     """The pairs of a key and a user of one query, so far.
 
-    Until all are there a key has another number in each batch, and is known by its digest.
+    A key has another number in each batch. Its digest is the same in all batches.
     """
 
     def __init__(
@@ -239,9 +239,9 @@ class _Gathered:
     def _forget(self) -> None:
         """Forget all candidates, after keys were listed or left."""
         self._texts: list[pa.Array] = []
-        """Candidates of each batch."""
+        """Candidates of each batch: texts that may be discovered."""
         self._digests = [np.empty((0, 2), np.uint64)]
-        """Of the same."""
+        """Digests of these texts."""
         self._numbered = 0
         never = not_discovered(declared(self.query), self._rules)
         self._never = pa.array([*never, *self.listed.keys], pa.large_string())
@@ -282,14 +282,14 @@ class _Gathered:
             self._check(slot, MOST_PAIRS + MOST_PAIRS // 8)
 
     def check(self) -> None:
-        """Raise TooManyPairs for a discovery slot of too many pairs, once all events are there."""
+        """Raise TooManyPairs if a discovery slot has too many pairs. All events were added."""
         for slot in self._parts:
             self._check(slot, MOST_PAIRS)
 
     def _check(self, slot: int, most: int) -> None:
-        """Keep each pair once if there are more rows than that: it may come with many batches.
+        """Keep each pair once if there are more than `most` rows: batches may repeat a pair.
 
-        Raises TooManyPairs if more than `MOST_PAIRS` are left.
+        Raises TooManyPairs if more than `MOST_PAIRS` pairs are left.
         """
         parts = self._parts[slot]
         if sum(len(users) for users, *_ in parts) <= most:
@@ -303,7 +303,7 @@ class _Gathered:
         self._parts[slot] = [(users[once], classes[once], base_slots[once], numbers[once])]
 
     def _number(self, texts: pa.Array) -> Integers:
-        """New numbers of the texts that may be discovered, and -1 of all others."""
+        """New numbers for the texts that may be discovered, and -1 for all others."""
         known = pc.and_(pc.is_valid(texts), pc.invert(pc.is_in(texts, self._never)))
         candidates = texts.filter(known)
         self._texts.append(candidates)
@@ -322,8 +322,8 @@ class _Gathered:
     def _close(self, now: int, excess: Excess | None) -> None:
         """Close all discovery slots before that of the pass.
 
-        Keys that are found in one of them are listed from the base slot after it on. Keys whose
-        released estimates were below their errors leave.
+        A key that is found in one of them is listed from the base slot after this discovery slot.
+        Keys whose released estimates were below their errors leave.
 
         Args:
             now: the discovery slot of the pass.

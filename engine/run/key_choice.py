@@ -1,10 +1,10 @@
 """Discovery of keys from a bounded input that many workers read, as on Beam.
 
 Each worker sends the distinct pairs of a key and a user of its batches to one worker, which finds
-the keys as a run in one process does (`discover.py`). Pairs are a set, so it does not matter how
-events are divided into batches, nor whether a batch is sent twice. The list of keys is public. The
-steps that map, count and release the events wait for it, and each of them makes what it needs from
-the list. So the results are the same, byte for byte, as those of a run in one process.
+the keys in the same way as a run in one process (`discover.py`). Pairs are a set, so it does not
+matter how events are divided into batches, nor whether a batch is sent twice. The list of found
+keys is public. The steps that map, count and release the events wait for this list. So the results
+are the same, byte for byte, as those of a run in one process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from streamveil.mechanisms.queries.discovered import Listed, listed_of, undiscov
 
 
 def steps_of_discovered(plan: QueryPlan) -> Steps:
-    """How the events of a bounded input become results, if keys are discovered first.
+    """The steps from the events of a bounded input to results, if keys are discovered first.
 
     Args:
         plan: what is released. Its keys are not discovered yet.
@@ -71,7 +71,7 @@ def steps_of_discovered(plan: QueryPlan) -> Steps:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What the steps on a worker need, once the keys are known."""
+    """What the steps on a worker need after the keys are found."""
 
     plan: QueryPlan
 
@@ -89,12 +89,12 @@ class _Found:
 
 @dataclass(frozen=True, eq=False)
 class KeyChoice:
-    """Discovers the keys of a bounded input, and makes the later steps of them."""
+    """Discovers the keys of a bounded input, and maps, counts and releases events by these keys."""
 
     plan: QueryPlan
     """What is released. Its keys are not discovered yet."""
     _found: dict[bytes, _Found] = field(default_factory=dict, init=False, repr=False)
-    """What was made of the list on this worker."""
+    """What was made on this worker, by the list of found keys."""
 
     @property
     def stream(self) -> str:
@@ -102,7 +102,7 @@ class KeyChoice:
         return QUERIES
 
     def map_batch(self, mapper: QueriesMapper, batch: pa.RecordBatch) -> Iterator[Output]:
-        """The distinct pairs of a batch, for each query; on the side a tally of the messages."""
+        """The distinct pairs of a batch for each query, and a tally of the messages."""
         sent = 0
         if batch.num_rows:
             with metrics.counting():  # events are counted when they are released
@@ -127,7 +127,7 @@ class KeyChoice:
         yield Output(json.dumps({name: one.keys for name, one in found.items()}).encode())
 
     def mapper(self, found: bytes | None = None) -> QueriesMapper:
-        """What maps batches, with the keys that were found."""
+        """What maps batches by the keys that were found."""
         return (self.plan if found is None else self._of(found).plan).event_mapper()
 
     def counter(self, found: bytes) -> Counter:
@@ -135,7 +135,7 @@ class KeyChoice:
         return self._of(found).counter
 
     def release(self, key: str, messages: Iterable[Message], found: bytes) -> Iterator[Output]:
-        """Release all slots, with the keys that were found: see :func:`release_at_end`."""
+        """Release all slots by the keys that were found: see :func:`release_at_end`."""
         yield from release_at_end(self._of(found).config, key, messages)
 
     def _of(self, found: bytes) -> _Found:

@@ -1,4 +1,4 @@
-"""The keys of a query that are discovered: public once they are found, and unknown before."""
+"""The keys of a query that are discovered. They are public once they are found."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamveil.mechanisms.discovery.key_groups import NO_GROUPS, KeyGroups
 from streamveil.mechanisms.discovery.key_rules import KeyRules
 
 DISCOVER = "discover"
-"""In place of keys: that they are to be discovered."""
+"""The value of `keys` with which a query discovers its keys."""
 UNLISTED = "unlisted"
-"""Name of the bin of all keys that are not listed, unless it has another one."""
+"""The default name of the bin for keys that are not listed."""
 MOST_KEYS = 1000
-"""Of a user in a discovery slot: with more, no key would ever be found."""
+"""The largest value of `max_keys`. With a larger one, no key would ever be found."""
 MOST_WINDOWS = 1000
 """The largest value of `windows`."""
 
@@ -39,7 +39,7 @@ class DiscoveredKeys(Categories):
     )
 
     values: tuple[str, ...] = ()
-    """The keys that are listed now: before the discovery, none."""
+    """The keys that are listed now. Before the discovery, there are none."""
     rules: KeyRules = field(default_factory=KeyRules)
     """Which texts are one key, and which keys may be published."""
     max_keys: int = 1

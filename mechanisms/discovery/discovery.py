@@ -2,13 +2,13 @@
 
 Guarantee: that of `terms.py`, over any `window` consecutive base slots of a user.
 Adjacency: inputs that differ in what one user did in these base slots.
-Proof: the keys that are listed before a slot are a function of what was published before, so that
-the unlisted keys of a user are a function of this user's events alone, and so is the draw
+Proof: the keys that are listed before a slot are a function of what was published before. Given
+these keys, the unlisted keys of a user depend only on this user's events, and so does the draw
 (`price.py`). What is published of the slot is a function of the noisy counts of unlisted keys, each
-with noise of its own (`truncated_noise.py`). A sample of keys and the rules of keys look at one key
-at a time, and decide alike in both inputs. The filter checks the sums by itself.
-Source: our own. Listed keys are taken out and give their places to others, as in Swanberg,
-Desfontaines, Haney, "DP-SIPS" (2023), arXiv 2301.01998.
+with independent noise (`truncated_noise.py`). The sample of keys and the rules of keys consider one
+key at a time, and decide the same in both inputs. The filter checks the sums independently.
+Source: our own. Listed keys take no places of a user, as in Swanberg, Desfontaines, Haney,
+"DP-SIPS" (2023), arXiv 2301.01998.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Discovery:
     independent for other counts.
 
     Args:
-        terms: what is paid for it, and the noise.
+        terms: weights of the classes, and the noise.
         books: the filter, which checks each slot before anything is published.
-        secret: from which noise and draws are derived, in base slots. A discovery slot has the key
-            of its last base slot.
-        context: public facts that shape what is counted, such as the query.
-        sample: part of the keys that are counted, from above 0 to 1; public.
+        secret: keys by base slot, from which noise and draws are derived. A discovery slot has the
+            key of its last base slot.
+        context: public facts on which the counts depend, such as the query.
+        sample: fraction of the keys that are counted, above 0 and at most 1; public.
         test_mode: whether all keys that are counted are found, without noise and whatever their
             number of users: NOT private.
     """

@@ -1,7 +1,8 @@
 """The filter of discovery: the final check before keys are published.
 
-It knows nothing of weights and thresholds. It is told what each discovery slot costs for each key,
-adds up every window of base slots that meets it, and refuses.
+It does not know weights and thresholds. It gets the cost of each discovery slot for a key, adds up
+the costs in every window of base slots that meets this slot, and refuses the slot if a budget would
+be exceeded.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from streamveil.mechanisms.discovery.price import Draw
 
 
 class DiscoveryFilter:
-    """Books discovery slots against budgets of epsilon and delta over windows of base slots.
+    """Checks that discovery slots keep budgets of epsilon and delta over windows of base slots.
 
     Guarantee: after any sequence of :meth:`charge` that did not raise, the discovery slots that
     meet any `window` consecutive base slots cost class k together at most its `epsilons` and its
     `deltas`, in exact integers. A slot costs its charge of epsilon for each key that changes, and
     its charge of delta for each key that only one input has, as `price.py` counts them by the
     number of base slots that the window covers.
-    Why: slots are charged in order. When the last slot that a window meets is charged, all slots
-    that it meets are remembered, and the sum over them is checked.
+    Proof: slots are charged in order. When the last slot that a window meets is charged, all slots
+    that the window meets are in memory, and the sum over them is checked.
 
     Args:
         windows: base slots of each class, shape (K,).
@@ -140,10 +141,10 @@ class _Budget:
     def check(
         self, slot: int, window: int, before: Integers, amount: int, covered: Integers
     ) -> None:
-        """Refuse an amount for each key, beside what each window has cost before.
+        """Refuse an amount for each key if a window would cost more than its budget.
 
-        Python's integers cannot overflow: the largest number of keys times the amount is compared
-        first, so that the products and sums of arrays stay below the caps.
+        The largest number of keys times the amount is compared first, in Python's integers, which
+        cannot overflow. So products and sums of arrays cannot overflow either.
         """
         requested = amount * int(self.keys[covered].max())
         if requested <= self.cap:
@@ -158,8 +159,7 @@ class _Budget:
         where = f"a window of {window} base slots"
         if self.name == "epsilon":
             raise refusal(what, requested, left, where)
-        asked, remaining = to_delta(requested), to_delta(left)
         raise BudgetExceeded(
-            f"{what}: requested delta {asked:.12g}, remaining {remaining:.12g} in {where}, "
-            f"difference {to_delta(requested - left):.12g}"
+            f"{what}: requested delta {to_delta(requested):.12g}, remaining {to_delta(left):.12g} "
+            f"in {where}, difference {to_delta(requested - left):.12g}"
         )

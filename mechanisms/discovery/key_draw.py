@@ -1,8 +1,9 @@
 """Which keys of a user are counted in a discovery slot: a keyed draw from the user's own keys.
 
-The draw takes the keys of lowest rank. The rank of a key is a function of a secret, the user and
-the key, so that neither the order of events nor other users have a part in it. A cap on all keys of
-a slot would have: the new keys of one user could then push out a key of a thousand users.
+The draw takes the keys with the lowest ranks. The rank of a key is a function of a secret, the user
+and the key, so it depends neither on the order of events nor on other users. A limit on the number
+of keys of all users would not be private, because the new keys of one user could then displace a
+key of a thousand users.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Words = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 MOST_PAIRS = 1 << 25
-"""Pairs of a key and a user in a discovery slot: if no users share a key, they take about 10 GB."""
+"""The largest number of pairs of a key and a user in a discovery slot. If no users share a key,
+these take about 10 GB."""
 
 
 class TooManyPairs(ConfigurationError):  # noqa: N818 - it is the name of what happened
@@ -36,7 +38,7 @@ class Pairs:
     """Which users had which unlisted keys in the base slots of a discovery slot, in any order."""
 
     users: Words
-    """Two words for each user, which no other user has, shape (n, 2)."""
+    """Two words that identify the user, shape (n, 2)."""
     classes: Integers
     """Class of the user, shape (n,)."""
     base_slots: Integers
@@ -44,7 +46,7 @@ class Pairs:
     keys: Integers
     """Place of the key in `digests`, shape (n,)."""
     digests: Words
-    """Two words for each key, which no other key has, shape (v, 2)."""
+    """Two words that identify each key, shape (v, 2)."""
 
     def of(self, rows: Flags | Integers) -> Pairs:
         """Some of the pairs."""
@@ -63,10 +65,7 @@ class Pairs:
 
 
 def check_pairs(size: int, most: int) -> None:
-    """Refuse more pairs than fit in memory, rather than drop some of them.
-
-    Raises TooManyPairs, before anything is published, so that nothing is spent.
-    """
+    """Raise TooManyPairs if there are more pairs than fit in memory. No pair is ever dropped."""
     if size > most:
         raise TooManyPairs(
             f"a discovery slot has more than {most:,} pairs of a key and a user, which do not fit "
@@ -78,8 +77,7 @@ def check_pairs(size: int, most: int) -> None:
 def sampled_keys(digests: Words, rate: float, key: bytes) -> Flags:
     """A sample of the keys at a public rate, the same in every slot: shape (v,).
 
-    Whether a key is in the sample is a function of the secret and of the key alone, so that it
-    depends on no other user and on no other key.
+    Whether a key is in the sample is a function of the secret and the key only.
     """
     if rate >= 1:
         return np.ones(len(digests), bool)
@@ -88,7 +86,7 @@ def sampled_keys(digests: Words, rate: float, key: bytes) -> Flags:
 
 
 def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
-    """The pairs that count: each user with each of the keys that are drawn, once.
+    """The pairs of each user with each of their drawn keys, once, ordered by key.
 
     Args:
         pairs: of a discovery slot, of keys that are not listed.
@@ -146,10 +144,10 @@ def changes(*columns: npt.NDArray[np.generic]) -> Flags:
 
 
 def _by_user(pairs: Pairs, groups: Integers, ranks: Words) -> Integers:
-    """The order of pairs by user and group, and by rank within a user and group.
+    """An order in which the pairs of each user and group are adjacent, and ordered by rank.
 
-    Users and groups are sorted by a hash. If different users or groups have the same hash, or if
-    two keys of a user have the same rank, pairs are sorted by all columns and by the key.
+    Pairs are sorted by a hash of user and group. If different users or groups have the same hash,
+    or if two keys of a user have the same rank, pairs are sorted by all columns and by the key.
     """
     of_group = (*pairs.users.T, groups)
     hashed = _hashed(of_group)

@@ -1,7 +1,7 @@
-"""Public groups of keys that are discovered: the group of a key follows from its text.
+"""Public groups of discovered keys. The text of a key decides which group the key belongs to.
 
-A group looks at one text alone, and its name is public. So it changes nothing in the guarantee, as
-`key_rules.py` does not, and no name of a group is taken from events.
+The group of a key depends on its text only, and names of groups are public and are never taken from
+events. So groups do not change the guarantee, for the same reason as in `key_rules.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which texts are one key, and which keys may be published: public rules, applied before counting.
 
-A rule looks at one text alone. So it changes nothing in the guarantee: the events of a user become
-other events of the same user.
+A rule depends on one text only. So the events of a user become other events of the same user, and
+the guarantee is the same.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
 
 MOST_CHARACTERS = 200
-"""Of a key, by default."""
+"""The default of `longest`."""
 _MOST_SHRINKING = 16
-"""Characters of a text for each one of its key: at most 4 where Unicode NFC composes them, and as
-many again where it composes them after their case was folded."""
+"""How many characters of a text become one character of its key, at most: 4 where Unicode NFC
+composes them, and 4 for each of these where it composes them again after their case was folded."""
 
 
 @dataclass(frozen=True)

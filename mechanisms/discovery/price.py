@@ -1,31 +1,36 @@
-"""What a window of base slots costs, if keys are discovered in slots of several base slots.
+"""What a window of base slots costs if a discovery slot has several base slots.
 
-A user contributes to few keys of a discovery slot, which are drawn from all keys that the user has
-there and that are not public yet. There are two kinds of draws:
+In each discovery slot, a user contributes to a few keys. They are drawn from all keys that the user
+has in this slot and that are not listed yet. There are two kinds of draws:
 
-- *by discovery slot*: `places` keys from all of the slot;
-- *by base slot*: `places` keys from each base slot of it, so that each draw looks at one base slot.
+- *by discovery slot*: `places` keys from the whole discovery slot;
+- *by base slot*: `places` keys from each base slot of the discovery slot.
 
-Neighbouring inputs differ in what one user did in a window of w consecutive base slots. Let the
-window cover `overlap` of the base slots of a discovery slot. `changed` bounds the number of keys
-whose distinct users differ by this user, and `removed` bounds those keys that only the input with
-these events has, and those that only the other one has, each by itself.
+Neighbouring inputs differ in what one user did in a window of w consecutive base slots. The window
+covers some of the base slots of a discovery slot. For each number of covered base slots, `changed`
+bounds the number of keys that count this user in only one of the two inputs. `removed` bounds the
+number of keys that count the user in the first input only, and also the number of those that count
+the user in the second input only.
 
-Proof for draws by discovery slot. A draw takes the keys of lowest rank, and ranks are a function of
-a secret, of user and key. If all base slots are covered, all drawn keys go, at most `places`, and
-none come. If some are covered, the keys that remain are a subset of all, so those of the drawn keys
-that remain are drawn again, and places that become free are taken by others. So at most `places` go
-and at most as many come: `changed` is 2 `places`, and `removed` is `places`.
-Proof for draws by base slot. Base slots outside the window keep their draws. So from the union of
-all draws at most `places` keys for each covered base slot go, and none come.
-If events are replaced, the new ones bring as many keys as the old ones took along: `changed` is the
-sum for both, and `removed` the larger of the two, which is the same for both. For draws by
-discovery slot, both inputs have at most `places` keys, so at most as many go and as many come.
+Proof for draws by discovery slot. A draw takes the keys with the lowest ranks, and the rank is a
+function of a secret, the user and the key. If all base slots are covered, all drawn keys lose the
+user, at most `places`, and no key gains the user. If some are covered, the user keeps a subset of
+the keys. The drawn keys in this subset are drawn again, and each place that becomes free may be
+taken by another key. So at most `places` keys lose the user, and at most `places` keys gain the
+user: `changed` is 2 `places`, and `removed` is `places`.
+Proof for draws by base slot. The draws of base slots outside the window stay the same. So from the
+union of all draws, at most `places` keys are lost for each covered base slot, and none are gained.
+If events are replaced, either input may have drawn keys that the other does not have: at most
+`places` with draws by discovery slot, and at most `places` for each covered base slot with draws by
+base slot. So the same bound, `removed`, holds for keys that lose the user and for keys that gain
+the user, and `changed` is twice this bound.
 
-A window meets at most ceil((w - 1) / r) + 1 discovery slots of r base slots, the first and the last
-in part. Its cost is the largest sum over all places where it may begin. Costs of discovery slots
-compose, because the keys that are public in a slot are a function of what was published before.
-The enumeration over all small patterns is in `tests/mechanisms/discovery/test_price.py`.
+A window meets at most ceil((w - 1) / r) + 1 discovery slots of r base slots, and may cover the
+first and the last of them in part. Its cost is the largest sum over all base slots in which it may
+begin.
+Costs of discovery slots compose, because the keys that are listed in a slot are a function of what
+was published before. The enumeration of all small patterns is in
+`tests/mechanisms/discovery/test_price.py`.
 """
 
 from __future__ import annotations
@@ -48,18 +53,18 @@ class Draw:
     places: int
     """Keys of a user that are drawn at a time."""
     by_base_slot: bool = False
-    """Whether they are drawn in each base slot by itself."""
+    """Whether keys are drawn in each base slot separately."""
     replaced: bool = False
     """Whether neighbouring inputs have other events of the user in place of the removed ones."""
 
     @cached_property
     def changed(self) -> Integers:
-        """Keys that change, by the number of base slots that are covered: shape (r + 1,)."""
+        """Keys that change, by the number of covered base slots: shape (r + 1,)."""
         return self.removed + self._added
 
     @cached_property
     def removed(self) -> Integers:
-        """Keys that only one of the two inputs has, the larger number: shape (r + 1,)."""
+        """Keys that count the user only in one given input: shape (r + 1,)."""
         covered = np.arange(self.length + 1)
         return self.places * (covered if self.by_base_slot else np.minimum(covered, 1))
 
@@ -73,17 +78,17 @@ class Draw:
         return added
 
     def in_window(self, amounts: Integers, window: int) -> int:
-        """The largest sum that a window meets of amounts by overlap, such as `changed`."""
+        """The largest sum over a window of amounts by covered base slots, such as `changed`."""
         first = np.minimum(np.arange(self.length, 0, -1), window)
         whole, last = np.divmod(window - first, self.length)
         return int((amounts[first] + whole * amounts[self.length] + amounts[last]).max())
 
 
 def cheapest_draw(length: int, window: int, places: int, adjacency: str) -> Draw:
-    """The draw that costs least in a window.
+    """The kind of draw that costs least in a window.
 
-    A user has at least `places` places in a discovery slot: draws by base slot have as many in each
-    of them as that takes.
+    With draws by base slot, the places of a discovery slot are divided evenly among its base slots,
+    and rounded up. So a user may have more than `places` places in a discovery slot.
 
     Args:
         length: base slots of a discovery slot.

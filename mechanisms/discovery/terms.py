@@ -1,4 +1,4 @@
-"""What discovery costs each class of users, and the noise that follows: from public facts alone.
+"""Weights of the requirement classes in the discovery, and its noise: both from public facts only.
 
 A key's weighted count is the sum over classes of m_k times its distinct users of class k, where the
 weights m_k are integers, as in `adaptive/weighting.py`: a class with less budget weighs less.
@@ -7,12 +7,13 @@ Guarantee: over any `window` consecutive base slots, all that discovery publishe
 distribution by at most a factor exp(epsilon_k), except with probability delta_k, for a user of
 class k, in both directions of the inequality. `epsilon_k` and `delta_k` are those of `budgets` and
 `deltas`.
-Proof: `price.py` bounds the number of keys that change in a window by n_k, and the number of those
-that only one input has by r_k. By `truncated_noise.py` each key that changes costs m_k * unit, so
-that all of them cost n_k * m_k * unit <= epsilon_k by the choice of m_k; and each key that the
-input on the left of the inequality alone has costs a probability of at most p_k, so that all of
-them cost r_k * p_k <= delta_k by the choice of the bound. Both are exact integers. Noise is
-independent by key and by discovery slot, so that the losses of keys and slots compose.
+Proof: `price.py` bounds the number of a user's keys that change in a window by n_k, and the number
+of those that only one input has by r_k. By `truncated_noise.py`, each key that changes costs
+m_k * unit. So all of them cost n_k * m_k * unit, and m_k is chosen so that this is at most
+epsilon_k. Each key that the user has only in the input on the left of the inequality costs a
+probability of at most p_k. So all of them cost r_k * p_k, and the bound of the noise is chosen so
+that this is at most delta_k. All of these are exact integers. The noise of each key and of each
+discovery slot is independent, so the losses of keys and slots compose.
 Source: our own, with the noise of `truncated_noise.py`.
 """
 
@@ -32,12 +33,13 @@ from streamveil.mechanisms.discovery.price import Draw
 from streamveil.mechanisms.discovery.truncated_noise import TruncatedNoise, smallest_noise
 
 MOST_WEIGHT = 64
-"""Of a class: with integer weights up to this one, rounding loses little."""
+"""The largest weight of a class. With this many weights, rounding to one of them loses little."""
 MOST_UNITS = 24
-"""Budgets that are tried for the largest weight."""
+"""How many budgets are tried as that of the classes with the largest weight."""
 MOST_LEAST = 4
-"""Deltas that are tried as the smallest one of a class that is counted."""
+"""How many deltas are tried as the smallest delta of the classes that are counted."""
 _MOST_UNIT = 1 << 52
+"""The largest unit of :class:`TruncatedNoise`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class DiscoveryTerms:
     """Weights and noise of discovery, for K classes."""
 
     draws: tuple[Draw, ...]
-    """Of each class."""
+    """How keys of users of each class are drawn."""
     weights: Integers
     """m_k, shape (K,); 0 for a class whose users are not counted."""
     noise: TruncatedNoise
@@ -61,8 +63,8 @@ class DiscoveryTerms:
         The smallest delta of the classes that are counted decides how much noise all keys get.
         Therefore, classes with a smaller delta than others are left out if this needs fewer users.
 
-        All arguments are public, so that any choice is as private. Floats only choose among
-        weights; the bound of the noise is then found with integers.
+        All arguments are public, so the choice costs no budget. Floats are only used to choose
+        among weights. The bound of the noise is then computed with integers.
 
         Args:
             draws: how keys of users of each class are drawn.
@@ -109,18 +111,18 @@ class DiscoveryTerms:
 
     @cached_property
     def epsilon(self) -> Units:
-        """What a key that changes costs a user of each class, in units of 2**-40: shape (K,)."""
+        """What each key that changes costs a user of each class, in units of 2**-40: shape (K,)."""
         return self.weights * self.noise.unit
 
     @cached_property
     def delta(self) -> Units:
-        """The probability that a key of one user is published, in units of 2**-62: shape (K,)."""
+        """The probability that a key of one user is found, by class, in units of 2**-62: (K,)."""
         distinct, places = np.unique(self.weights, return_inverse=True)
         return np.array([self.noise.tail(weight) for weight in distinct.tolist()], np.int64)[places]
 
     @property
     def users_per_step(self) -> float:
-        """Users for each step of a weighted count, if classes are alike in what they do."""
+        """Users for each step of a weighted count, if all classes have the same keys."""
         return float(self.sizes.sum() / (self.sizes * self.weights).sum())
 
     @property
@@ -140,7 +142,7 @@ class DiscoveryTerms:
 def _users_needed(
     weights: Integers, unit: int, removed: Integers, deltas: Units, sizes: Integers
 ) -> float:
-    """About how many users a key needs for a half chance, with these weights."""
+    """About how many users a key needs to be found with probability 1/2, with these weights."""
     rate = float(to_epsilon(unit))
     used = weights > 0
     heaviest = weights[used].astype(np.float64)
@@ -151,7 +153,7 @@ def _users_needed(
 
 
 def _spread(values: Units, most: int) -> Units:
-    """All values, or evenly spread ones of very many."""
+    """All values if there are at most `most`, or as many that are evenly spread among them."""
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

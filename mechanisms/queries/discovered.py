@@ -1,4 +1,4 @@
-"""Queries whose keys are discovered: what that costs, and the query set once they are found.
+"""Queries whose keys are discovered: the cost of the discovery, and the keys that are listed.
 
 Keys are discovered from a whole bounded input, before anything else is released, or while a stream
 runs, in one discovery slot after the other. In a stream, a key is listed from the base slot after
@@ -29,8 +29,8 @@ queries, for any domain. So the sum is the same as without limits, and `LimitedF
 parts.
 
 With a lifetime budget, neighbouring inputs differ in all events of a user. The whole bounded input
-is one discovery slot, which costs what `price.py` has for a slot that is covered entirely. It is
-discovered once. The filter remembers it for the longest window that there is, and refuses another.
+is one discovery slot, with the cost that `price.py` gives for a slot that is covered completely.
+The filter remembers this cost for the longest possible window, so it refuses a second discovery.
 """
 
 from __future__ import annotations
@@ -294,11 +294,11 @@ def discovery_length(query: Query, requirements: Requirements) -> int:
 
 
 class Discoverer:
-    """What discovers the keys of one query: public facts alone.
+    """The public facts that decide how the keys of one query are discovered.
 
     Args:
         query: one of those that discover keys.
-        query_set: all of them, among which each delta is divided evenly.
+        query_set: all queries. Each delta is divided evenly among those that discover keys.
         requirements: of each class, windows in base slots.
         sizes: public number of users of each class, shape (K,).
         deltas: of all discoveries in a window, for each class, shape (K,). Users of a class with 0
@@ -317,7 +317,7 @@ class Discoverer:
     ) -> None:
         self.query, self.keys = query, _keys(query)
         self.whole = requirements.forever
-        """Whether the whole input is one discovery slot, with the number 0."""
+        """Whether the whole input is one discovery slot, which has the number 0."""
         self.length = discovery_length(query, requirements)
         """Base slots of a discovery slot, unless it is the whole input."""
         self._windows = requirements.windows
@@ -359,11 +359,11 @@ def _terms_of(draws: tuple[Draw, ...], *facts: tuple[int, ...]) -> DiscoveryTerm
 
 
 def _check_whole(query: Query) -> None:
-    """Refuse an option of discovery slots where the whole input is one. Raises."""
+    """Raise ConfigurationError if `windows` is given, and the whole input is one discovery slot."""
     if _keys(query).windows != 1:
         raise ConfigurationError(
             f"query {query.name!r}: windows is {_keys(query).windows}, and with a lifetime budget "
-            "all of the input is one discovery slot: leave it out"
+            "all of the input is one discovery slot: leave windows out"
         )
 
 

@@ -122,7 +122,7 @@ class PWSM(Generic[S]):
     def grown(
         self, state: PublicationState[S], origin: npt.NDArray[np.int64]
     ) -> PublicationState[S]:
-        """Turn a state with fewer bins into one of this mechanism, with 0 published for new bins.
+        """Turn a state with other bins into one of this mechanism, with 0 published for new bins.
 
         The dissimilarity of later slots is the distance from public counts, whatever the bins are,
         so its sensitivity stays the same. The schedule does not depend on the bins.

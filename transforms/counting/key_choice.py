@@ -31,8 +31,8 @@ class DiscoverKeys(beam.PTransform):
 
     choice: ChoosesKeys
     limit: LossLimit
-    """Of the plan. Here only an input without any events is refused: the other steps know how many
-    events are lost."""
+    """The loss limit of the plan. Here, only an input without events is refused, because later
+    steps count the events that are lost."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
