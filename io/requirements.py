@@ -14,6 +14,7 @@ from streamveil.io.events import check_events, columns_of
 from streamveil.io.files import Patterns, input_files
 from streamveil.io.formats import JSON_LINES, format_of
 from streamveil.io.public import Rows, public_rows, read_public
+from streamveil.mechanisms.core.arguments import has_optional
 from streamveil.mechanisms.core.records import (
     LEAST_DELTA,
     MAX_EPSILON,
@@ -46,13 +47,16 @@ class _Names(NamedTuple):
     """None if the table has no deltas."""
 
     @classmethod
-    def of(cls, columns: tuple[str, ...], present: Collection[str]) -> _Names:
-        """The columns asked for, and of the optional ones those that are there."""
+    def of(cls, columns: tuple[str, ...], present: Collection[str], table: str) -> _Names:
+        """The columns asked for, and of the optional ones those that are there.
+
+        Raises ConfigurationError as :func:`has_optional`.
+        """
         user, window, epsilon, *limit = columns
-        free = [one for one in (MAX_SLOTS, DELTA) if one in present and one not in columns]
-        if not limit and MAX_SLOTS in free:
+        others = [one for one in present if one not in columns]
+        if not limit and has_optional(MAX_SLOTS, others, table):
             limit = [MAX_SLOTS]
-        delta = DELTA if DELTA in free else None
+        delta = DELTA if has_optional(DELTA, others, table) else None
         return cls(user, window, epsilon, limit[0] if limit else None, delta)
 
     @property
@@ -151,7 +155,7 @@ def read_requirements(
     for file in input_files(path):
         # A key of JSON is null where it is missing.
         present = (MAX_SLOTS, DELTA) if format_of(file) == JSON_LINES else columns_of(file)
-        names = _Names.of(columns, present)
+        names = _Names.of(columns, present, file)
         parts += _checked(read_public(file, names.read), names)
     return _registry(path, parts, default, _ReadAgain(path, default, columns))
 
@@ -174,7 +178,7 @@ def requirements_of(
             may add a fourth name, for the column that contains participation limits.
         name: name of the table for error messages.
     """
-    names = _Names.of(columns, table.column_names)
+    names = _Names.of(columns, table.column_names, name)
     parts = list(_checked(public_rows(name, table, names.read), names))
     return _registry(name, parts, default)
 

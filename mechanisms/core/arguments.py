@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -271,7 +271,7 @@ def _optional(
     wanted: str,
 ) -> npt.NDArray[Any] | None:
     """Numbers of a column, NaN where it is blank; None if the table has no such column."""
-    if columns.count(column) != 1:
+    if not has_optional(column, columns, name):
         return None
     values = _listed(table[column]) or []
     truths = np.array([isinstance(each, (bool, np.bool_)) for each in values], np.bool_)
@@ -279,6 +279,27 @@ def _optional(
     found = _numbers(name, column, values)
     _check(np.isnan(found) | valid(found), name, column, values, wanted)
     return found
+
+
+def has_optional(column: str, columns: Collection[str], table: str) -> bool:
+    """Whether a table of requirements has an optional column.
+
+    Args:
+        column: name of the optional column.
+        columns: names of all columns of the table.
+        table: name of the table for error messages.
+
+    Raises:
+        ConfigurationError: if the table has the column twice, or a column whose name differs only
+            in case or blanks. Otherwise, what users asked for would be ignored.
+    """
+    near = [one for one in columns if one.strip().lower() == column]
+    if near not in ([], [column]):
+        raise ConfigurationError(
+            f"{table}: the table has {', '.join(map(repr, near))}, and only one column {column!r} "
+            "is read: rename or drop all others"
+        )
+    return bool(near)
 
 
 def _numbers(name: str, column: str, values: list[Any]) -> npt.NDArray[np.float64]:

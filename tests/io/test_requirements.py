@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import read_requirements, requirements_of, write_table
+from streamveil.mechanisms.core.arguments import registry_of
 from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError, Requirement
 
 USERS = ["ann", "bob", "007", "zoé", "bob"]
@@ -277,6 +278,22 @@ def test_deltas_and_limits_may_both_be_there_under_any_names(tmp_path):
     (tmp_path / "a.csv").write_text("user,window,epsilon,delta\nann,30,0.5,3\n")
     limited = read_requirements(path, columns=("user", "window", "epsilon", "delta"))
     assert (limited.max_slots, limited.deltas) == ((3,), ())
+
+
+@pytest.mark.parametrize("name", ["Delta", " delta", "MAX_SLOTS"])
+def test_optional_columns_are_never_ignored_because_of_their_case(tmp_path, name):
+    (tmp_path / "a.csv").write_text(f"user,window,epsilon,{name}\nann,3,0.5,1\n")
+    table = pa.table({"user": ["ann"], "window": [3], "epsilon": [0.5], name: [1]})
+    words = f"{name}.*only one column '{name.strip().lower()}' is read"
+    for read in (
+        lambda: read_requirements(str(tmp_path / "a.csv")),
+        lambda: requirements_of(table),
+        lambda: registry_of(table),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            read()
+    named = ("user", "window", "epsilon", name)
+    assert read_requirements(str(tmp_path / "a.csv"), columns=named).max_slots == (1,)
 
 
 @pytest.mark.parametrize(
