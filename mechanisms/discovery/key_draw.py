@@ -29,7 +29,7 @@ MOST_PAIRS = 1 << 25
 these take about 10 GB."""
 
 
-class TooManyPairs(ConfigurationError):  # noqa: N818 - it is the name of what happened
+class TooManyPairs(ConfigurationError):  # noqa: N818 - the name says what happened
     """A discovery slot has more pairs of a key and a user than fit in memory."""
 
 
@@ -70,7 +70,8 @@ def check_pairs(size: int, most: int) -> None:
         raise TooManyPairs(
             f"a discovery slot has more than {most:,} pairs of a key and a user, which do not fit "
             "in memory, so nothing was published: give a smaller sample of the keys, such as "
-            "keys: {discover: {sample: 0.1}}, or shorter windows"
+            "keys: {discover: {sample: 0.1}}, or shorter discovery slots (fewer windows, or a "
+            "shorter budget window)"
         )
 
 
