@@ -71,8 +71,8 @@ OF_DISCOVERED = {
     "release all slots in one run, release in passes (the command release with a state), or list "
     "the keys",
     "audit": "an audit compares releases of the same keys: list the keys",
-    "delta": "discovering keys has a small probability of failure: give it as delta, such as "
-    "delta 1e-9",
+    "delta": "discovering keys may fail to protect a user with a small probability: give this "
+    "probability as delta, such as delta 1e-9",
 }
 """Why a query set whose keys are discovered cannot have something, by the name of the row."""
 

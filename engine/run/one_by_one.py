@@ -52,9 +52,9 @@ from streamveil.mechanisms.queries.bounds import are_known, with_bounds
 from streamveil.mechanisms.queries.discovered import before_discovery
 
 _KEPT = (metrics.SLOTS_PREFIX, metrics.EVENTS_BOUNDED_AWAY, metrics.BOUNDS_PREFIX)
-"""The part of the event accounting that is not known where events are mapped."""
+"""Counters of which the steps that map events know nothing."""
 _COUNTED = (metrics.EVENTS_COUNTED, metrics.EVENTS_UNASKED)
-"""The part that passes over a bounded input know better."""
+"""Counters that passes over a bounded input report in place of the steps that map events."""
 
 
 def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
@@ -149,7 +149,7 @@ class OneShard(Layout):
 
     @property
     def parts(self) -> int:
-        """Members and all others together."""
+        """Registered and unregistered users together."""
         return 1
 
 
@@ -226,7 +226,7 @@ class SlotCounter(Counter):
     """Whether passes report how many events are counted."""
 
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Any:
-        """All events. The pass decides which of them are kept."""
+        """Keep all events here, because contribution bounding is done in the pass."""
         parts = sorted(message.payload for message in messages)
         return SlotRows(
             parts, np.array([batch_from_bytes(part).num_rows for part in parts], np.int64)
@@ -287,7 +287,7 @@ class PassDriver:
 
     @property
     def quiet(self) -> list[pa.RecordBatch]:
-        """The input for a slot without events."""
+        """The batches of a slot without events: none."""
         return []
 
     def start(self) -> PassState:
@@ -314,7 +314,7 @@ class PassDriver:
         return state.next_slot
 
     def passed(self, start: int, stop: int) -> Iterator[int]:
-        """Of quiet base slots, those with which a pass ends."""
+        """The base slots without events with which a pass ends."""
         return (end for end in self.ends if start <= end < stop)
 
     def release(
