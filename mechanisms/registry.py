@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun
@@ -104,8 +104,8 @@ class Spec:
             return partial(_load(_FRAMES[self.family]), self.budgets)
         return _load(self.place)
 
-    @property
-    def options(self) -> dict[str, bool | float | int | str]:
+    @cached_property
+    def options(self) -> Mapping[str, bool | float | int | str]:
         """Its options and their defaults."""
         return {
             parameter.name: parameter.default
