@@ -6,6 +6,7 @@ A name is public if it is in the `__all__` of streamveil or of one of `PACKAGES`
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -46,16 +47,24 @@ def home_of(module: Path, name: str) -> Path:
     Raises:
         LookupError: if it does neither.
     """
-    for node in ast.walk(_tree(module)):
-        if isinstance(node, ast.ImportFrom) and name in (alias.name for alias in node.names):
-            package, *folders = (node.module or "").split(".")
-            path = ROOT.joinpath(*folders)
-            if package == "streamveil":
-                source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-                return home_of(source, name)
+    if name in _imported(module):
+        path = ROOT.joinpath(*_imported(module)[name])
+        return home_of(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"), name)
     if documented(module, name) is None:
         raise LookupError(f"{module} neither defines nor imports {name}")
     return module
+
+
+@cache
+def _imported(module: Path) -> dict[str, list[str]]:
+    """The names that a module imports from other modules of streamveil, each with their folders."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom):
+            package, *folders = (node.module or "").split(".")
+            if package == "streamveil":
+                found = {alias.name: folders for alias in node.names} | found
+    return found
 
 
 def documented(module: Path, name: str) -> ast.stmt | None:
@@ -94,10 +103,6 @@ def package_docstring(package: str) -> str:
     return ast.get_docstring(_tree(ROOT / package / "__init__.py")) or ""
 
 
-_trees: dict[Path, ast.Module] = {}
-
-
+@cache
 def _tree(module: Path) -> ast.Module:
-    if module not in _trees:
-        _trees[module] = ast.parse(module.read_text(encoding="utf-8"))
-    return _trees[module]
+    return ast.parse(module.read_text(encoding="utf-8"))

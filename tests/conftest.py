@@ -178,16 +178,15 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--hypothesis-profile"):
         for test in {item.obj for item in items if draws(item)}:
             draw_fewer(test)
-    for marker, (option, what) in CLUSTERS.items():
-        if config.getoption(option):
-            continue
-        reason = (
-            f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, which "
-            "needs Java, Go, Node or Debian"
-        )
-        for item in items:
-            if item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    missing = {
+        marker: f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, which "
+        "needs Java, Go, Node or Debian"
+        for marker, (option, what) in CLUSTERS.items()
+        if not config.getoption(option)
+    }
+    for item in items:
+        for marker in missing.keys() & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.skip(reason=missing[marker]))
 
 
 def pytest_collection_finish(session):
