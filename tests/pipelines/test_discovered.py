@@ -454,7 +454,8 @@ def test_a_card_without_its_delta_is_at_fault(run, files, toolbox):
 def test_plans_dry_runs_and_evaluations_have_levels(run, toolbox, files):
     path = files / "queries.yaml"
     groups = "levels: [{drinks: [tea], rest: [milk, own *, unlisted]}, all]"
-    path.write_text(QUERIES.replace("name: searches, ", f"name: searches, {groups}, "))
+    searches = "".join(QUERIES.splitlines(keepends=True)[:4])  # the errors of one query are enough
+    path.write_text(searches.replace("name: searches, ", f"name: searches, {groups}, "))
     planned = toolbox.run(
         "plan", f"--queries={path}", "--default_requirement=7,8,900", "--delta=1e-6"
     )

@@ -107,40 +107,32 @@ def streamed(made, run_on, kit, some=ROWS, runner="bundle_based"):
 def test_users_have_deltas_of_their_own(run_on, kit):
     asked = {f"u{user}": (WINDOW, 60.0, (1e-3, 0)[user % 2]) for user in range(USERS)}
     asked = {"budget": None, "requirements": asked}
-    for one in transform(**asked).plan.discoverers():
-        assert [bool(weight) for weight in one.terms.weights] == [False, True]
-        assert one.terms.uncounted == USERS // 2
-    found = streamed(transform(**asked), run_on, kit)
+    made = transform(sv.count("visits", **KEYS), **asked)
+    (one,) = made.plan.discoverers()
+    assert [bool(weight) for weight in one.terms.weights] == [False, True]
+    assert one.terms.uncounted == USERS // 2
+    found = streamed(made, run_on, kit)
     told = sorted(repr(one) for one in (*found.answers, *found.ledger))
-    assert told == in_passes(transform(**asked), 5, 11)[0]
+    assert told == in_passes(made, 5, 11)[0]
 
 
-def test_a_stream_on_beam_gives_the_same_as_passes(run_on, kit):
-    found = streamed(transform(), run_on, kit)
-    told = sorted(repr(one) for one in (*found.answers, *found.ledger))
-    passes, state = in_passes(transform(), 5, 11)
-    assert told == passes
-    after = plan_of(transform(), resume=state, first_slot=SLOTS, last_slot=None)
-    listed = discovered_keys(after.query_set.queries[0])
-    assert len(set(listed.since)) > 1
-
-
-def test_keys_leave_a_stream_on_beam_as_they_do_in_passes(run_on, kit):
+def test_keys_come_and_leave_on_beam_as_they_do_in_passes(run_on, kit):
     some = [row for row in ROWS if row[1] != "key 1" or row[-1] not in range(WINDOW, 3 * WINDOW)]
     some += [(f"u{user}", "key 1", slot) for slot in range(13, SLOTS) for user in range(50)]
     found = streamed(transform(), run_on, kit, some)
-    passes, state = in_passes(transform(), 9, some=some)
+    passes, state = in_passes(transform(), 5, 11, some=some)
     assert sorted(repr(one) for one in (*found.answers, *found.ledger)) == passes
     after = plan_of(transform(), resume=state, first_slot=SLOTS, last_slot=None)
     listed = discovered_keys(after.query_set.queries[0])
+    assert len(set(listed.since)) > 1
     assert ("key 1", WINDOW, 2 * WINDOW) in listed.ended
     assert "key 1" in listed.values
 
 
 def test_a_stream_that_ends_within_a_slot_of_a_query_gives_what_there_is(run_on, kit):
-    made = {"end": "1970-01-01T17:00"}
-    found = streamed(transform(**made), run_on, kit)
-    passes, _ = in_passes(transform(**made), 6, last=17, ends=True)
+    made = transform(sv.distinct("users", every="2h", **KEYS), end="1970-01-01T17:00")
+    found = streamed(made, run_on, kit)
+    passes, _ = in_passes(made, 6, last=17, ends=True)
     assert sorted(repr(one) for one in (*found.answers, *found.ledger)) == passes
     assert "a part of the time" in "".join(passes)
 
