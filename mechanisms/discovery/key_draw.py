@@ -87,7 +87,7 @@ def sampled_keys(digests: Words, rate: float, key: bytes) -> Flags:
 
 
 def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
-    """The pairs of each user with each of their drawn keys, once, ordered by key.
+    """The pairs of each user with each of their drawn keys, once.
 
     Args:
         pairs: of a discovery slot, of keys that are not listed.
@@ -109,17 +109,16 @@ def drawn(pairs: Pairs, draws: Sequence[Draw], key: bytes) -> Pairs:
     before = np.maximum.accumulate(np.where(fresh_group, position - 1, 0))
     kept = order[fresh_key & (position - before <= places[order])]
     found = pairs.of(kept)
-    found = found.of(distinct(found.keys, *found.users.T))
-    return found.of(np.argsort(found.keys, kind="stable"))
+    if by_base_slot.any():  # a key may be drawn in several base slots
+        found = found.of(distinct(found.keys, *found.users.T))
+    return found
 
 
 def weighted_counts(pairs: Pairs, weights: Integers) -> Integers:
     """The sum of the weights of the distinct users of each key, of drawn pairs: shape (v,)."""
-    counts = np.zeros(len(pairs.digests), np.int64)
-    starts = np.flatnonzero(changes(pairs.keys))
-    if len(starts):
-        counts[pairs.keys[starts]] = np.add.reduceat(weights[pairs.classes], starts)
-    return counts
+    # Sums of floats are exact here: they stay far below 2**53.
+    sums = np.bincount(pairs.keys, weights[pairs.classes], len(pairs.digests))
+    return sums.astype(np.int64)
 
 
 def distinct(*columns: npt.NDArray[Any]) -> Integers:
