@@ -95,6 +95,19 @@ def test_keys_of_a_user_with_the_same_rank_are_two_keys(monkeypatch):
     assert (counts_of(rows) == counts_of(rows[::-1])).all()
 
 
+@pytest.mark.parametrize("draws", [DRAWS, [Draw(LENGTH, 4)] * 2, DRAWS[1:] * 2])
+@pytest.mark.parametrize("bits", range(8))
+def test_a_user_counts_once_for_a_key(monkeypatch, draws, bits):
+    """Also if keys of a user have the same rank, of `bits` and no others."""
+    ranked = key_draw.keyed_words
+    monkeypatch.setattr(key_draw, "keyed_words", lambda *given: ranked(*given) & np.uint64(bits))
+    for seed in range(9):
+        rows = np.random.default_rng(seed).integers(0, (6, LENGTH, 8), (60, 3))
+        found = drawn(pairs_of(rows), draws, SECRET)
+        kept = set(zip(found.users[:, 1].tolist(), found.keys.tolist(), strict=True))
+        assert len(kept) == found.size
+
+
 def changes(rows, user, window, count):
     """Keys whose counts a user's events in some base slots change, where counts are per class."""
     rest = [one for one in rows if one[0] != user or one[1] not in window]
