@@ -12,6 +12,7 @@ from streamveil.pipelines.pages.palette import variables
 from streamveil.pipelines.pages.sheet import Sheet
 
 ROOT = Path(__file__).parents[2]
+FLAG = r"--([a-z][a-z0-9_]*)"
 NAMES = {name for command in COMMANDS.values() for name in command.known}
 
 # Declarations and texts of the command line, which only it shows.
@@ -34,6 +35,8 @@ FILES = [
 def flags_in_functions(path):
     """Options that texts in functions write as flags, but for docstrings."""
     source = path.read_text()
+    if not re.search(FLAG, source):
+        return
     bodies, docstrings = [], set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
@@ -46,7 +49,7 @@ def flags_in_functions(path):
         inside = any(first <= line <= last for first, last in bodies)
         if token.type != tokenize.STRING or line in docstrings or not inside:
             continue
-        for name in NAMES & set(re.findall(r"--([a-z][a-z0-9_]*)", token.string)):
+        for name in NAMES & set(re.findall(FLAG, token.string)):
             yield f"{path.relative_to(ROOT)}:{line}: --{name}"
 
 
