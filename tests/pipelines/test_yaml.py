@@ -207,15 +207,14 @@ def test_wrong_queries_are_refused(asked):
 
 
 def test_test_mode_is_on_where_it_is_written_alone(config, asked, run):
-    for more in ({}, {"queries": ASKED}):
-        given = {**asked, **more} if more else config
-        for value in (True, "true"):
-            found = run(yaml.private_queries(**given, test_mode=value, ledger="spent"), ROWS)
-            assert {row["status"] for row in found["results"]} == {TEST}
-            assert {(row["spent"], row["epsilon"]) for row in found["spent"]} == {(0, 0)}
-        for value in (False, "false", None):
-            found = run(yaml.private_queries(**given, test_mode=value), ROWS)
-            assert TEST not in {row["status"] for row in found["results"]}
+    several = {**asked, "queries": ASKED}
+    for given, value in ((config, True), (several, "true")):
+        found = run(yaml.private_queries(**given, test_mode=value, ledger="spent"), ROWS)
+        assert {row["status"] for row in found["results"]} == {TEST}
+        assert {(row["spent"], row["epsilon"]) for row in found["spent"]} == {(0, 0)}
+    for given, value in ((config, False), (several, "false"), (config, None)):
+        found = run(yaml.private_queries(**given, test_mode=value), ROWS)
+        assert TEST not in {row["status"] for row in found["results"]}
     with pytest.raises(ConfigurationError, match="neither true nor false"):
         yaml.private_queries(**config, test_mode="perhaps")
 

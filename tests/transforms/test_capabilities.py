@@ -1,6 +1,7 @@
 """The table of capabilities, cell by cell: a run for every yes, and the reason for every no."""
 
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -150,44 +151,63 @@ def where(statistic):
     assert found.summary["kept"] == lunches < len(ROWS)
 
 
-def hourly(statistic, **options):
+def hourly(*statistics, **options):
     """A plan over hours from the first slot on: a set even of one count."""
-    asked = query_set("1h", [BUILDERS[statistic]()], None)
+    asked = query_set("1h", [replace(BUILDERS[one](), name=one) for one in statistics], None)
     given = {**ASKED, "budget": "40/8h", "max_rejected": 1.0, "start": FIRST["1h"]}
     return PrivateQueries(asked, **{**given, "end": "1970-01-01T16:00", **options}).plan
 
 
 def results_of(plan, rows):
-    """What is released by slot, and the state."""
+    """What is released by query and slot, and the state."""
     outputs = list(release_plan(plan, [batch(rows)]))
-    found = {one.value.slot: str(one.value.figures) for one in outputs if one.tag is None}
-    return found, [one.value for one in outputs if one.tag == "state"]
+    results = [one.value for one in outputs if one.tag is None]
+    return by_slot(results), [one.value for one in outputs if one.tag == "state"]
+
+
+def by_slot(results):
+    return {(one.query, one.slot): str(one.figures) for one in results}
+
+
+@cache
+def in_one_run(*statistics):
+    """What one run releases of all rows."""
+    return results_of(hourly(*statistics), ROWS)[0]
 
 
 def state(statistic):
-    whole, _ = results_of(hourly(statistic), ROWS)
     begun = hourly(statistic, end="1970-01-01T07:00", final=False)
     first, ((following, saved),) = results_of(begun, [row for row in ROWS if row[-1] < 7])
     assert following == 7
     later = hourly(statistic, start="1970-01-01T07:00", resume=saved)
     rest, _ = results_of(later, [row for row in ROWS if row[-1] >= 7])
-    assert first | rest == whole
+    assert first | rest == in_one_run(statistic)
 
 
 def processes(statistic):
-    once, _ = results_of(hourly(statistic), ROWS)
     shared, _ = results_of(hourly(statistic, shards=3), ROWS[::-1])
-    assert once == shared
+    assert shared == in_one_run(statistic)
+
+
+STREAMED = {}
+"""What a stream of all statistics released, which the tests of all of them look at."""
 
 
 def unbounded(statistic, run_on, kit):
-    line = kit.timeline(hourly(statistic), batch=batch)
-    for slot in range(SLOTS):
-        line.events(*[row for row in ROWS if row[-1] == slot]).advance(slot + 1)
-    line.advance(20)
-    streamed = run_on("bundle_based", line.transform, line, "--streaming")
-    whole, _ = results_of(hourly(statistic), ROWS)
-    assert {one.slot: str(one.figures) for one in streamed.answers} == whole
+    together = [one for one in STATISTICS if CELLS["unbounded", one] == YES]
+    if not STREAMED:
+        line = kit.timeline(hourly(*together), batch=batch)
+        for slot in range(SLOTS):
+            line.events(*[row for row in ROWS if row[-1] == slot]).advance(slot + 1)
+        line.advance(20)
+        streamed = run_on("bundle_based", line.transform, line, "--streaming")
+        STREAMED.update(by_slot(streamed.answers))
+    own, whole = (
+        {slot: found for (query, slot), found in results.items() if query == statistic}
+        for results in (STREAMED, in_one_run(*together))
+    )
+    assert len(own) == SLOTS
+    assert own == whole
 
 
 RUNS = {

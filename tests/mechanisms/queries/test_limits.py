@@ -345,7 +345,7 @@ def test_releases_keep_every_budget_and_go_on_from_states():
     stream, again = stream_of(), stream_of()
     state, other = stream.start(), again.start()
     spent = []
-    for base_slot in range(120):
+    for base_slot in range(60):
         prices = stream.price(state, base_slot)
         state, releases = stream.release(state, base_slot, *counted(stream, base_slot))
         other = again.decode(again.encode(other))
@@ -366,7 +366,7 @@ def test_releases_of_lifetimes_keep_the_budget_and_go_on_from_states():
     stream = stream_of(Limit(None, in_life=3), requirements=LIFE)
     assert all(isinstance(one, LivedQuery) for one in stream.streams)
     state, saved, spent = stream.start(), stream.start(), [[] for _ in stream.streams]
-    for base_slot in range(120):
+    for base_slot in range(60):
         state, releases = stream.release(state, base_slot, *counted(stream, base_slot))
         saved = stream.decode(stream.encode(saved))
         saved, same = stream.release(saved, base_slot, *counted(stream, base_slot))

@@ -123,8 +123,8 @@ def test_a_stream_answers_a_month_when_it_is_over(run_on, kit, here, more):
     asked = {"base": Slots.of("1h"), "first_slot": first, "last_slot": end - 1, "ends": False}
     hours = partial(batch, hours=1)
     line = kit.timeline(answers(days, PEOPLE, **asked, **more), start=first, batch=hours)
-    for slot in range(first, end):
-        line.events(*[row for row in rows if row[2] == slot]).advance(slot + 1)
+    for slot in range(first, end, 3):
+        line.events(*[row for row in rows if slot <= row[2] < slot + 3]).advance(slot + 3)
     streamed = run_on("bundle_based", line.transform, line.advance(end + 5), "--streaming")
     alone = here(answers(days, PEOPLE, **asked, **more), [hours(rows)])
     assert told(streamed) == told(alone)
@@ -181,7 +181,7 @@ def test_a_state_of_months_is_resumed_and_none_of_days_is(here):
     later = {"first_slot": at, "resume": state}
     rest = here(monthly(**later), [in_months(rows_of(at, 653))])
     assert (at, told(begun, rest)) == (650, told(whole))
-    by_day = monthly(Slots.of("1d"), first_slot=0, last_slot=649, ends=False, max_rejected=1.0)
+    by_day = monthly(Slots.of("1d"), first_slot=640, last_slot=649, ends=False, max_rejected=1.0)
     days = here(by_day, [in_months(rows_of(648, 649))]).state[0][1]
     with pytest.raises(ConfigurationError, match="configuration: the slots changed"):
         here(monthly(**{**later, "resume": days}), [])
@@ -202,7 +202,7 @@ def test_a_stream_closes_each_month_when_it_is_over(run_on, kit, here):
 @pytest.mark.parametrize("length", ["1mo", "3mo", "1y"])
 def test_a_heartbeat_of_one_interval_finds_every_slot_of_400_years(length):
     slots = Slots.of(length)
-    for first in range(12):
+    for first in (0, 5, 10):
         start, last = slots.start(first) / 1e6, 4800 // slots.months
         beats = [_nearest(start + at * slots.length / 1e6, slots) for at in range(last)]
         assert beats == [*range(first, first + last)]
