@@ -179,8 +179,8 @@ def pytest_collection_modifyitems(config, items):
         for test in {item.obj for item in items if draws(item)}:
             draw_fewer(test)
     missing = {
-        marker: f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, which "
-        "needs Java, Go, Node or Debian"
+        marker: f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, "
+        "which needs Java, Go, Node or Debian"
         for marker, (option, what) in CLUSTERS.items()
         if not config.getoption(option)
     }

@@ -46,7 +46,3 @@ def test_too_many_floors_fail(house, tmp_path):
     above = [f"from streamveil.house import room{i - 1}\n" if i else "" for i in range(8)]
     assert len(house(**{f"room{i}": text for i, text in enumerate(above)}).floors) == 8
     assert SCRIPT["main"](["house"], tmp_path) == 1
-
-
-def test_the_houses_of_the_project_pass():
-    assert SCRIPT["main"]([]) == 0

@@ -393,7 +393,7 @@ def test_messages_of_any_kind_are_dead_letters_or_rows():
     for goods in (1, 99):
         bad, good = [], [b'{"user":1,\n"value":"A","time":3}'] * goods
         messages = [*good, *ODD, *large, *good]
-        arrays = read_objects(messages, NAMES, lambda index, *_: bad.append(index))[0]
+        arrays = read_objects(messages, NAMES, lambda index, *_, bad=bad: bad.append(index))[0]
         assert arrays[0].to_pylist() == ["1"] * goods + users + ["1"] * goods
         assert bad == [goods + i for i, message in enumerate([*ODD, *large]) if not alone[message]]
 
