@@ -496,11 +496,17 @@ def _paths(
         time = window / half ** (1 / power)
     if not drift and long_drift is None:
         return np.ones((slots, paths))
+    logs = spread * (_root(slots, time, power) @ random.standard_normal((slots, paths)))
+    return np.exp(logs - spread**2 / 2)
+
+
+@lru_cache(maxsize=8)
+def _root(slots: int, time: float, power: float) -> Floats:
+    """Cholesky factor of the covariance of a path, shape (slots, slots)."""
     apart = np.arange(slots)
     covariance = np.exp(-((apart / time) ** power))[np.abs(apart[:, None] - apart)]
-    root = np.linalg.cholesky(covariance + 1e-8 * np.eye(slots))
-    logs = spread * (root @ random.standard_normal((slots, paths)))
-    return np.exp(logs - spread**2 / 2)
+    root: Floats = np.linalg.cholesky(covariance + 1e-8 * np.eye(slots))
+    return root
 
 
 def _steps(query: Query) -> npt.NDArray[np.int64]:

@@ -295,7 +295,7 @@ def test_days_of_a_zone_are_told_in_that_zone(job):
 
 
 def test_days_of_a_query_are_looked_at_too(job):
-    queries = "{slot: 1h, queries: [{name: a}, {name: b, every: 1w}]}"
+    queries = "{slot: 12h, queries: [{name: a}, {name: b, every: 1w}]}"
     flags = {"queries": job.write("queries.yaml", queries), "output": job.path("answers")}
     left_out = {"value_column": None, "domain": None, "slot": None, "requirements": None}
     outcome = job("--dry_run", "--budget=1/7d", **flags, **left_out, time_zone="Asia/Tokyo")

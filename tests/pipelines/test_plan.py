@@ -103,18 +103,18 @@ def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
     assert "--budget=1/7d is the requirement of every user" in outcome.err
 
 
-COUNT_AND_MEAN = """
+COUNT_AND_SUM = """
 slot: 1h
 queries:
   - {name: places, by: place, keys: [cafe, park, zoo], mechanism: uniform, share: 0.5}
-  - {name: delay, every: 3h, statistic: mean, of: delay, bounds: [-30, 180], share: 0.5}
+  - {name: delay, statistic: sum, of: delay, bounds: [-30, 180], mechanism: ba, share: 0.5}
 """
 
 
 def test_a_per_cent_is_of_the_average_count(run):
     wanted = "of an average count of 133.3), with the same share"
     for flag in ("--wanted=places:50%", "--wanted=50%"):
-        outcome = run("--rate=400", flag, "--drift=0", text=COUNT_AND_MEAN)
+        outcome = run("--rate=400", flag, "--drift=0", text=COUNT_AND_SUM)
         assert outcome.code == 0, outcome.err
         assert f"places: for an error of 66.67 (50% {wanted}" in outcome.out
         assert "delay: for" not in outcome.out
