@@ -43,7 +43,7 @@ class Arrivals:
 
     parts: int
     first: int | None = None
-    """First slot of the stream; None before it is told."""
+    """First slot of the stream; None before it is known."""
     next_slot: int | None = None
     """First slot that was not taken; None before it is known."""
     came: dict[int, int] = field(default_factory=dict)
@@ -155,9 +155,9 @@ def remembered(
 
 
 def another_start(slot: int, first: int) -> ConfigurationError:
-    """That a stream is told a second start."""
+    """That a stream gets a second start."""
     return ConfigurationError(
-        f"the stream is told to start with slot {slot}, and it started with slot {first}: {_ONCE}"
+        f"the stream shall start with slot {slot}, and it started with slot {first}: {_ONCE}"
     )
 
 

@@ -58,7 +58,7 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """What a step is told of a slot, or of a block of slots where these come together."""
+    """What a step receives about a slot, or about a block of slots that come together."""
 
     kind: Kind
     slot: int = 0

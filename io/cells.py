@@ -77,8 +77,8 @@ def _readable(array: pa.Array, bad: Sequence[int]) -> pa.Array:
     raw = pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary()
     mask = np.zeros(len(array), bool)
     mask[bad] = True
-    told = pa.array([None if text is None else text.encode() for text in texts], raw)
-    return pc.replace_with_mask(array.view(raw), pa.array(mask), told).view(array.type)
+    as_bytes = pa.array([None if text is None else text.encode() for text in texts], raw)
+    return pc.replace_with_mask(array.view(raw), pa.array(mask), as_bytes).view(array.type)
 
 
 def without_views(array: pa.Array) -> pa.Array:

@@ -3,8 +3,8 @@
 A quoted field ends at its closing quote, whatever is in it: lines of a note that look like events
 are part of that note. A quote that nobody closes could swallow the rows after it. So a row may go
 over several lines only where it is written strictly by RFC 4180; else the quote was not meant, its
-line is rejected, and the next line begins a row. Where lines inside a field look like rows, that is
-told.
+line is rejected, and the next line begins a row. Where lines inside a field look like rows, a
+warning says so.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class _Parser:
     """Number of fields that every row must have."""
     wanted: tuple[int, ...]
     reject: Reject
-    _told: list[int] = field(default_factory=list)
-    """The line for which it was told that lines inside a field look like rows."""
+    _warned: list[int] = field(default_factory=list)
+    """The line for which it was logged that lines inside a field look like rows."""
 
     def parse(self, lines: Lines, *, whole: bool) -> tuple[list[pa.Array], _Numbers, Lines]:
         """Wanted columns of the good rows of a block, and the number of the line of each.
@@ -226,11 +226,11 @@ class _Parser:
 
     def _tell_of_rows_inside(self, lines: Lines, first: int, after: int) -> None:
         """Say once for a file that lines inside a quoted field look like rows of their own."""
-        if self._told:
+        if self._warned:
             return
         inside = sum(bool(self._row.match(lines[at])) for at in range(first + 1, after - 1))
         if inside:
-            self._told.append(int(lines.numbers[first]))
+            self._warned.append(int(lines.numbers[first]))
             _LOGGER.warning(
                 "%s: line %d begins a quoted field that goes on to line %d; %d of the lines in it "
                 "look like rows, and are read as part of that field: if the quote was not meant, "
@@ -325,7 +325,7 @@ class _Parser:
     def _end(self, lines: Lines, index: int, whole: bool) -> int | None:
         """Index after the last line of the row that begins there with an open quote.
 
-        The index itself if the quote does not end, None if that cannot be told yet.
+        The index itself if the quote does not end, None if that is not known yet.
         """
         start = int(lines.starts[index])
         quotes = lines[index].count(b'"')
@@ -362,7 +362,7 @@ class _Parser:
     def _search(
         self, rows: list[bytes], numbers: _Numbers, bad: list[tuple[int, str, bytes]]
     ) -> tuple[list[pa.Array], _Numbers]:
-        """Parse rows that were told apart; halve where Arrow tells them apart differently."""
+        """Parse rows that were split; halve where Arrow splits them differently."""
         parsed = self._arrow(
             b"".join(r if r.endswith(b"\n") else r + b"\n" for r in rows), len(rows)
         )

@@ -1,4 +1,4 @@
-"""JSON objects of one template, told from each other by their marks alone.
+"""JSON objects of one template, distinguished by their marks alone.
 
 Whoever writes objects writes the same bytes between the values of each: these are the pieces of a
 template. A mark is a quote, a backslash or a control character. A record that has as many marks as

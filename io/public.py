@@ -80,10 +80,10 @@ class Rows:
         if _is_text(column.type):
             blank = pc.or_kleene(blank, pc.equal(pc.utf8_trim_whitespace(column), ""))
         values = np.full(len(column), np.nan)
-        told = pc.invert(blank)
-        rows = np.asarray(told)
+        stated = pc.invert(blank)
+        rows = np.asarray(stated)
         some = replace(self, rows=self.rows[rows])
-        values[rows] = some.numbers(name, column.filter(told))
+        values[rows] = some.numbers(name, column.filter(stated))
         return values
 
     def refuse(

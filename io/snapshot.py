@@ -14,7 +14,7 @@ folder next finishes what a killed process had committed, and removes what it ha
 
 So a folder with `.part` was never read by anybody, and its pass can be made again; one without is
 committed, and nothing removes it but a later pass that is proven whole. Where manifest and passes
-do not fit each other, nothing is touched, and the user is told. Nothing in here is for
+do not fit each other, nothing is touched, and an error says so. Nothing in here is for
 publication.
 """
 

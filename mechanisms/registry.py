@@ -351,13 +351,13 @@ def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Stat
 
 
 def _made(text: str, known: Specs, public: Any, revise: int = 0, **facts: Any) -> Any:
-    """Make one of the known mechanisms; what goes wrong is told with its name."""
+    """Make one of the known mechanisms; errors are raised with its name."""
     name, options = parse(text, known)
     factory = known[name].factory
     used = inspect.signature(factory).parameters if facts else ()
-    told = {fact: value for fact, value in facts.items() if fact in used}
+    stated = {fact: value for fact, value in facts.items() if fact in used}
     try:
-        made = factory(text, public, **told, **options)
+        made = factory(text, public, **stated, **options)
     except ConfigurationError as error:
         if repr(text) in str(error):
             raise

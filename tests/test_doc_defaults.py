@@ -63,17 +63,17 @@ def test_defaults_of_mechanisms(page, heading, mechanism, column):
     table = text_of(page).split(heading)[1].split("\n\n")[0]
     checked = 0
     for cells in rows(table)[1:]:
-        name, told = cells[0].strip("`"), cells[column].strip("`")
+        name, stated = cells[0].strip("`"), cells[column].strip("`")
         assert name in defaults
         real = defaults[name]
         if isinstance(real, bool):
-            assert told == str(real).lower()
-        elif re.fullmatch(r"-?[\d.]+", told):
-            assert float(told) == real
+            assert stated == str(real).lower()
+        elif re.fullmatch(r"-?[\d.]+", stated):
+            assert float(stated) == real
         elif isinstance(real, str):
-            assert told == real
+            assert stated == real
         else:
-            assert not real, f"{name} is {real!r} unless told"  # computed, or none
+            assert not real, f"{name} is {real!r} unless given"  # computed, or none
         checked += 1
     assert checked >= 4
 

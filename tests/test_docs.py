@@ -203,11 +203,11 @@ def test_the_readme_is_short():
 def test_how_often_intervals_hold_the_truth_is_as_it_was_measured():
     page = (ROOT / "docs" / "evidence" / "query-coverage.md").read_text()
     found = re.findall(r"^\| ([a-z-]+) \| ([\d.]+) \|((?: [01]\.\d\d \|){8})$", page, re.MULTILINE)
-    told = [[name, float(epsilon), *re.findall(r"[\d.]+", held)] for name, epsilon, held in found]
+    rows = [[name, float(epsilon), *re.findall(r"[\d.]+", held)] for name, epsilon, held in found]
     last = json.loads((ROOT / "benchmarks" / "results" / "coverage.json").read_text())[-1]
     measured = last["tables"][0]["rows"]
-    assert told == [[*row[:2], *(f"{held:.2f}" for held in row[2:])] for row in measured]
-    assert len(told) > 20
+    assert rows == [[*row[:2], *(f"{held:.2f}" for held in row[2:])] for row in measured]
+    assert len(rows) > 20
 
 
 def test_the_page_on_versions_names_those_of_saved_states():

@@ -26,13 +26,13 @@ def test_a_wheel_with_all_packages_passes(wheel):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda names: names - {"streamveil/io/events.py"}, "lacks streamveil/io/events.py"),
         (lambda names: names | {"streamveil/noxfile.py"}, "has streamveil/noxfile.py"),
         (lambda names: names | {"streamveil/tests/test_docs.py"}, "has streamveil/tests/test_docs"),
     ],
 )
-def test_what_is_missing_or_too_much_is_told(change, told, wheel, capsys):
+def test_what_is_missing_or_too_much_is_told(change, message, wheel, capsys):
     assert SCRIPT["main"](wheel(change(SCRIPT["wanted"]()))) == 1
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out

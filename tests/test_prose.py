@@ -38,7 +38,7 @@ def test_a_phrase_of_the_dialect_is_found_where_it_is(prose):
     [
         "Call `somebody()` or [read on](somebody.md).",
         "```sh\necho somebody: nobody\n```",
-        "Two releases cannot be told apart, as Figures 2 and 3 show.",
+        "Two releases cannot be distinguished, as Figures 2 and 3 show.",
         "The query set, its high-water mark and user-level privacy.",
     ],
 )

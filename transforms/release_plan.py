@@ -207,7 +207,7 @@ class _ReleasePlan(StreamOptions):
             choice = ChooseLimits(steps.limit_choice, counted.tallies, limit)
         if chosen is not None:
             counted = counted._replace(
-                ticks=(*counted.ticks, chosen.told), tallies=(*counted.tallies, chosen.tallies)
+                ticks=(*counted.ticks, chosen.messages), tallies=(*counted.tallies, chosen.tallies)
             )
         if steps.shard_logic is None:
             return counted

@@ -1,7 +1,7 @@
 """Which bounds to choose: one private look at the numbers of a bounded input, before the rest.
 
 Of each user one event is drawn, shard by shard, and counted by its cell; all are added up and asked
-for with noise: see `mechanisms/queries/bounds.py`. What follows is told to the step that maps
+for with noise: see `mechanisms/queries/bounds.py`. The chosen bounds go to the step that maps
 events, which waits for it, and to the release stage, which keeps it in the state. So events go by
 twice: once for the look, once to be counted. The first time it is also seen what all queries
 lose, and nothing is asked if that is too much: a run that is refused costs nobody.
@@ -123,9 +123,9 @@ class Sample:
 
     def pack(self, events: Iterable[Events]) -> Iterator[tuple[tuple[int, int, int], Packed]]:
         """Those of a batch, for each look, kind of users and shard."""
-        told = {one.name: some for one, some in zip(self.query_set, events, strict=True)}
+        events_of = {one.name: some for one, some in zip(self.query_set, events, strict=True)}
         for number, look in enumerate(self.looks):
-            some = told[look.names[0]]
+            some = events_of[look.names[0]]
             one = Events(np.zeros_like(some.slots), some.bins % CELLS, some.members, some.strangers)
             for _, key, packed, _ in pack(one, self.layout, self.bounding):
                 yield (number, *key), packed
@@ -144,7 +144,7 @@ class Sample:
     def map_batch(self, mapper: QueriesMapper, batch: pa.RecordBatch) -> Iterator[Output]:
         """The events of each look and shard; on the side a tally of the look alone.
 
-        Dead letters are told where all is counted.
+        Dead letters are written when all events are counted.
         """
         if not batch.num_rows:
             yield Output(tally_of(batch).to_bytes(), TALLIES)
@@ -187,7 +187,7 @@ class BoundsChoice:
     def choose(self, _: str, messages: Iterable[Message]) -> Iterator[Output]:
         """What all shards counted to the bounds: for the stream, and on the side for the mapping.
 
-        Raises NothingChosen where too few events can be told from noise.
+        Raises NothingChosen where too few events stand out from noise.
         """
         sample = self.sample
         cells = np.zeros((len(sample.looks), CELLS), np.int64)
@@ -198,12 +198,12 @@ class BoundsChoice:
         )
         chosen = []
         for number, look in enumerate(sample.looks):
-            told, rate, cost = cells[number], WITHOUT_NOISE, 0.0
+            answered, rate, cost = cells[number], WITHOUT_NOISE, 0.0
             if not self.test_mode:
                 rate, cost = sample.rate, sample.cost
-                told = answer(told, rate, noise.words(f"bounds {number}"))
+                answered = answer(answered, rate, noise.words(f"bounds {number}"))
             try:
-                chosen.append(choice(told, rate))
+                chosen.append(choice(answered, rate))
             except NoBoundsError as error:
                 found = bool(discovering(sample.query_set))
                 raise nothing_chosen(look, str(error), cost, discovered=found) from None

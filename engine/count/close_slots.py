@@ -50,4 +50,4 @@ class CloseSlots:
             yield Output(self.counter.late(key, late), REJECTED, kept.now)
             return
         self.counter.tally(key, visits, 0)
-        yield from map(Output, self.counter.told(key, visits))
+        yield from map(Output, self.counter.messages(key, visits))

@@ -129,8 +129,10 @@ class Cohorts:
         starts, lengths = runs(at)
         position = np.repeat(np.arange(len(starts)), lengths)
         numbers = np.append(np.arange(len(self.classes)), state.cohorts)[at[starts]]
-        told = ShardCounts(slot, self.number, moves, numbers, position * self.bins + bins, counts)
-        return told, int(kept[~in_force].sum())
+        shard_counts = ShardCounts(
+            slot, self.number, moves, numbers, position * self.bins + bins, counts
+        )
+        return shard_counts, int(kept[~in_force].sum())
 
     def encode(self, state: CohortState) -> bytes:
         """Bytes of the state."""

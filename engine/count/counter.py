@@ -1,4 +1,4 @@
-"""What a host of counting needs to know: how a block's events are bounded, counted and told."""
+"""What a host of counting needs to know: how the events of a block are bounded and counted."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class Counter:
 
     @property
     def by_shard(self) -> bool:
-        """Whether what :meth:`told` gives goes to a shard, or else to the stream."""
+        """Whether :meth:`messages` go to a shard, or else to the stream."""
         return self.by_user
 
-    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
+    def messages(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, BlockCounts), or (shard, Visits) if by user."""
         shard, block = key[:2], key[2]
         if self.by_user:
@@ -163,10 +163,10 @@ def count_block(
         counter = counter.of(keys)
     taken = list(messages)
     visits = counter.bound(key, taken)
-    told = counter.told(key, visits)
-    tally = counter.tally(key, visits, len(told) - len(taken))
+    outputs = counter.messages(key, visits)
+    tally = counter.tally(key, visits, len(outputs) - len(taken))
     yield Output(tally.to_bytes(), TALLIES)
-    yield from map(Output, told)
+    yield from map(Output, outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +175,10 @@ class VisitCounter(Counter):
 
     @property
     def by_shard(self) -> bool:
-        """Whether what :meth:`told` gives goes to a shard, or else to the stream."""
+        """Whether :meth:`messages` go to a shard, or else to the stream."""
         return False
 
-    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
+    def messages(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, Visits of registered users)."""
         shard, block = key[:2], key[2]
         return [(self.stream, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes()))]

@@ -118,7 +118,7 @@ class Layout:
         return self.block * self.users * self.bins
 
     def first_visit(self, block: int) -> np.uint64:
-        """The number by which the first user in the first slot of a block is told from all others.
+        """The number by which the first user in the first slot of a block is identified.
 
         It is mod 2**64.
         """
@@ -531,7 +531,7 @@ def count_layers(
     classes: npt.NDArray[np.integer],
     layout: Layout,
 ) -> BlockCounts:
-    """The same where presence is limited: layer 0 counts, 1 to 3 are told, above is nothing.
+    """The same where presence is limited: layer 0 counts, 1 to 3 go to the estimate of the share.
 
     Layers and classes are of each group.
     """
@@ -630,8 +630,8 @@ def slot_tables(
 
 def slots_beyond(parts: Iterable[BlockCounts], layout: Layout) -> Iterator[Beyond]:
     """Add up what does not count of a block, slot by slot."""
-    told = [part.beyond for part in parts if part.beyond is not None]
-    cells, events = np.hstack([np.zeros((2, 0), np.int64), *told])
+    beyond = [part.beyond for part in parts if part.beyond is not None]
+    cells, events = np.hstack([np.zeros((2, 0), np.int64), *beyond])
     layer, cells = np.divmod(cells, layout.block * layout.classes * layout.bins)
     slot, cells = np.divmod(cells, layout.classes * layout.bins)
     for i in range(layout.block):

@@ -2,7 +2,7 @@
 
 In a query set that is one for each query, in slots of its own and for its share of the budget. The
 blocks of users are counted by their slots with events, shard by shard, added up and asked for
-with noise: see `mechanisms/presence/choice.py`. What follows is told to every shard, which decides
+with noise: see `mechanisms/presence/choice.py`. The chosen limits go to every shard, which decides
 by it who counts, and to the release stage, which prices slots by it and keeps it in the state.
 Nothing is asked before it is known that the input is not lost: a run that is refused costs nobody.
 """
@@ -82,7 +82,7 @@ class LimitChoice:
     def look(self, key: ShardKey, messages: Iterable[Message]) -> Iterator[Output]:
         """All visits of a shard to (stream, cells of each class that is looked at).
 
-        On the side a tally, of the look alone: what counts is told where limits are known.
+        On the side a tally, of the look alone: events are counted once limits are known.
         """
         number, logic = self.logic.query(key)
         came = list(messages)
@@ -95,8 +95,8 @@ class LimitChoice:
         for k, look in enumerate(self.looks[first : first + len(logic.limits)]):
             if look is not None:
                 mine = classes == k
-                told = look.cells(look.used(logic.key, users[mine], slots[mine], asked))
-                cells[first + k, : len(told)] = told
+                by_cell = look.cells(look.used(logic.key, users[mine], slots[mine], asked))
+                cells[first + k, : len(by_cell)] = by_cell
         yield Output((logic.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))))
         counted = sum(int(some.kept.sum()) for some in visits)
         tally = EventTally(counted=counted, messages=1 - len(came))
@@ -118,8 +118,8 @@ class LimitChoice:
         for k, look in enumerate(self.looks):
             if look is not None:
                 asked = cells[k, : len(look.limits) + 2]
-                told = look.answer(asked, noise.words(f"presence {k}"))
-                limits[k] = look.choice(asked if self.test_mode else told)
+                noisy = look.answer(asked, noise.words(f"presence {k}"))
+                limits[k] = look.choice(asked if self.test_mode else noisy)
         for part in range(layout.parts):
             yield Output((layout.key(part), choice_message(limits, part, layout.parts)))
         yield Output((logic.stream, choice_message(limits)), FOR_STREAM)

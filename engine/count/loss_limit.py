@@ -32,7 +32,7 @@ from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import EXCEL, InputLost, Slots, format_time
 from streamveil.mechanisms.core.wording import opt
 
-# Of a stream, before its share of lost events is told.
+# Of a stream, before its share of lost events is checked.
 ENOUGH = 1000
 _LONGEST = 200  # characters of a record in a message
 
@@ -104,14 +104,16 @@ class LossLimit:
         tally = EventTally.of_bytes(data)
         problem = self._problem(tally)
         if problem:
-            told = f" {self._mostly(tally.losses)}" if tally.losses else ""
+            cause_text = f" {self._mostly(tally.losses)}" if tally.losses else ""
             if not self._ranged:
-                told += f" Nor does a range ({opt.start} and {opt.end}) say which slots there are."
+                cause_text += (
+                    f" Nor does a range ({opt.start} and {opt.end}) say which slots there are."
+                )
         elif tally.blind and self.max_rejected < 1:
             unread = tally.unread_by[tally.blind[0]]
             events = number_of(sum(some.events for some in unread.values()), "event")
             problem = f"query {tally.blind[0]!r} asks about {events} and can read none of them"
-            told = f" {self._mostly(unread)}"
+            cause_text = f" {self._mostly(unread)}"
         elif query := tally.without_requirement(self.max_rejected):
             lost, every = tally.no_requirement_by[query]
             problem = (
@@ -120,9 +122,9 @@ class LossLimit:
                 f"be ({opt.max_rejected})"
             )
             cause = self._unknown_cause(NO_REQUIREMENT, "", "")
-            told = f" Likely cause: {cause}. Mend that, or allow it by {opt.max_rejected}=1."
+            cause_text = f" Likely cause: {cause}. Mend that, or allow it by {opt.max_rejected}=1."
         if problem:
-            raise InputLost(f"{problem}, so nothing is released.{told} {found(tally)}")
+            raise InputLost(f"{problem}, so nothing is released.{cause_text} {found(tally)}")
         return stream, Message(Kind.WHOLE, payload=b"%d" % tally.messages)
 
     @property

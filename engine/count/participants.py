@@ -35,7 +35,7 @@ from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
-from streamveil.mechanisms.presence.counters import UNTOLD
+from streamveil.mechanisms.presence.counters import IN_NO_LAYER
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.queries.cuts import Cut
@@ -265,7 +265,7 @@ class LimitedShard:
             return classes, self._counters.layers(users, slots, classes, next_slot, names)
         classes = self._asking.classes(keys_of(users, names), slots)
         priced = classes >= 0
-        layers = np.full(len(users), UNTOLD)
+        layers = np.full(len(users), IN_NO_LAYER)
         some = users[priced], slots[priced], classes[priced]
         layers[priced] = self._counters.layers(*some, next_slot, names)
         return classes, layers

@@ -273,7 +273,7 @@ class QueryCounter(Counter):
             return found
         return replace(found, beyond_bound=tally.beyond_bound, counted=tally.counted)
 
-    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
+    def messages(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, histograms) of each of the query's slots with events; of none, nothing.
 
         It is of the base slot with which the slot ends, or if no slot does, of that which was
@@ -423,7 +423,7 @@ class SlotCounts(NamedTuple):
 
 
 def slot_counts(parts: Iterable[Message], layout: QueryLayout) -> SlotCounts:
-    """Add up what shards told of a base slot."""
+    """Add up the counts of all shards in a base slot."""
     found: dict[int, Integers] = {}
     beyond: dict[int, list[Beyond]] = {}
     for part in parts:

@@ -68,8 +68,8 @@ def usable(array: pa.Array) -> pa.Array:
 def unread_rows(batch: pa.RecordBatch) -> dict[int, str]:
     """What is wrong with each row that could not be read when the batch was made."""
     at = batch.schema.get_field_index(FAULT_COLUMN)
-    told = [] if at < 0 else batch.column(at).to_pylist()
-    return {row: fault for row, fault in enumerate(told) if fault is not None}
+    faults = [] if at < 0 else batch.column(at).to_pylist()
+    return {row: fault for row, fault in enumerate(faults) if fault is not None}
 
 
 def source_of(batch: pa.RecordBatch) -> str | None:

@@ -80,7 +80,7 @@ class QueriesMapper:
     dynamic: bool = False
     """Whether users outside the registry may have joined, so that none is rejected here."""
     counts: bool = True
-    """Whether counters are told what each query cannot read: not where events go by twice."""
+    """Whether counters get what each query cannot read: not if events are read twice."""
 
     _users: TextIndex = field(init=False, repr=False, compare=False)
     _bins: Mapping[str, DomainMap] = field(init=False, repr=False, compare=False)
@@ -135,7 +135,7 @@ class QueriesMapper:
         good[list(faults)] = False
 
         read = _Read(batch, self._bins)
-        told = []
+        results = []
         counted, unread_by = np.zeros(len(slots), np.bool_), dict[int, str]()
         foreign = np.cumsum(members < 0) - 1 if len(strangers) else None
         for query in self.query_set:
@@ -163,7 +163,7 @@ class QueriesMapper:
                 if foreign is not None:
                     names = strangers[foreign[asked & (members < 0)]]
             own = slots[some]
-            told.append(
+            results.append(
                 QueryEvents(
                     own if query.slots == 1 else query.cut.numbers(own),
                     bins[some],
@@ -175,7 +175,7 @@ class QueriesMapper:
             )
         for row, reason in unread_by.items():
             faults[row] = reason.removesuffix(")") + ELSEWHERE if counted[row] else reason
-        return told, rejected_rows(batch, faults, self._detail)
+        return results, rejected_rows(batch, faults, self._detail)
 
     def _read(
         self, batch: pa.RecordBatch, latest: int | None = None
@@ -294,13 +294,13 @@ def with_queries(
     tally: EventTally, query_set: QuerySet, events: Sequence[QueryEvents]
 ) -> EventTally:
     """The tally of mapped events, with what each query could read; all that any takes count."""
-    told = {one.name: some for one, some in zip(query_set, events, strict=True)}
+    events_of = {one.name: some for one, some in zip(query_set, events, strict=True)}
     return replace(
         tally,
         beyond_bound=0,
         counted=sum(some.first for some in events),
-        read_by={name: len(some.slots) for name, some in told.items()},
-        unread_by={name: some.unread for name, some in told.items() if some.unread},
+        read_by={name: len(some.slots) for name, some in events_of.items()},
+        unread_by={name: some.unread for name, some in events_of.items() if some.unread},
     )
 
 

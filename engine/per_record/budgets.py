@@ -1,7 +1,7 @@
 """Budget functions over columns: the budget of every row of a batch, NaN where there is none.
 
 What they make of a row depends on that row alone, and they are silent: a row on which a function
-fails has no budget, and nobody is told.
+fails has no budget, and nothing reports it.
 """
 
 from __future__ import annotations

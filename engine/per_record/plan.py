@@ -91,7 +91,7 @@ class Plan:
     """Of statistic, as the registry has it."""
     mechanism: str
     bounds: Bounds
-    """Of what the statistic is told: budgets are shared already."""
+    """Of the statistic's inputs: budgets are shared already."""
     source: Source
     noise_key: Callable[[], NoiseKeys] = field(repr=False)
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -1,4 +1,4 @@
-"""Columns of records as numbers and codes; what cannot be read is marked, and nobody is told.
+"""Columns of records as numbers and codes; what cannot be read is marked, and nothing reports it.
 
 The names and types of columns are public, so those that cannot serve raise. What stands in a row
 is secret: an error over it makes the row bad, and no other one.

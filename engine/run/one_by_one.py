@@ -81,7 +81,7 @@ def steps_one_by_one(plan: QueryPlan, *, lateness: int = 0) -> Steps:
         config=ReleaseConfig(
             partial(one_driver, PassDriver(plan)),
             clock,
-            _told,
+            _with_time,
             plan.first_slot,
             plan.last_slot,
             resume,
@@ -241,7 +241,7 @@ class SlotCounter(Counter):
         found = with_queries(tally, self.plan.query_set, events.events)
         return replace(found, counted=0) if self.in_passes else found
 
-    def told(self, key: BlockKey, visits: Any) -> Sequence[tuple[Any, Message]]:
+    def messages(self, key: BlockKey, visits: Any) -> Sequence[tuple[Any, Message]]:
         """(stream, all events of the slot)."""
         payload = several_to_bytes(*visits.parts)
         return [(self.stream, self.layout.message(Kind.COUNTS, key[2], key[:2], payload))]
@@ -341,11 +341,11 @@ class PassDriver:
             metrics.observe(name, largest)
         # The last slot leaves no state if it cuts slots of queries off.
         saved = [one.value[1] for one in outputs if one.tag == STATE] or [state.saved]
-        told = [one for one in outputs if one.tag in (None, LEDGER)]
-        return PassState(saved[0], slot + 1), told
+        published = [one for one in outputs if one.tag in (None, LEDGER)]
+        return PassState(saved[0], slot + 1), published
 
 
-def _told(
+def _with_time(
     driver: PassDriver, state: PassState, slot: int, released: list[Output], at: int
 ) -> Iterator[Output]:
     """The results of a pass, and what they cost."""

@@ -39,7 +39,7 @@ def release_plan(
         ConfigurationError: for what cannot be done; nothing is spent. Like all errors it is raised
             when the first output is asked for, or later.
         InputLost: if no event is counted, or too many are lost; nothing is spent.
-        NothingChosen: where too few events can be told from noise to choose bounds; the look is
+        NothingChosen: where too few events stand out from noise to choose bounds; the look is
             spent.
         BudgetExceeded: rather than spend more than anybody's budget.
     """

@@ -61,12 +61,12 @@ class GuessedUsers:
         if found - SURE * error > self.guess + self.members:
             metrics.count(f"{metrics.MORE_USERS_PREFIX}{self.text}", 1)
             metrics.count(metrics.USERS_SUGGESTED, round(found))
-            if self not in _TOLD:
-                _TOLD.add(self)
+            if self not in _LOGGED:
+                _LOGGED.add(self)
                 _LOGGER.info("%s", more_users(self.text, round(found)))
 
 
-_TOLD: set[GuessedUsers] = set()
+_LOGGED: set[GuessedUsers] = set()
 """What this process has logged: each guess once."""
 
 

@@ -180,6 +180,6 @@ def emit_to_server(
 
 
 def end_at_server(edge: PlayedDevices, state: PlayedState, at: int) -> Iterator[Output]:
-    """The server foresees the end of the stream as well, so nothing is told of it."""
+    """The server foresees the end of the stream as well, so no message is sent."""
     edge.rest(state)
     return iter(())

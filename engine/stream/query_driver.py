@@ -245,7 +245,7 @@ class PublishAnswers:
     last_slot: int | None = None
     """Last base slot that is asked about."""
     ends: bool = True
-    """Whether the stream ends there: longer times that are not over are told in part then."""
+    """Whether the stream ends there: rollups that are not complete are then published in part."""
     guessed: GuessedUsers | None = None
     """What is assumed of the number of users, if it is only assumed."""
     revise_rest: bool = False
@@ -273,11 +273,11 @@ class PublishAnswers:
             metrics.count(metrics.SLOTS_PREFIX + of_query, 1)
             if self.guessed is not None:
                 self.guessed.check(release, query.sensitivity)
-            told = SlotAnswer.of(
+            answer = SlotAnswer.of(
                 *(release, query.cut.of(slot), query, driver.layout.query_set),
                 state.usual[q],
             )
-            yield Output(self._noted(driver, query.cut, told), at=at)
+            yield Output(self._noted(driver, query.cut, answer), at=at)
             entry = replace(entry, users=stated_users(entry.users, driver.ledgers.unknown))
             yield Output(entry.unpromised if tested else entry, LEDGER, at)
             yield from self._revisions(driver, state, q, release.revisions, at)
@@ -320,23 +320,23 @@ class PublishAnswers:
         query, last = query_set.queries[q], state.next_slot
         for one in revisions:
             assert last is not None
-            told = SlotAnswer.of_revision(
+            answer = SlotAnswer.of_revision(
                 one,
                 query.cut.of(last) - 1,
                 query,
                 query_set,
                 driver.stream.usual_of(state, q, one.slot),
             )
-            yield Output(self._noted(driver, query.cut, told), REVISIONS, at)
+            yield Output(self._noted(driver, query.cut, answer), REVISIONS, at)
 
     def _time(
-        self, driver: QueryDriver, state: QueryState, q: int, told: TimeSum, at: int
+        self, driver: QueryDriver, state: QueryState, q: int, total: TimeSum, at: int
     ) -> Output:
         query_set = driver.layout.query_set
         query = query_set.queries[q]
-        answer = SlotAnswer.of_time(told, query, query_set, state.usual[q])
-        if told.added == told.cut.size(told.number):  # else the missing slots are told
-            cut = cut_of(query.times[query.longer.index(told.cut)])
+        answer = SlotAnswer.of_time(total, query, query_set, state.usual[q])
+        if total.added == total.cut.size(total.number):  # else the note names the missing slots
+            cut = cut_of(query.times[query.longer.index(total.cut)])
             answer = self._noted(driver, cut, answer)
         return Output(answer, at=at)
 

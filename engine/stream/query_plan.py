@@ -172,7 +172,7 @@ class QueryPlan(CentralPlan):
     """Whether the stream ends with the last slot. Where a run goes on from this one, slots of
     queries that are not over then are answered there, and the state keeps their events."""
     stream_start: int | None = None
-    """First base slot of the stream that is resumed, if it is known: what is told of a slot which
+    """First base slot of the stream that is resumed, if it is known: the result of a slot which
     that cuts says so."""
     limit: Limit | Auto | None = None
     """In how many slots of each query a user counts: then these may cost more, and noise is less.

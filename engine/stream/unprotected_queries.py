@@ -92,8 +92,8 @@ def exact_answers(
             if at < begin + slots:
                 counts[at - begin] = table
         events_of = [each[number] for each in located]
-        told = query.cut.of(last) - begin + 1
-        figures = true_figures(query, events_of, begin, told)
+        length = query.cut.of(last) - begin + 1
+        figures = true_figures(query, events_of, begin, length)
         longer = tuple(_true_of_time(query, events_of, figures, begin, one) for one in query.longer)
         exact.append(ExactQuery(counts, figures, longer))
     return first, exact

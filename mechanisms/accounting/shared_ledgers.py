@@ -181,9 +181,9 @@ def _check_children(
         known = cohorts[child[exists[child]][0]]
         raise ValueError(f"cohort {known} exists already: give the child a new number")
     rows = np.column_stack([moves.parents, moves.requirements])[staying]
-    told = np.empty((len(cohorts), rows.shape[1]), np.int64)
-    told[child] = rows
-    mixed = (told[child] != rows).any(axis=1)
+    parents = np.empty((len(cohorts), rows.shape[1]), np.int64)
+    parents[child] = rows
+    mixed = (parents[child] != rows).any(axis=1)
     if mixed.any():
         raise ValueError(
             f"cohort {cohorts[child[mixed][0]]} has more than one parent or requirement: give each "

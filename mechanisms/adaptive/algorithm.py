@@ -224,13 +224,13 @@ class AdaptiveRelease:
             factor.end(factor.over(state.factor, usual.bank, slot), level, self.revise)
         state.slots += 1
         state.bank.elapsed += 1
-        told = outputs.told(state, here, seen, bill, surprise, jumped, self.layout)
+        release = outputs.released(state, here, seen, bill, surprise, jumped, self.layout)
         if factor and state.factor and factor.tells_total:
             most = outputs.most_of(terms)
-            told = with_total(told, state.factor.here, self.quantum, most)
+            release = with_total(release, state.factor.here, self.quantum, most)
         if state.ring:
-            told = replace(told, revisions=tuple(self._revised(state, slot - self.revise)))
-        return state, told
+            release = replace(release, revisions=tuple(self._revised(state, slot - self.revise)))
+        return state, release
 
     def _followed(self, state: AdaptiveState, usual: Terms) -> tuple[Cycle | None, Factor | None]:
         """What the slot spends budget on: a cycle or a common factor, or both until one is found.

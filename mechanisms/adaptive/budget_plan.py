@@ -57,7 +57,7 @@ class ChoicesByGap:
     slots: npt.NDArray[np.int64]
     """How many give to a release, shape (gaps, 1)."""
     known: dict[tuple[float, Risk], tuple[Floats, Floats]] = field(default_factory=dict)
-    """What :meth:`best` told last."""
+    """The last result of :meth:`best`."""
 
     @classmethod
     def of(cls, choices: Sequence[Choices], slots: npt.NDArray[np.int64]) -> ChoicesByGap | None:

@@ -465,7 +465,7 @@ class CyclicBank:
         self.depths.learn(missed, level.mean * (whole - 1), usual, ~seen.jumped)
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * seen.mean**2
-        told = Observed(
+        observed = Observed(
             seen.jumped,
             seen.mean * each,
             seen.variance * each**2 + doubt,
@@ -479,10 +479,10 @@ class CyclicBank:
             len(shares),
         )
         if not own or seen.taken is None:
-            return told
+            return observed
         opened = seen.taken.opened * scale**2
         foreseen = now.variance + now.white
-        slot = replace(told, expected=now.mean, foreseen=foreseen, error=error * scale)
+        slot = replace(observed, expected=now.mean, foreseen=foreseen, error=error * scale)
         return of_the_slot(slot, opened)
 
 

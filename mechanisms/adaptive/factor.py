@@ -51,7 +51,7 @@ WEEK = 7
 # The shares of what a slot may spend that its total can get, and the one without evidence.
 SHARES, UNPROVEN = np.array([0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25]), 0.03
 # Where the total itself is told, too: the shares that it can get, and the one until it is known.
-OF_TOLD, UNKNOWN_SIZE = np.append(SHARES, [0.35, 0.5]), 0.25
+WITH_TOTAL, UNKNOWN_SIZE = np.append(SHARES, [0.35, 0.5]), 0.25
 # To look for evidence, a total is measured if its standard error is at most this part of it.
 TELLING = 0.3
 # The usual size is the mean of the first totals: so many at least, until it is so many standard
@@ -258,7 +258,7 @@ class Factor:
     def __init__(self, bins: int, slot_length: int | None, tells_total: bool = False) -> None:
         self.bins = bins
         self.tells_total = tells_total
-        self._shares = OF_TOLD if tells_total else SHARES
+        self._shares = WITH_TOTAL if tells_total else SHARES
         days = slot_length in (None, MICROSECONDS["d"])
         self.model = TotalModel(WEEK if days else 0, jumps=tells_total)
 

@@ -52,7 +52,7 @@ ALLOWANCE = (NINETY_PERCENT**2 - 1) / 4
 # The bank must be so certain that there is no white part: what it believes has this power. Sums
 # average it out, so they can hardly tell whether there is one.
 CERTAIN = 6
-# It is told as that of a count of this size at least: an interval around 0 that does not reach 1
+# Its variance is at least that of a count of this size: an interval around 0 that does not reach 1
 # would miss all that is not 0.
 LEAST_WHITE = 0.5
 # Memory of usual variances, by release.
@@ -176,9 +176,9 @@ class Misfit:
     def _update(self, lever: Floats, unusual: Floats, excess: Floats) -> None:
         spread = _SPREAD + lever**2 * self.own_variance
         levers = np.array([lever, lever * unusual])
-        told = levers / spread
-        covariance = np.linalg.inv(np.linalg.inv(self.covariance) + told @ levers.T)
-        step = covariance @ (told @ excess)
+        weighted = levers / spread
+        covariance = np.linalg.inv(np.linalg.inv(self.covariance) + weighted @ levers.T)
+        step = covariance @ (weighted @ excess)
         self.common = self.common + step
         self.common[1] = min(max(self.common[1], -1.0), 0.0)
         known = covariance.diagonal()
@@ -197,7 +197,7 @@ class Misfit:
         return unusual
 
     def factor(self, variance: Floats) -> Floats:
-        """By how much a variance that is foreseen is to be told larger, shape (d,)."""
+        """By how much a variance that is foreseen is to be stated larger, shape (d,)."""
         unknown = self.own_variance + self.covariance[0, 0]
         log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
         factor: Floats = np.exp(log + ALLOWANCE * unknown)

@@ -146,8 +146,8 @@ class Watch:
         asked = kind, noise.tobytes(), reach.tobytes()
         if self._known is None or self._known[0] != asked:
             typical = self._squares / np.maximum(self._sizes, 1e-9)
-            told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
-            hidden = _AFTER_RELEASES.take(_place(told), axis=0)
+            visible = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
+            hidden = _AFTER_RELEASES.take(_place(visible), axis=0)
             delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
             self._known = asked, delay + PARTLY * (kind == SUM)
         every = self._weighed / (self.slots + CALM) @ self._known[1]

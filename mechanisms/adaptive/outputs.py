@@ -19,14 +19,14 @@ from streamveil.mechanisms.adaptive.totals import Layout, published
 from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.protocol import Lasting, SlotRelease, SlotRevision
-from streamveil.mechanisms.protocol import Observed as Told
+from streamveil.mechanisms.protocol import Observed as ObservedCounts
 
 # More than any count, where the number of users is assumed.
 UNBOUNDED = 1 << 62
 _LEAST = 1e-9
 
 
-def told(
+def released(
     state: AdaptiveState,
     here: Slot,
     seen: list[Observed],
@@ -74,7 +74,7 @@ def told(
         alarm=jumped,
         diagnostics=_diagnostics(state, terms, surprise, share),
         observed=tuple(
-            Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
+            ObservedCounts(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
             for one in seen
         ),
         unshrunk=_if_shrunk(*before, quantum, share),
@@ -119,7 +119,7 @@ def _lasting(
         state: after the slot.
         here: the slot.
         seen: what was observed with it.
-        unsure: variance of what is told but for doubt and shrinkage, shape (d,).
+        unsure: variance of the slot's estimates without doubt and shrinkage, shape (d,).
         variance: with these.
     """
     curve, kept = _curve_after(state, here, seen)
@@ -170,8 +170,8 @@ def revised(
         else:
             error = known.variance + ring.doubt
             mean, variance, share = published(state.shrinkage, layout, mean, variance, error)
-        told = _in_counts(mean, variance, quantum, ring.most)
-        revision = SlotRevision(slot, *told, _if_shrunk(*before, quantum, share))
+        figures = _in_counts(mean, variance, quantum, ring.most)
+        revision = SlotRevision(slot, *figures, _if_shrunk(*before, quantum, share))
         if tells_total and state.factor:
             back = ring.last_slot - slot
             known_totals = state.factor.totals
@@ -180,7 +180,7 @@ def revised(
         yield revision
 
 
-def _if_shrunk(mean: Floats, variance: Floats, quantum: int, share: float) -> Told | None:
+def _if_shrunk(mean: Floats, variance: Floats, quantum: int, share: float) -> ObservedCounts | None:
     """Estimates in quanta that were shrunk, by a factor, or cut off at 0; None if none was."""
     if share < 1 or np.count_nonzero(mean < 0):
         return Told(mean * quantum, variance * quantum**2)

@@ -249,11 +249,13 @@ def smoothed(
     tie = there.level_var * (left.part * own.firmness - own.level_held)
     slope_tie = left.reach * own.firmness[SLOPED] - left.slots * own.level_held[SLOPED]
     tie[SLOPED] += there.covariance * (slope_tie - own.slope_held)
-    told = there.level_var**2 * pulled.level_level + measured * (2 * tie + measured * own.firmness)
-    told[SLOPED] += there.covariance * (
+    explained = there.level_var**2 * pulled.level_level + measured * (
+        2 * tie + measured * own.firmness
+    )
+    explained[SLOPED] += there.covariance * (
         2 * both * pulled.level_slope + there.covariance * pulled.slope_slope
     )
-    return mean, np.maximum(there.level_var + white - told, 0)
+    return mean, np.maximum(there.level_var + white - explained, 0)
 
 
 @dataclass

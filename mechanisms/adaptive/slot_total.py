@@ -28,7 +28,7 @@ from streamveil.mechanisms.protocol import Lasting, Observed, SlotRelease, SlotR
 
 R = TypeVar("R", SlotRevision, SlotRelease)
 
-# Slots are this long at least, where totals are told.
+# The shortest slots whose totals are computed and not released.
 SHORTEST = 6 * MICROSECONDS["h"]
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12

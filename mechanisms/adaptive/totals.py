@@ -82,17 +82,17 @@ def published(
         variance: of the counts about them, shape (d,).
         error: variance of the estimates alone, without that of what cannot be foreseen.
     """
-    found, told, share = shrinkage.shrunk(mean, variance, error, layout.totals)
+    found, variances, share = shrinkage.shrunk(mean, variance, error, layout.totals)
     if layout.ratios:
-        return Shrunk(found, told, share)
+        return Shrunk(found, variances, share)
     bins = len(mean) - layout.totals
     for part in range(layout.parts):
         own = slice(part, bins, layout.parts)
         doubt = error[own]
         found[own] = with_total(found[own], doubt, max(float(mean[own].sum()), 0.0))
         if share < 1:
-            told[own] += ((1 - share) * doubt) ** 2 / max(float(doubt.sum()), _TINY)
+            variances[own] += ((1 - share) * doubt) ** 2 / max(float(doubt.sum()), _TINY)
     lowered = np.maximum(mean - found, 0.0)[:bins]
     reach = lowered / NINETY_PERCENT + np.sqrt(variance[:bins])
-    told[:bins] = np.maximum(told[:bins], reach**2)
-    return Shrunk(found, told, share)
+    variances[:bins] = np.maximum(variances[:bins], reach**2)
+    return Shrunk(found, variances, share)

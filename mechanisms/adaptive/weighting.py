@@ -173,7 +173,7 @@ class Choices:
     nearness: Floats
     """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
     known: dict[tuple[float, Risk, int], int] = field(default_factory=dict)
-    """What :meth:`best` told last."""
+    """The last result of :meth:`best`."""
 
     @classmethod
     def of(cls, offers: Units, population: Crowd) -> Choices:
@@ -289,15 +289,15 @@ class Mixed:
     """The variance of beta that a guess of how many users there are makes."""
     mean: Floats
     variance: Floats
-    told: Floats
+    stated: Floats
     """The same where errors are told: see `STAYING`."""
     risk: Risk
     typical: float
     """Square root of the mean square of `mean`."""
     doubts: dict[tuple[float, float], Floats] = field(default_factory=dict)
-    """What :meth:`Correlation.doubt` told last."""
+    """The last result of :meth:`Correlation.doubt`."""
     biases: dict[tuple[float, float], tuple[Floats, Floats]] = field(default_factory=dict)
-    """What :meth:`Correlation.bias` told last."""
+    """The last result of :meth:`Correlation.bias`."""
 
     @classmethod
     def of(cls, state: CorrelationState, scale: Floats, unknown: float = 0.0) -> Mixed:
@@ -307,7 +307,7 @@ class Mixed:
         mean = (weights * means).sum(axis=0)
         each = variances + (means - mean) ** 2
         variance = (weights * each).sum(axis=0)
-        told = ((_STAYING + (1 - STAYING) * weights) * each).sum(axis=0)
+        stated = ((_STAYING + (1 - STAYING) * weights) * each).sum(axis=0)
         squared, bins = (mean * scale) ** 2, len(scale)
         here = variance * scale**2 + MISFIT**2 * squared
         risky = float(here.sum())
@@ -315,7 +315,7 @@ class Mixed:
             risky = CAUTION**2 * float(np.sqrt(here).sum()) ** 2
         risk = Risk(risky / bins, float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
         typical = float(np.sqrt((mean**2).sum() / bins))
-        return cls(scale, unknown, mean, variance, told, risk, typical)
+        return cls(scale, unknown, mean, variance, stated, risk, typical)
 
 
 class Correlation:
@@ -370,7 +370,7 @@ class Correlation:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
         belief, asked = self.belief(state, scale), (dispersion, self.reference)
         if asked not in belief.doubts:
-            squared = belief.told + self._misfit(dispersion) * belief.mean**2
+            squared = belief.stated + self._misfit(dispersion) * belief.mean**2
             belief.doubts.clear()
             belief.doubts[asked] = squared * scale**2 * dispersion
         return belief.doubts[asked]

@@ -570,7 +570,7 @@ def format_time(time: int, zone: str = "UTC") -> str:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """What is told of the counts of one slot: safe to show to anyone."""
+    """What is released of the counts of one slot: safe to show to anyone."""
 
     counts: npt.NDArray[np.int64]
     """Private count of each bin, shape (bins,); noise may make it negative."""
@@ -621,9 +621,9 @@ class Release(Estimate):
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
         """Make a release from a mechanism's estimate for a slot, and add the times of the slot."""
-        told = {name: getattr(estimate, name) for name in _ESTIMATE}
+        fields = {name: getattr(estimate, name) for name in _ESTIMATE}
         start, end = slots.start(slot), slots.end(slot)
-        return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
+        return cls(**fields, slot=slot, start=start, end=end, mechanism=mechanism)
 
 
 @dataclass(frozen=True, eq=False)

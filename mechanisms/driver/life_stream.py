@@ -70,7 +70,7 @@ class LifeStream(PresentStream):
             if asked.any():
                 sums, numbers = state.sums[k], query.asked(asked)
                 words = self._words(state, slot, k, sums[numbers])
-                share = share.told(query.answer(sums, asked, rates, words), asked, rates)
+                share = share.updated(query.answer(sums, asked, rates, words), asked, rates)
                 state.sums[k] = np.where(numbers, 0, sums)
             state.shares[k] = share
 

@@ -115,7 +115,7 @@ class PresentStream:
     def thawed(self, state: PresentState) -> PresentState:
         """The state of this stream, in which users may move, from one in which nobody could.
 
-        All else is alike: whether it may go on so is told by `presence/changing.py`.
+        All else is alike: `presence/changing.py` says whether it may go on so.
         """
         before = state.stream
         history = digest(before.history, b"requirements may change")
@@ -175,7 +175,7 @@ class PresentStream:
             if (slot + 1) % query.every == 0:
                 words = self._words(state, slot, k, state.sums[k])
                 answer = query.answer(state.sums[k], rates, words)
-                state.shares[k] = state.shares[k].told(answer, rates)
+                state.shares[k] = state.shares[k].updated(answer, rates)
                 state.sums[k] = np.zeros_like(answer)
 
     def _words(self, state: PresentState, slot: int, k: int, asked: Integers) -> RandomWords:

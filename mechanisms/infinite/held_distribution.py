@@ -78,7 +78,7 @@ class Held:
     def measured(
         self, shares: Floats, total: int, stderr: Floats, slot: int, epsilon: float
     ) -> Held:
-        """What is held after a measurement: the same, with its age, if that told nothing new."""
+        """What is held after a measurement: the same, with its age, if that showed nothing new."""
         if np.array_equal(shares, self.shares):
             return self
         return Held.of(shares, total, stderr, slot, epsilon)

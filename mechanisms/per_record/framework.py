@@ -13,8 +13,8 @@ Source: Chen, Sun, Xu, Dong, "A general framework for per-record differential pr
 Algorithm 2.
 Changed: the source has rho = 1/2 (`rho`) and takes the first domain that reaches
 ln(2 K / beta) / (rho low_i) (`select` = first); choosing by gaps is as private, and a far domain is
-hardly ever chosen by mistake. Records are told apart by the domain of E, of which l and the budget
-of M are functions too: told apart by low_l / 2, half of them would pay twice their budget.
+hardly ever chosen by mistake. Records are divided by the domain of E, of which l and the budget
+of M are functions too: divided by low_l / 2, half of them would pay twice their budget.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all statistics of totals by node have in common: sums, noise, choice and what is told."""
+"""What all statistics of totals by node have in common: sums, noise, choice and results."""
 
 from __future__ import annotations
 

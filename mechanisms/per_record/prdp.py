@@ -93,7 +93,7 @@ class PrdpCount(_Prdp):
 class PrdpSum(_Prdp):
     """The sum of values. `epsilon_tau`: records of smaller budgets are not in it.
 
-    The scales come from the budget function if it is told, which must not rise with the value;
+    The scales come from the budget function if it is given, which must not rise with the value;
     else a domain is taken to hold the largest value, and noise is accordingly large. Neither
     decides about privacy: a record that does not fit them is not counted.
 

@@ -5,7 +5,7 @@ removing a record r changes the probability of any set of outputs by at most a f
 Neighbours differ in one record; the number of records is private.
 
 Bad records contribute nothing, silently: a budget that is NaN, at most 0 or below `epsilon_min`, a
-value that is NaN or outside [0, `value_max`]. Whatever counted them, or told of them, would cost
+value that is NaN or outside [0, `value_max`]. Whatever counted or mentioned them would cost
 them an unbounded loss. A budget above `epsilon_max` is taken as `epsilon_max`.
 
 What is counted travels as a part: an int64 array that stands for a set of records. Parts of any

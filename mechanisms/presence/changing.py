@@ -44,7 +44,7 @@ dearest class.
 are over base slots and change with them, so a change can come within a slot. What was asked for
 before is then in force in this slot as well as what is asked for now: in a slot all is in force
 that is in force in any of its base slots. Who joins within a slot counts from the next one on, and
-who leaves within one does not count in it, as events of one slot cannot be told apart. W is the
+who leaves within one does not count in it, as events of one slot cannot be distinguished. W is the
 most slots that the longest window of base slots meets.
 
 Theorem. The same holds of a window of w base slots, which ends with base slot t, for the E that is

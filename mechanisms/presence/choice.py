@@ -198,11 +198,11 @@ class Look:
         Returns:
             shape (cells + 2,): by cell, those above all limits, and the slots that these have more.
         """
-        told = np.zeros(len(self.limits) + 2, np.int64)
+        counts = np.zeros(len(self.limits) + 2, np.int64)
         at = np.searchsorted(self.limits, used)
-        told[:-1] = np.bincount(at, minlength=len(told) - 1)
-        told[-1] = np.maximum(used - self.most, 0).sum()
-        return told
+        counts[:-1] = np.bincount(at, minlength=len(counts) - 1)
+        counts[-1] = np.maximum(used - self.most, 0).sum()
+        return counts
 
     @property
     def sensitivities(self) -> tuple[int, int]:
@@ -226,11 +226,11 @@ class Look:
                 "epsilon, or give max_slots"
             )
 
-    def answer(self, told: Integers, words: RandomWords) -> Integers:
+    def answer(self, counts: Integers, words: RandomWords) -> Integers:
         """The cells with noise. Raises ValueError where the budget is too small for any."""
         cells, above = self.rates
-        noisy = told.copy()
-        noisy[:-1] += discrete_laplace(cells, len(told) - 1, words)
+        noisy = counts.copy()
+        noisy[:-1] += discrete_laplace(cells, len(counts) - 1, words)
         noisy[-1:] += discrete_laplace(above, 1, words)
         return noisy
 

@@ -18,7 +18,7 @@ from streamveil.mechanisms.core.arrays import Flags, Integers
 from streamveil.mechanisms.presence.calendars import Keys, Rules, inserted, keys_of, placed, steps
 from streamveil.mechanisms.presence.limits import UNLIMITED
 
-_FAULT = "nothing is told of these slots. It is a fault of streamveil: please report it"
+_FAULT = "nothing is released about these slots. It is a fault of streamveil: please report it"
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import UNLIMITED, block_length, effective_window
 
 NEVER = np.iinfo(np.int64).max
-UNTOLD = LAYERS + 1
+IN_NO_LAYER = LAYERS + 1
 
 
 def counted(
@@ -70,9 +70,9 @@ def counted(
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
     most = np.full(len(people), max_slots)
     counts = Tally.empty(people).add(people, ends, most) < max_slots
-    told = np.empty(len(order), np.bool_)
-    told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
-    return told
+    in_order = np.empty(len(order), np.bool_)
+    in_order[order] = np.repeat(counts, np.diff(visits, append=len(order)))
+    return in_order
 
 
 @dataclass(eq=False)
@@ -184,11 +184,11 @@ class Counters:
             int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
             block above those that count, 2 in the next m, 3 above these (see `kept_share.py`). Of a
             life without blocks the same, and 3 of the first visit above alone (`life_share.py`).
-            `UNTOLD` for what does not count and is in no layer.
+            `IN_NO_LAYER` for what does not count and is in no layer.
 
         Raises:
             ValueError: for a slot that was decided before.
-            BudgetExceeded: if a user would count in more slots than may: nothing is told then.
+            BudgetExceeded: if a user would count in more slots than may: nothing is released then.
         """
         first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
@@ -198,9 +198,9 @@ class Counters:
         counts = found == 0
         self._filter.charge(users, slots, classes, ends[counts], order[counts], names)
         self.next_slot = next_slot
-        told = np.empty_like(found)
-        told[order] = found
-        return told
+        in_order = np.empty_like(found)
+        in_order[order] = found
+        return in_order
 
     def _decided(
         self,
@@ -223,9 +223,9 @@ class Counters:
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
             lived = self.lives.add(users[some], forever, LAYERS * most + 1, names)
-            layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
+            layers = np.where(lived > LAYERS * most, IN_NO_LAYER, lived // most)
             in_blocks = (rules.lengths > 1)[classes[some]]
-            found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
+            found[some] = np.where(in_blocks & (layers > 0), IN_NO_LAYER, layers)
         return found, ends
 
     def skip(self, next_slot: int) -> None:

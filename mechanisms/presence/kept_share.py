@@ -216,7 +216,7 @@ class KeptShare:
         """Before the first answer."""
         return cls(query, np.zeros(query.width), np.zeros(4))
 
-    def told(self, answer: Integers, rates: Rates) -> KeptShare:
+    def updated(self, answer: Integers, rates: Rates) -> KeptShare:
         """With one more answer to noise of these rates.
 
         Of the first answer nothing stays: the beginning of the stream cut the users' blocks short,

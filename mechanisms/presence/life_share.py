@@ -3,7 +3,7 @@
 Number the visits of a user, which are the slots with events of theirs, from the first on and never
 anew. The first M count. The next M are a layer above, and M more are a second one: events of these
 two layers are near. With the visit after them, the (3 M + 1)-th, a user goes beyond: of all later
-visits only the events of this one are told.
+visits only the events of this one are counted.
 
 Theorem. If all events of a user are added or removed, the near events change by at most 2 M C over
 all slots, and the events beyond by C, where C events of a user count in a slot; twice as much if
@@ -186,16 +186,16 @@ class LifeShare:
         """With one more slot, in which so many events count."""
         return replace(self, since=self.since + np.array([1.0, events]))
 
-    def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
+    def updated(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
         """With one more answer to noise of these rates."""
         noise = laplace_variance(rates.layers)
-        known = self.told_near(int(answer[NEAR]), noise) if asked[NEAR] else self
+        known = self.updated_near(int(answer[NEAR]), noise) if asked[NEAR] else self
         if not asked[BEYOND]:
             return known
         more = np.array([answer[BEYOND], laplace_variance(rates.rest)])
         return replace(known, gone=known.gone + more)
 
-    def told_near(self, answer: int, noise: float) -> LifeShare:
+    def updated_near(self, answer: int, noise: float) -> LifeShare:
         """With one more answer about near events, to noise of this variance."""
         slots, misfits = self.since[0], self.misfits
         beliefs = FORGETTING * self.beliefs
@@ -309,13 +309,13 @@ class PartShare:
         """With one more slot: the events of the part that count, and all that do."""
         return PartShare(self.own.released(part), self.whole.released(events))
 
-    def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> PartShare:
+    def updated(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> PartShare:
         """With one more answer to noise of these rates."""
         whole = self.whole
         if asked[NEAR]:
             near = int(answer[NEAR] + answer[OTHERS])
-            whole = whole.told_near(near, 2 * laplace_variance(rates.layers))
-        return PartShare(self.own.told(answer, asked, rates), whole)
+            whole = whole.updated_near(near, 2 * laplace_variance(rates.layers))
+        return PartShare(self.own.updated(answer, asked, rates), whole)
 
     def missing(self, age: int) -> Missing:
         """What is left out of a slot of the part at this age."""
@@ -368,7 +368,7 @@ class LivesLeftOut:
 
     @classmethod
     def of(cls, known: Sequence[LifeShare | PartShare], age: int, floor: Floats) -> LivesLeftOut:
-        """What is known at this age; all classes are told the same releases."""
+        """What is known at this age; all classes see the same releases."""
         each = [one.missing(age) for one in known]
         missing = Missing(sum(one.events for one in each), sum(one.variance for one in each))
         return cls(missing, known[0].counting[0], floor)

@@ -15,11 +15,10 @@ Values are those of clipped numbers; standard error and interval are about the n
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
 is taken there. A quantile is where as much chance lies below as above, were it hardly ever beyond
 the edges; its interval is where the share of events below differs by less than that share errs.
-Quantiles beyond the first or last edge are told as that edge, and in words; their intervals reach
-beyond it, into a tail as steep as the outer interval.
-Between edges events lie by chance near a smooth curve, as far as the edges themselves do so: only
-so far as they do not, it is thought how far that is from a straight line, and that events lie
-anywhere.
+Quantiles beyond the first or last edge are reported as that edge, with a note; their intervals
+reach beyond it, into a tail as steep as the outer interval. Between edges events lie by chance near
+a smooth curve, as far as the edges themselves do so: only so far as they do not, it is thought how
+far that is from a straight line, and that events lie anywhere.
 
 Sources: J. Pickands, "Statistical inference using extreme order statistics" (1975), of tails; R. S.
 Woodruff, "Confidence intervals for medians and other position measures" (1952).
@@ -114,7 +113,7 @@ class Answer:
     high: Floats
     """Upper end."""
     clipping: Floats
-    """By how much the figure would be larger without the bounds, as far as can be told."""
+    """By how much the figure would be larger without the bounds, as far as can be known."""
     notes: npt.NDArray[np.str_]
     """What is to be said of a figure in words, or nothing."""
     ranks: Integers | None = None
@@ -345,16 +344,16 @@ def of_variance(
     # Around the mean of this slot those of all lie further apart than around their own: by how far
     # it is from theirs, and by how far these are from each other.
     further = 4 * ((mean - expected) ** 2 + apart)[:, None]
-    # The noise of the slot is in its mean, too, which follows it: told distances are too small.
+    # The noise of the slot is in its mean, too, which follows it: measured distances are too small.
     nearer = 4 * error[:, None]
     share, variance = _pulled(usual, counts, variances, squares(mean), bounds, 1, (further, nearer))
     most = width**2 / 4
-    told, noise = most * share, most**2 * variance + (bounds.quantum**2 / 12) ** 2
+    means, noise = most * share, most**2 * variance + (bounds.quantum**2 / 12) ** 2
     tails = _tails(counts, variances, place, bounds, usual)
-    hidden, doubt = tails.spread(told, noise)
+    hidden, doubt = tails.spread(means, noise)
     found = _answer(
         output,
-        told,
+        means,
         noise,
         clipping=hidden,
         doubt=doubt,
@@ -468,7 +467,7 @@ def _answer(
         more: what else is to be said of the figures.
         possible: the least and the most that clipped numbers can have.
         marks: where nothing is known, and there are no or few events; never for what is 0 then,
-            which is told even where its error is not known.
+            which is published even where its error is not known.
     """
     clipping = np.zeros_like(value) if clipping is None else clipping
     unknown = np.isnan(variance)
@@ -481,10 +480,10 @@ def _answer(
     stderr = np.sqrt(variance + clipping**2 + doubt)
     notes = np.select([*said], [UNKNOWN, EMPTY, FEW], np.broadcast_to(more, value.shape))
     missing = said.empty | said.unknown if marks else nowhere
-    return _told(output, (value, stderr, low, high, clipping), missing, notes)
+    return _masked(output, (value, stderr, low, high, clipping), missing, notes)
 
 
-def _told(
+def _masked(
     output: str, figures: Sequence[Floats], missing: Flags, notes: npt.NDArray[np.str_]
 ) -> Answer:
     """One figure of all nodes, those of `Answer` in order: nothing where it is missing."""
@@ -595,7 +594,7 @@ def _quantile(
     clipping = np.where(outside, np.nan, 0.0)
     notes = np.select([*marks, outside], [UNKNOWN, EMPTY, FEW, BEYOND], "")
     missing = marks.unknown | marks.empty
-    return _told(output, (value, stderr, low, high, clipping), missing, notes)
+    return _masked(output, (value, stderr, low, high, clipping), missing, notes)
 
 
 def _between(

@@ -2,7 +2,8 @@
 
 Of each user one event is drawn from all that the first run reads of what is asked about: the
 sample. Its numbers are counted between public edges, the powers of 2, and
-told with noise. From the answer follow a lower and an upper bound, which are public from then on.
+released with noise. From the answer follow a lower and an upper bound, which are public from then
+on.
 
 Guarantee: the answer to one look differs in distribution by at most a factor exp(2 rate / 2**40)
 between streams that differ in what one user did in any base slots; with `looks` of them, the
@@ -319,18 +320,18 @@ def answer(cells: Integers, rate: int, words: RandomWords) -> Integers:
     return cells + discrete_laplace(rate, len(cells), words)
 
 
-def choice(told: Integers, rate: int) -> tuple[float, float]:
+def choice(cells: Integers, rate: int) -> tuple[float, float]:
     """The bounds that follow from an answer.
 
-    Raises NoBoundsError if too few events can be told from noise, or a bound would be one of the
+    Raises NoBoundsError if too few events stand out from noise, or a bound would be one of the
     outer edges, or all numbers are as good as 0: functions of the answer alone, as bounds are.
     """
     scale = UNITS_PER_EPSILON / rate
-    seen = np.flatnonzero(told > scale * math.log(CELLS / (2 * FALSE)))
+    seen = np.flatnonzero(cells > scale * math.log(CELLS / (2 * FALSE)))
     if not len(seen):
         raise NoBoundsError(_FEW)
-    first, last = _grown(told / scale, int(seen[0]), int(seen[-1]))
-    believed = np.maximum(told[first : last + 1], 0)
+    first, last = _grown(cells / scale, int(seen[0]), int(seen[-1]))
+    believed = np.maximum(cells[first : last + 1], 0)
     if believed.sum() < ENOUGH * scale:
         raise NoBoundsError(_FEW)
     edges = _PADDED[first : last + 2]
@@ -348,7 +349,7 @@ def choice(told: Integers, rate: int) -> tuple[float, float]:
     return 0.0 - _rounded_up(below), _rounded_up(above)
 
 
-def _grown(told: Floats, first: int, last: int) -> tuple[int, int]:
+def _grown(cells: Floats, first: int, last: int) -> tuple[int, int]:
     """The first and the last cell, with the tails next to them: of an answer in scales of noise.
 
     The next cells are those whose numbers are not below an eighth of the largest ones so far.
@@ -357,7 +358,7 @@ def _grown(told: Floats, first: int, last: int) -> tuple[int, int]:
         largest = max(-_PADDED[first], _PADDED[last + 1])
         near = np.flatnonzero(largest < _SIZES * NEAR)
         above, below = near[near > last], near[near < first][::-1]
-        more = _seen(told[above]), _seen(told[below])
+        more = _seen(cells[above]), _seen(cells[below])
         if not any(more):
             return first, last
         last = int(above[more[0] - 1]) if more[0] else last

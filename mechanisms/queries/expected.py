@@ -362,8 +362,8 @@ def squared_errors(
     if query.statistic.column is None and not query.tree.levels:
         return cells, np.full(1, float(((released - counted).astype(np.float64) ** 2).mean()))
     some = np.unique(np.linspace(0, len(counted) - 1, _FIGURES).astype(np.int64))
-    told = answers_of(query, releases, some)
-    return cells, _of_answers(query, told, counted[some])
+    answers = answers_of(query, releases, some)
+    return cells, _of_answers(query, answers, counted[some])
 
 
 def rollup_errors(

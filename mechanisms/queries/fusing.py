@@ -56,7 +56,7 @@ def agreed(
     bins: int,
     unshrunk: Observed | None = None,
 ) -> tuple[Floats, Floats]:
-    """What is told of all nodes of a query's tree, from what was released of a slot.
+    """The results of all nodes of a query's tree, from the release of a slot.
 
     Args:
         counts: of the measured nodes (see :meth:`Tree.measured`), shape (measured nodes, parts).
@@ -113,13 +113,13 @@ def parts_of(
     shape = (-1, query.statistic.weights.shape[1])
     if unshrunk is not None:
         unshrunk = Observed(unshrunk.counts.reshape(shape), unshrunk.variances.reshape(shape))
-    told, errors = np.reshape(counts, shape), np.reshape(stderr, shape)
+    values, errors = np.reshape(counts, shape), np.reshape(stderr, shape)
     if unshrunk is not None and query.statistic.summed and not query.tree.levels:
-        told = _with_totals(told, errors, unshrunk.counts)
-    return agreed(told, errors, query.tree, query.domain.bins, unshrunk)
+        values = _with_totals(values, errors, unshrunk.counts)
+    return agreed(values, errors, query.tree, query.domain.bins, unshrunk)
 
 
-def _with_totals(told: Floats, errors: Floats, unshrunk: Floats) -> Floats:
+def _with_totals(values: Floats, errors: Floats, unshrunk: Floats) -> Floats:
     """Parts whose totals over all nodes are those of parts that were not cut off at 0.
 
     Of a sum, parts that noise makes negative must be, or all others would add to it. What is
@@ -127,8 +127,8 @@ def _with_totals(told: Floats, errors: Floats, unshrunk: Floats) -> Floats:
     """
     variances = np.nan_to_num(errors**2)
     weights = np.where(variances.sum(axis=0) > 0, variances, 1.0)
-    missing = unshrunk.sum(axis=0) - told.sum(axis=0)
-    return np.asarray(told + missing * weights / weights.sum(axis=0))
+    missing = unshrunk.sum(axis=0) - values.sum(axis=0)
+    return np.asarray(values + missing * weights / weights.sum(axis=0))
 
 
 def observed_parts(query: Query, release: SlotRelease) -> Iterator[Observed]:

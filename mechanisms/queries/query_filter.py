@@ -1,6 +1,6 @@
 """The filter over all queries: the last door before anything leaves.
 
-It knows nothing of queries, of their windows or their shares. It is told what each release costs
+It knows nothing of queries, of their windows or their shares. It receives what each release costs
 and of which base slots it is, adds up every window of base slots, and refuses.
 """
 
@@ -46,7 +46,7 @@ class QueryFilter:
     Args:
         requirements: of each class, K of them, windows in base slots.
         longest: base slots of the longest release.
-        aside: units that count in every window, for what is told of any base slots before the
+        aside: units that count in every window, for what is released about base slots before the
             first release: shape (K,).
 
     Raises:

@@ -456,7 +456,7 @@ class QueryStream:
         cost = {q: queries[q].filter.in_window for q in releases}
         later = self._replanning.after(plan, releases, cost)
         if not later.same(plan):
-            _LOG.info("shares of the budget: %s", self._replanning.told(later))
+            _LOG.info("shares of the budget: %s", self._replanning.described(later))
             for q, stream in enumerate(self._under(later)):
                 assert isinstance(stream, ReleaseStream)
                 caps, pace = later.caps[q], later.pace[q]

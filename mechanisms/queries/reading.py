@@ -109,7 +109,7 @@ def _definition(number: int, found: Any) -> QueryDefinition:
     try:
         return QueryDefinition.of(found)
     except ConfigurationError as error:
-        told = str(error)
+        message = str(error)
         raise ConfigurationError(
-            told if told.startswith("query '") else f"{place}: {told}"
+            message if message.startswith("query '") else f"{place}: {message}"
         ) from None

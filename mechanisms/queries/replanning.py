@@ -25,7 +25,7 @@ the longest window, those before the stream as is planned now: so a query whose 
 smaller goes on at the lower pace, rather than being silent until the window allows for it again.
 Early in a stream this changes all at once.
 
-The plan. What is known of a query is its error as told, by the squares of `stderr`, at the share
+The plan. What is known of a query is its error as stated by the squares of `stderr`, at the share
 that it has; and before its first answer the most that it is expected to be, however often users are
 seen (`shares.py`). One answer a day from many users errs little whatever they do, and need not wait
 for its first day to give away what it cannot use. How an error changes with the share, nobody
@@ -219,7 +219,7 @@ class Replanning:
         )
         return plan if plan.slots % self._step else self._next_step(plan)
 
-    def told(self, plan: Plan) -> str:
+    def described(self, plan: Plan) -> str:
         """The shares in force, in words."""
         parts = zip(self._query_set, plan.caps, strict=True)
         return ", ".join(f"{one.name} {self._share(caps):.1%}" for one, caps in parts)
@@ -265,8 +265,8 @@ class Replanning:
         now, all_of_it = plan.wanted[some], self._start[some].sum()
         now = now * (all_of_it / now.sum())
         most = self._model.at(plan.wanted).max(axis=1)[some]
-        told = plan.errors[some] * now**-USUAL
-        error = self._weights[some] * np.where(known[some], told, most)
+        expected = plan.errors[some] * now**-USUAL
+        error = self._weights[some] * np.where(known[some], expected, most)
         falls = np.where(known[some], FALLS, FEARED)
         shares = surest(error, now, np.minimum(self._least[some], now), falls, RISES)
         if np.abs(shares / now - 1).max() < LITTLE:
@@ -277,12 +277,14 @@ class Replanning:
 
 
 def _error(release: SlotRelease) -> float:
-    """Mean squared error of a cell, as told; NaN where nothing is.
+    """Mean squared error of a cell, as stated; NaN where none is.
 
     Who always tells 0 errs by the squares of counts, so that nobody errs by much more: where noise
     is larger than counts, `stderr` does not know that they cannot be below 0. How small they are is
     known as well as the mean of all cells.
     """
-    told = float(np.mean(release.stderr**2))
+    variance = float(np.mean(release.stderr**2))
     counts = float(np.mean(release.counts.astype(np.float64) ** 2))
-    return min(told, counts + told / len(release.counts)) if told == told else told
+    return (
+        min(variance, counts + variance / len(release.counts)) if variance == variance else variance
+    )

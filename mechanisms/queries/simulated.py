@@ -105,11 +105,11 @@ def simulate_query_set(
     entries: list[QueryEntry] = []
     firsts = [query.cut.of(first_slot) for query in query_set]
     for base_slot in range(first_slot, _end(query_set, tables, first_slot)):
-        told = {
+        due = {
             q: tables[q][query_set.queries[q].cut.of(base_slot) - firsts[q]]
             for q in stream.due(base_slot)
         }
-        state, released = stream.release(state, base_slot, told)
+        state, released = stream.release(state, base_slot, due)
         entries += stream.entries(state, released)
         for q, release in released.items():
             releases[query_set.queries[q].name].append(release)

@@ -148,15 +148,15 @@ class SlotAnswer:
             *(query, revision.values, revision.stderr, usual),
             *(revision.unshrunk, revision.common),
         )
-        told = cls._of(query, slots, revision.slot, figures, REVISED)
+        answer = cls._of(query, slots, revision.slot, figures, REVISED)
         return RevisedAnswer(
-            **vars(told), revised_slot=revised_slot, revised_at=slots.end(revised_slot)
+            **vars(answer), revised_slot=revised_slot, revised_at=slots.end(revised_slot)
         )
 
     @classmethod
     def of_time(
         cls,
-        told: TimeSum,
+        total: TimeSum,
         query: Query,
         query_set: QuerySet,
         usual: Usual | None = None,
@@ -164,16 +164,16 @@ class SlotAnswer:
         """What the slots of a longer time that were added up answer together.
 
         Args:
-            told: their sums.
+            total: their sums.
             query: what was asked.
             query_set: it is a query of.
             usual: what is usual of ratios, after that slot.
         """
-        length = query.times[query.longer.index(told.cut)]
+        length = query.times[query.longer.index(total.cut)]
         return cls._of(
-            *(query, query_set.of_length(length), told.number),
-            figures_of(told, query, query_set, usual),
-            told.status,
+            *(query, query_set.of_length(length), total.number),
+            figures_of(total, query, query_set, usual),
+            total.status,
         )
 
     @classmethod
@@ -218,13 +218,13 @@ class RevisedAnswer(SlotAnswer):
 
 
 def figures_of(
-    told: TimeSum, query: Query, query_set: QuerySet, usual: Usual | None = None
+    total: TimeSum, query: Query, query_set: QuerySet, usual: Usual | None = None
 ) -> Answer:
     """The figures of a longer time alone: see :meth:`SlotAnswer.of_time`."""
     # What was observed lately is of its slots, whichever of them.
     settled = usual and replace(usual.settled(), own=1.0)
-    found = _answered(query, told.counts, told.variances, settled)
-    return noted(_limited(found, query, told.common), about(query, query_set, told))
+    found = _answered(query, total.counts, total.variances, settled)
+    return noted(_limited(found, query, total.common), about(query, query_set, total))
 
 
 def noted(found: Answer, words: str) -> Answer:

@@ -36,7 +36,7 @@ from streamveil.mechanisms.core.parameter_checks import finite_number, whole
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.queries import answers
 from streamveil.mechanisms.queries.answers import Answer, Bounds
-from streamveil.mechanisms.queries.usual import Ratios, Told, Usual, first
+from streamveil.mechanisms.queries.usual import Ratios, RatioSums, Usual, first
 
 SCALE = 1024
 """Quanta across the range of a sum or a mean."""
@@ -63,18 +63,18 @@ _WITHIN = 5.0
 _THOUGHT = 1000
 
 
-def _mean(counts: Floats, variances: Floats, shares: Floats) -> Told:
-    return Told.of(counts, variances, _SIDES[:, None])
+def _mean(counts: Floats, variances: Floats, shares: Floats) -> RatioSums:
+    return RatioSums.of(counts, variances, _SIDES[:, None])
 
 
-def _spread(counts: Floats, variances: Floats, shares: Floats) -> Told:
+def _spread(counts: Floats, variances: Floats, shares: Floats) -> RatioSums:
     mean = np.broadcast_to(answers.HALVES[:, None], (*shares.shape, 1))
     squares = answers.squares(shares @ answers.HALVES)
-    return Told.of(counts, variances, np.concatenate([mean, squares], axis=2))
+    return RatioSums.of(counts, variances, np.concatenate([mean, squares], axis=2))
 
 
-def _below(counts: Floats, variances: Floats, shares: Floats) -> Told:
-    return Told.below(counts, variances)
+def _below(counts: Floats, variances: Floats, shares: Floats) -> RatioSums:
+    return RatioSums.below(counts, variances)
 
 
 class Statistic(Protocol):
@@ -98,7 +98,7 @@ class Statistic(Protocol):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the figures that are told of each node."""
+        """Names of the figures of each node."""
 
     def steps(self, numbers: Floats) -> Integers:
         """Step of each of some finite numbers, shape (n,)."""
@@ -137,7 +137,7 @@ class _Counted(Identified):
 
     @property
     def ratios(self) -> None:
-        """Told as they are, slot by slot."""
+        """Reported unchanged, slot by slot."""
         return None
 
     @property

@@ -1,8 +1,8 @@
 """Longer times of a query, such as the days of hours: what its slots in them add up to.
 
-The figures of a longer time are a function of what was told of the slots inside, and cost nothing.
-Counts are added up as they were told, so all tables agree, over times and groups alike, and no sum
-errs more than its slots together. A sum of distinct users counts a user once in each slot.
+The figures of a longer time are a function of the results of the slots inside, and cost nothing.
+Counts are added up as they were published, so all tables agree, over times and groups alike, and no
+sum errs more than its slots together. A sum of distinct users counts a user once in each slot.
 
 Errors of slots in a row are alike where a mechanism goes on with what it published: the sum of n
 slots may then err n times as much as one, and not the root of n times. So a release says how much
@@ -16,7 +16,7 @@ Of a mechanism that does not say, a count that is published anew has a new error
 repeats that of the last publication.
 
 Share of counts within their interval of 90 %, of slots and of sums over 24 slots, and of these if
-errors of slots were taken for independent; and the error of sums in parts of what is told of it.
+errors of slots were taken for independent; and the error of sums as a fraction of the stated error.
 Streams of `evaluate` and of `benchmarks/_visits.py`, 400 slots, two noise keys together:
 
     mechanism, stream           slots   sums    independent   error
@@ -107,7 +107,7 @@ class TimeSum:
 
         Args:
             slot: its number.
-            counts: told of it, shape (nodes, parts).
+            counts: estimates for the slot, shape (nodes, parts).
             variances: of them.
             lasting: of them, arrays of the same shape.
             status: of its release.
@@ -180,12 +180,13 @@ def lasting_of(query: Query, release: SlotRelease) -> Lasting:
 
     What lies between bins and top has the mean of its bins.
     """
-    told = release.lasting
-    if told is None:
+    lasting = release.lasting
+    if lasting is None:
         anew = release.status == PUBLISHED
-        told = Lasting(np.full(release.counts.shape, 0.0 if anew else 1.0), np.ones(()))
+        lasting = Lasting(np.full(release.counts.shape, 0.0 if anew else 1.0), np.ones(()))
     kept, part = (
-        _of_nodes(query, np.broadcast_to(one, told.kept.shape)) for one in (told.kept, told.part)
+        _of_nodes(query, np.broadcast_to(one, lasting.kept.shape))
+        for one in (lasting.kept, lasting.part)
     )
     return Lasting(kept, part)
 
@@ -204,12 +205,12 @@ def _of_nodes(query: Query, cells: Floats) -> Floats:
     return found
 
 
-def about(query: Query, query_set: QuerySet, told: TimeSum) -> str:
+def about(query: Query, query_set: QuerySet, total: TimeSum) -> str:
     """What is to be said of the figures of a longer time in words, or nothing."""
     slot = query_set.slots_of(query).text
-    words, slots = [], told.cut.size(told.number)
-    if told.added < slots:
-        words.append(f"a part of the time: {told.added} of its {slots} slots of {slot}")
+    words, slots = [], total.cut.size(total.number)
+    if total.added < slots:
+        words.append(f"a part of the time: {total.added} of its {slots} slots of {slot}")
     if query.statistic.once:
         words.append(f"users of each slot of {slot}, added up: who is in two counts twice")
     return "; ".join(words)

@@ -14,9 +14,9 @@ Each pull is the best linear estimate of a ratio that has the mean and variance 
 the parts are events times ratio plus noise, which is linear in the ratio, so nothing is divided by
 a number of events that may be 0. It is a function of released numbers, and costs no privacy.
 
-What was observed of a slot alone is no part of what is usual before it, and is all that is told of
+What was observed of a slot alone is no part of what is usual before it, and is all that is known of
 it beside that: forecasts of parts lag together, so their errors are not those of a ratio. Only
-where groups and bins were brought to agree, counts as they are told have what the groups tell of
+where groups and bins were brought to agree, released counts have what the groups tell of
 their bins. Where nothing was observed of a slot alone, forecasts move a figure, but no more is
 known of it than how far slots are from what is usual; of shares below edges, whose errors allow for
 that lag, forecasts tell how far they moved, and nothing of the chance of a slot's own numbers.
@@ -66,26 +66,27 @@ LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
 DIFFER, LEAST_DIFFER = 0.12, 0.0003
 # So many standard errors of it are added: too little holds less than too much does. The more so of
-# forecasts of shares: all that is told of their errors rests on slots that were observed, which may
-# be of one hour of the day.
+# forecasts of shares: all that is known of their errors rests on slots that were observed, which
+# may be of one hour of the day.
 UNSURE, UNSURE_AHEAD = 0.3, 1.0
 # Of nodes around all together, as it is thought at first, and the least and most that is believed.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
 # The most that a slot is believed to differ, all in all.
 MOST_SPREAD = 0.9
-# No ratio is believed to be nearer to the ends of what is possible when such variances are told.
+# No ratio is believed to be nearer to the ends of what is possible when such variances are
+# computed.
 LEAST_INSIDE = 0.01
 # Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
 # a stream lag behind it together where its distribution moves.
 TOGETHER = 0.15
 # How often variances are found anew, each time by weights from the last ones.
 _ROUNDS = 4
-# Least variance that is told from 0, and what numbers are divided by at least.
+# Least variance that is distinguished from 0, and what numbers are divided by at least.
 _SURE, _TINY = 1e-12, 1e-150
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class RatioSums:
     """What parts tell of some ratios: arrays of shape (nodes, ratios), or (nodes, 1) for all."""
 
     events: Floats
@@ -97,7 +98,7 @@ class Told:
     """Variances of sums over the events: of 1, with `beside`, and of `beside`."""
 
     @classmethod
-    def of(cls, counts: Floats, variances: Floats, each: Floats) -> Told:
+    def of(cls, counts: Floats, variances: Floats, each: Floats) -> RatioSums:
         """What an event in a part stands for is `each`.
 
         Args:
@@ -114,7 +115,7 @@ class Told:
         )
 
     @classmethod
-    def below(cls, counts: Floats, variances: Floats, together: float = 0.0) -> Told:
+    def below(cls, counts: Floats, variances: Floats, together: float = 0.0) -> RatioSums:
         """Ratios are the shares of events in the first part, the first two, and so on.
 
         Args:
@@ -128,16 +129,16 @@ class Told:
         return cls(total, np.cumsum(counts, axis=1)[:, :-1], below + above, below, below)
 
     @classmethod
-    def shares(cls, counts: Floats, variances: Floats) -> Told:
+    def shares(cls, counts: Floats, variances: Floats) -> RatioSums:
         """Ratios are the shares of events in each part: see :meth:`of`."""
         total, noise = (one.sum(axis=1, keepdims=True) for one in (counts, variances))
         return cls(total, counts, noise, variances, variances)
 
-    def everywhere(self) -> Told:
+    def everywhere(self) -> RatioSums:
         """All nodes together."""
-        return Told(*(one.sum(axis=0, keepdims=True) for one in vars(self).values()))
+        return RatioSums(*(one.sum(axis=0, keepdims=True) for one in vars(self).values()))
 
-    def raised(self, more: Floats | float) -> Told:
+    def raised(self, more: Floats | float) -> RatioSums:
         """With ratios that are so much larger."""
         return replace(self, beside=self.beside + more * self.events)
 
@@ -155,7 +156,7 @@ class Told:
 class Ratios:
     """Which ratios are made of parts, to learn by how much slots differ in them."""
 
-    told: Callable[[Floats, Floats, Floats], Told]
+    sums_of: Callable[[Floats, Floats, Floats], RatioSums]
     """From counts of parts, their variances and the usual share of each, all (nodes, parts)."""
     scatter: float = SCATTER
     """Variance of single numbers, in parts of what it is at most."""
@@ -200,7 +201,7 @@ class Usual:
     apart: Floats
     """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is:
     shape (ratios,)."""
-    told: Floats
+    precision: Floats
     """Sum of these weights: the precision with which `differ` is known, but for what was thought
     at first."""
     last: Observed | None = None
@@ -213,7 +214,7 @@ class Usual:
     def start(cls, nodes: int, parts: int, ratios: Ratios) -> Usual:
         """Before the first slot."""
         nothing = np.zeros((len(KEEP), nodes, parts))
-        size = ratios.told(nothing[0], nothing[0], nothing[0]).beside.shape[1]
+        size = ratios.sums_of(nothing[0], nothing[0], nothing[0]).beside.shape[1]
         return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
     def grown(self, origin: Integers) -> Usual:
@@ -244,9 +245,9 @@ class Usual:
             unsure: so many standard errors of it are added.
         """
         first = self.ratios.scatter * DIFFER
-        found = (self.apart.mean() + 1 / first) / (self.told.mean() + 1 / first**2)
+        found = (self.apart.mean() + 1 / first) / (self.precision.mean() + 1 / first**2)
         found = max(found, self.ratios.scatter * LEAST_DIFFER)
-        known = self.told + 1 / found**2
+        known = self.precision + 1 / found**2
         each = (self.apart + 1 / found) / known + unsure / np.sqrt(known)
         return np.maximum(each, self.ratios.scatter * LEAST_DIFFER)
 
@@ -262,7 +263,7 @@ class Usual:
             parts=keep * known.parts,
             noise=keep**2 * known.noise,
             apart=KEEP[0] * known.apart,
-            told=KEEP[0] * known.told,
+            precision=KEEP[0] * known.precision,
             own=0.0,
         )
         for one in observed:
@@ -270,22 +271,22 @@ class Usual:
         return known if known.own == 1 else known.settled()
 
     def _with(self, observed: Observed) -> Usual:
-        apart, told = self._apart(observed)
+        apart, errors = self._apart(observed)
         return replace(
             self,
             apart=self.apart + apart,
-            told=self.told + told,
+            precision=self.precision + errors,
             last=observed,
             own=1 / observed.slots,
         )
 
     def _apart(self, observed: Observed) -> tuple[Floats | float, Floats | float]:
-        """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
-        known = self.ratios.told(self.parts[0], self.noise[0], self.shares)
+        """What an observation adds to `apart` and `precision`: nothing before anything is known."""
+        known = self.ratios.sums_of(self.parts[0], self.noise[0], self.shares)
         if not (known.events > 0).all():
             return 0.0, 0.0
         usual = np.clip(known.beside / known.events, 0.0, 1.0)
-        seen = self.ratios.told(observed.counts, observed.variances, self.shares)
+        seen = self.ratios.sums_of(observed.counts, observed.variances, self.shares)
         events = np.maximum(seen.events, 0.0)
         error = seen.error(usual) + events**2 * (known.error(usual) / known.events**2)
         most = events**2 * usual * (1 - usual) / observed.slots
@@ -325,17 +326,17 @@ class Usual:
         """Bytes of it."""
         last = [self.last.counts, self.last.variances] if self.last else []
         sums = np.stack([*self.parts, *self.noise, *last])
-        numbers = [self.apart, self.told, np.array([self.own]), sums.ravel()]
+        numbers = [self.apart, self.precision, np.array([self.own]), sums.ravel()]
         return np.concatenate(numbers).astype("<f8").tobytes()
 
     def decode(self, data: bytes) -> Usual:
         """What was encoded, of the same shape."""
-        numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.told)
-        apart, told, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
+        numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.precision)
+        apart, errors, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
         sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
         parts, noise, last = np.split(sums, [len(KEEP), 2 * len(KEEP)])
         seen = Observed(*last) if len(last) else None
-        return Usual(self.ratios, parts, noise, apart, told, seen, float(own[0]))
+        return Usual(self.ratios, parts, noise, apart, errors, seen, float(own[0]))
 
     def pulled(
         self,
@@ -358,10 +359,10 @@ class Usual:
             whole: what an event adds to all parts.
             number: of the ratio among those of `ratios`.
             shifts: by how much it is expected to be below what is usual, and by how much what is
-                told of the slot is expected to be below it: shape (nodes, 1).
+                known of the slot is expected to be below it: shape (nodes, 1).
         """
         ratio, doubt = self._pulled(
-            lambda counts, variances, _: Told.of(counts / whole, variances / whole**2, each),
+            lambda counts, variances, _: RatioSums.of(counts / whole, variances / whole**2, each),
             *(counts, variances, before, self.differ()[number], shifts),
         )
         return np.clip(ratio, 0.0, 1.0), doubt
@@ -371,7 +372,7 @@ class Usual:
     ) -> tuple[Floats, Floats]:
         """What is usual of a ratio, and the variance of slots around it: see :meth:`pulled`."""
         known = [
-            Told.of(parts / whole, noise / whole**2, each)
+            RatioSums.of(parts / whole, noise / whole**2, each)
             for parts, noise in zip(self.parts, self.noise, strict=True)
         ]
         ratio, _ = _usual(known, before, self.ratios)
@@ -380,11 +381,11 @@ class Usual:
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
         differ = self.differ(UNSURE if self.own == 1 else UNSURE_AHEAD)
-        return self._pulled(Told.below, counts, variances, before, differ, lagging=True)
+        return self._pulled(RatioSums.below, counts, variances, before, differ, lagging=True)
 
     def _pulled(
         self,
-        told: Callable[[Floats, Floats, float], Told],
+        ratios_of: Callable[[Floats, Floats, float], RatioSums],
         counts: Floats,
         variances: Floats,
         before: Floats,
@@ -393,9 +394,9 @@ class Usual:
         *,
         lagging: bool = False,
     ) -> tuple[Floats, Floats]:
-        known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = told(counts, variances, TOGETHER)
-        seen = told(self.last.counts, self.last.variances, 0.0) if self.last else None
+        known = [ratios_of(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
+        slot = ratios_of(counts, variances, TOGETHER)
+        seen = ratios_of(self.last.counts, self.last.variances, 0.0) if self.last else None
         ratio, doubt = _usual(known, before, self.ratios)
         ratio = np.maximum(ratio - shifts[0], 0.0)
         slot, seen = slot.raised(shifts[1]), seen and seen.raised(shifts[1])
@@ -403,7 +404,7 @@ class Usual:
 
 
 def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
-    """What is usual after one slot that was observed as it is told; variances may be NaN."""
+    """What is usual after one slot that was observed as it is released; variances may be NaN."""
     nodes, parts = counts.shape
     start = Usual.start(nodes, parts, ratios)
     known = np.isfinite(variances).all()
@@ -420,7 +421,7 @@ def _settled(seen: Observed) -> tuple[Floats, Floats]:
     return weight * seen.counts, weight**2 * seen.variances
 
 
-def _usual(known: list[Told], before: Floats, ratios: Ratios) -> tuple[Floats, Floats]:
+def _usual(known: list[RatioSums], before: Floats, ratios: Ratios) -> tuple[Floats, Floats]:
     """What is usual lately, and the variance of that, (nodes, ratios).
 
     Args:
@@ -438,8 +439,8 @@ def _usual(known: list[Told], before: Floats, ratios: Ratios) -> tuple[Floats, F
 def _pulled(
     ratio: Floats,
     doubt: Floats,
-    slot: Told,
-    seen: Told | None,
+    slot: RatioSums,
+    seen: RatioSums | None,
     scatter: float,
     apart: Floats,
     own: float,
@@ -450,13 +451,13 @@ def _pulled(
     Args:
         ratio: what is expected of them.
         doubt: variance of that.
-        slot: what is forecast of this one, or told of it.
+        slot: forecast or estimates of this slot.
         seen: what was observed of this one alone, which is not in what is usual then.
         scatter: variance of single numbers.
         apart: variance of slots.
         own: part of the slot in what was observed with it.
         lagging: whether the error of `slot` allows for forecasts of parts that lag together; else
-            no more is told of a ratio that was forecast than how far slots are from what is usual.
+            no more is known of a ratio that was forecast than how far slots are from what is usual.
     """
     most = _most(ratio)
     moved, chance = apart * most, scatter / np.maximum(slot.events, 1.0) * most
@@ -481,7 +482,7 @@ def _pull(
     toward: Floats,
     spread: Floats,
     doubt: Floats | float,
-    told: Told,
+    slot: RatioSums,
     events: Floats | None = None,
     near: Floats | None = None,
 ) -> tuple[Floats, Floats]:
@@ -491,24 +492,24 @@ def _pull(
         toward: mean of the ratios before anything is known of them, shape (nodes, ratios).
         spread: their variance around it.
         doubt: variance of that mean itself.
-        told: of these ratios.
-        events: how many there are, if more is known of that than `told` has.
+        slot: sums of these ratios.
+        events: how many there are, if more is known of that than `slot` has.
         near: where the ratios are, as far as their errors depend on it.
     """
-    events = np.maximum(told.events if events is None else events, 0.0)
-    error = told.error(toward if near is None else near)
+    events = np.maximum(slot.events if events is None else events, 0.0)
+    error = slot.error(toward if near is None else near)
     gain = events * spread / np.maximum(events**2 * spread + error, _TINY)
     left = 1 - gain * events
-    return toward + gain * told.away(toward), left * spread + left**2 * doubt
+    return toward + gain * slot.away(toward), left * spread + left**2 * doubt
 
 
-def _between_nodes(usual: Floats, told: Told) -> Floats:
+def _between_nodes(usual: Floats, nodes: RatioSums) -> Floats:
     """Variance of what is usual of single nodes, by moments, shape (1, ratios).
 
     Nodes count by how sure it is how far they are, which is the more alike the more they differ.
     """
-    squared, error, most = np.maximum(told.events, 0.0) ** 2, told.error(usual), _most(usual)
-    beyond = told.away(usual) ** 2 - error
+    squared, error, most = np.maximum(nodes.events, 0.0) ** 2, nodes.error(usual), _most(usual)
+    beyond = nodes.away(usual) ** 2 - error
     first = found = APART * most
     for _ in range(_ROUNDS):
         weight = squared / (2 * np.maximum(error + squared * found, _TINY) ** 2)

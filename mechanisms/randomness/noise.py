@@ -394,7 +394,7 @@ def armed(rate: int, words: RandomWords) -> None:
 def passed(value: int, rate: int, above: bool, words: RandomWords) -> bool:
     """Say whether a value with noise at a rate in units is above the threshold that was armed.
 
-    No more is told of the value, and below the threshold it costs nothing.
+    No more is revealed about the value, and below the threshold it costs nothing.
     """
     return words.passed(value, rate, above) if isinstance(words, WatchedWords) else above
 

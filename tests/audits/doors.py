@@ -247,7 +247,7 @@ DOORS = {
     "true_bits_kept_as_others": door(
         "local.test_oracles", "test_oue_has_its_distribution", epsilon=1.0, symbols=3
     ),
-    "every_event_told": door("local.test_presence", "test_many_devices_follow_the_rule"),
+    "every_event_reported": door("local.test_presence", "test_many_devices_follow_the_rule"),
     "an_answer_drawn_anew": door("local.client.test_device", "test_asking_again_costs_nothing"),
     "reports_for_a_shorter_window": door(
         "local.test_audit", "test_a_window_keeps_its_claim", name="lbu", symbols=2

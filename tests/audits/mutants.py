@@ -578,13 +578,13 @@ def a_gate_without_noise(patch):
 @mutant("gate")
 def compared_with_the_counts(patch):
     """A release shows nothing where a bin is empty."""
-    told = outputs.told
+    release_of = outputs.released
 
     def shown(state, here, *given):
-        release = told(state, here, *given)
+        release = release_of(state, here, *given)
         return replace(release, counts=release.counts * (here.counts.sum(axis=0) > 0))
 
-    patch.setattr(outputs, "told", shown)
+    patch.setattr(outputs, "released", shown)
 
 
 @mutant("gate")
@@ -820,9 +820,9 @@ def true_bits_kept_as_others(patch):
 
 
 @mutant("one event")
-def every_event_told(patch):
+def every_event_reported(patch):
     """An event does not use up its block: a device tells all of them."""
-    patch.setattr(OneEvent, "told", lambda self, slot, users, values: values)
+    patch.setattr(OneEvent, "reported", lambda self, slot, users, values: values)
 
 
 @mutant("asked again")
@@ -994,18 +994,18 @@ def left(patch: Patch, change: Callable[[SlotRelease, np.ndarray], SlotRelease])
     """Let something else leave a stream than its mechanism made, of counts of all classes (d,)."""
     release, changing = ReleaseStream.release, DynamicStream.release
 
-    def told(self, state, slot, counts):
+    def counts_released(self, state, slot, counts):
         state, made = release(self, state, slot, counts)
         return state, change(made, counts.sum(axis=0))
 
-    def told_of_cells(self, state, slot, counts, moves):
+    def cells_released(self, state, slot, counts, moves):
         state, made = changing(self, state, slot, counts, moves)
         table = np.zeros(made.counts.size, np.int64)
         np.add.at(table, counts.bins, counts.counts)
         return state, change(made, table)
 
-    patch.setattr(ReleaseStream, "release", told)
-    patch.setattr(DynamicStream, "release", told_of_cells)
+    patch.setattr(ReleaseStream, "release", counts_released)
+    patch.setattr(DynamicStream, "release", cells_released)
 
 
 @mutant(*STREAMED, "forever", "changing")
@@ -1036,22 +1036,22 @@ def true_histograms_of_queries(patch):
     """A query set publishes the true histogram of every query."""
     release = QueryStream.release
 
-    def told(self, state, base_slot, counts):
+    def counts_released(self, state, base_slot, counts):
         state, made = release(self, state, base_slot, counts)
         return state, {q: replace(one, counts=counts[q].sum(axis=0)) for q, one in made.items()}
 
-    patch.setattr(QueryStream, "release", told)
+    patch.setattr(QueryStream, "release", counts_released)
 
 
 @mutant("limited", "limited pba")
 def kept_counts_without_noise(patch):
-    """What counts, and what is left out by a limit, is told without noise."""
+    """What counts, and what a limit leaves out, is released without noise."""
     patch.setattr(ShareQuery, "answer", lambda self, sums, rates, words: sums.copy())
 
 
 @mutant("lives")
 def kept_counts_of_lives_without_noise(patch):
-    """What the limit of a life leaves out is told without noise."""
+    """What a lifetime limit leaves out is released without noise."""
     patch.setattr(
         LifeQuery, "answer", lambda self, sums, asked, rates, words: np.where(asked, sums, 0)
     )

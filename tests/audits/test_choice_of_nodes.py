@@ -16,7 +16,7 @@ def test_nodes_are_chosen_by_what_is_published():
     cells = np.arange(3000) % 2
     parts = made.tally(np.ones(3000), np.where(cells, 2.5, 0.25), cells, 2)
     noisy = [made.noisy(part, SOURCE.slot(i, b"")) for i, part in enumerate(parts)]
-    told = [made.estimate(one) for one in noisy]
-    assert told[0].epsilon_tau != told[1].epsilon_tau
-    for one, again in zip(told, noisy, strict=True):
+    estimates = [made.estimate(one) for one in noisy]
+    assert estimates[0].epsilon_tau != estimates[1].epsilon_tau
+    for one, again in zip(estimates, noisy, strict=True):
         assert made.estimate(Noisy(again.totals.copy(), again.variances.copy())) == one

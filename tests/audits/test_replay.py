@@ -131,7 +131,7 @@ def test_a_sum_of_noise_and_value_is_forced_and_costs_the_change():
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         (
             play([3, 4], lambda noise, value: value + noise.view(np.ndarray)),
@@ -147,9 +147,9 @@ def test_a_sum_of_noise_and_value_is_forced_and_costs_the_change():
         (play([3, 4], lambda noise, value: noise + value + (value > 3)), "in one world, and"),
     ],
 )
-def test_whatever_else_is_done_is_a_violation(other, told):
+def test_whatever_else_is_done_is_a_violation(other, message):
     base = Replay(play([3, 3]))
-    with pytest.raises(Violation, match=told):
+    with pytest.raises(Violation, match=message):
         base.against(other)
 
 

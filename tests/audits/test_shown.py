@@ -39,8 +39,8 @@ class TrueDiagnostic(Exact):
 
     def release(self, slot, counts):
         made = super().release(slot, counts)
-        told = {**made.diagnostics, "events": float(counts.sum())}
-        return replace(made, diagnostics=told)
+        diagnostics = {**made.diagnostics, "events": float(counts.sum())}
+        return replace(made, diagnostics=diagnostics)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_all_that_honest_runs_make_public_follows_from_noise(name, monkeypatch):
 # ---- mistakes, each of one place ------------------------------------------------------------
 
 
-def told(monkeypatch):
+def events_counted(monkeypatch):
     """How many events slots had so far."""
     counted, exact = [0], ReleaseStream.release
 
@@ -124,13 +124,13 @@ def a_card_tells_how_many_events_there_were(monkeypatch):
 
 
 def a_card_tells_of_slots(monkeypatch):
-    counted, made = told(monkeypatch), card_writer.Cards.card
+    counted, made = events_counted(monkeypatch), card_writer.Cards.card
     last = lambda *a, **b: {**made(*a, **b), "last": counted[0]}  # noqa: E731
     monkeypatch.setattr(card_writer.Cards, "card", last)
 
 
 def a_ledger_tells_of_slots(monkeypatch):
-    counted = told(monkeypatch)
+    counted = events_counted(monkeypatch)
 
     def telling(made):
         def table(entries, **given):
@@ -146,7 +146,7 @@ def a_ledger_tells_of_slots(monkeypatch):
 
 
 def a_field_tells_of_its_slot(monkeypatch, record, field):
-    counted, made = told(monkeypatch), record.__init__
+    counted, made = events_counted(monkeypatch), record.__init__
 
     def telling(self, *given, **options):
         made(self, *given, **options)

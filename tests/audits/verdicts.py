@@ -28,7 +28,7 @@ class Verdict:
     audits: int
     """How many, each of another seed."""
     refused: str
-    """What a filter, or the price that was told before, says; nothing if all passes."""
+    """What a filter, or the price that was stated before, says; nothing if all passes."""
     charges: int | None
     """In how many audits the charges of a window add up to more than its budget; None of worlds."""
     guesses: int

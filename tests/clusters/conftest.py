@@ -90,8 +90,8 @@ class Kafka:
 
     def start(self):
         command = [HERE / "kafka.sh", "start", self.place, self.work / "kafka"]
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        addresses = dict(line.split("=") for line in told.splitlines())
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        addresses = dict(line.split("=") for line in output.splitlines())
         self.broker, self.expansion = addresses["broker"], addresses["expansion"]
 
     def stop(self, *name):

@@ -58,8 +58,10 @@ def test_the_job_server_is_a_cluster_by_itself(embedded_flink, tables, tmp_path)
 def test_our_flags_of_flink_are_those_of_the_job_server(embedded_flink):
     with grpc.insecure_channel(embedded_flink.job_endpoint) as channel:
         service = beam_job_api_pb2_grpc.JobServiceStub(channel)
-        told = service.DescribePipelineOptions(beam_job_api_pb2.DescribePipelineOptionsRequest())
-    kinds = {option.name: option.type for option in told.options}
+        described = service.DescribePipelineOptions(
+            beam_job_api_pb2.DescribePipelineOptionsRequest()
+        )
+    kinds = {option.name: option.type for option in described.options}
     kind_of = beam_job_api_pb2.PipelineOptionType
     numbers = [name for name in kinds if kinds[name] == kind_of.INTEGER]
     switches = [name for name in kinds if kinds[name] == kind_of.BOOLEAN]

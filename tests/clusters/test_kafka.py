@@ -416,13 +416,13 @@ def test_a_missing_topic_and_a_missing_broker_are_told(kafka, folder):
     missing = kafka.location("nowhere", "default.api.timeout.ms=5000")
     away = missing.replace(kafka.broker, "127.0.0.1:1")
     alone = {"requirement_changes": None, "longest_window": None}
-    told = {
+    expected = {
         kafka.launch(
             *flags(kafka, input=missing, **alone)
         ): "any partitions info for topic nowhere",
         kafka.launch(*flags(kafka, input=away, **alone)): "while fetching topic metadata",
     }
-    for job, words in told.items():
+    for job, words in expected.items():
         code, log = job.end()
         assert code == 1
         (line,) = [one for one in log.splitlines() if one.startswith("streamveil release: f")]

@@ -517,7 +517,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("call", "name", "number", "exit_code", "remedy"), FAULTS)
 def test_a_fault_of_the_service(stream, server, call, name, number, exit_code, remedy):
-    """It is told in a line; when it is over, another run goes on and nothing is lost or doubled."""
+    """It is reported in a line; a later run goes on, and nothing is lost or doubled."""
     server.send(event("u1"), event("u2", "b"))
     server.fail(call, number)
     code, said = stream.run(at=1)
@@ -776,10 +776,10 @@ def test_files_to_a_topic(tmp_path, server):
     assert alike(rows) == {0: [5, 4], 1: [0, 0]}
     stream.done(**{**flags, "output": stream.path("out.jsonl")})
     lines = Path(stream.path("out.jsonl")).read_text().splitlines()
-    told = [{**one, **row} for one in rows for row in one["rows"]]
-    for one in told:
+    flat = [{**one, **row} for one in rows for row in one["rows"]]
+    for one in flat:
         one.pop("rows")
-    assert sorted(map(set, told), key=sorted) == sorted(
+    assert sorted(map(set, flat), key=sorted) == sorted(
         (set(json.loads(each)) for each in lines), key=sorted
     )
 
@@ -804,7 +804,7 @@ def test_events_are_read(server, wait_until, caplog, attribute):
         subscription=place, columns=("user", "value"), timestamp_attribute=attribute
     )
     warned = [r.getMessage() for r in caplog.records if r.name == "streamveil"]
-    assert [("timestamp_attribute=time" in told) for told in warned] == [True] * bool(attribute)
+    assert [("timestamp_attribute=time" in line) for line in warned] == [True] * bool(attribute)
     assert not events.batches.is_bounded
     _ = events.batches | "Batches" >> beam.Map(note, "batches")
     _ = events.rejected | "Rejected" >> beam.Map(note, "rejected")

@@ -78,14 +78,14 @@ def test_what_is_not_whole_is_not_written(tmp_path):
 def test_longer_times_come_after_their_slots_with_names_of_their_own(tmp_path):
     asked = Query("places", value=("place",), domain=Categories(("a", "b")), times=(2,))
     query_set = QuerySet(Slots.of("1h"), (asked,))
-    (sums,), told = sums_at_start(asked), []
+    (sums,), answers = sums_at_start(asked), []
     for slot in range(2):
-        told.append(answer(asked, slot, [3, slot], 1))
+        answers.append(answer(asked, slot, [3, slot], 1))
         counts, known = np.array([[3.0], [slot]]), np.ones((2, 1))
         sums = sums.after(slot, counts, known, Lasting(known, known), "published")
-    told.append(SlotAnswer.of_time(sums, asked, query_set))
+    answers.append(SlotAnswer.of_time(sums, asked, query_set))
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        made = pipeline | "Answers" >> beam.Create(told[::-1])
+        made = pipeline | "Answers" >> beam.Create(answers[::-1])
         done = pipeline | "Done" >> beam.Create([3])
         (made, done) | WriteAnswers(str(tmp_path), query_set)
     rows = read_table(str(tmp_path / "places.parquet")).to_pylist()
@@ -94,9 +94,9 @@ def test_longer_times_come_after_their_slots_with_names_of_their_own(tmp_path):
     ]
     assert rows[-1]["stderr"] == pytest.approx(2.0)  # errors are alike
     messages = answer_messages()
-    assert len({messages.file(one)[0] for one in told}) == 3
-    assert [messages.record(one)[0] for one in told[1:]] == [b"places/1h/1", b"places/2h/0"]
-    line = json.loads(messages.message(told[-1]))
+    assert len({messages.file(one)[0] for one in answers}) == 3
+    assert [messages.record(one)[0] for one in answers[1:]] == [b"places/1h/1", b"places/2h/0"]
+    line = json.loads(messages.message(answers[-1]))
     assert (line["length"], line["slot"], line["end"]) == ("2h", 0, "1970-01-01T02:00:00Z")
     assert line["rows"][1]["value"] == 1.0
 

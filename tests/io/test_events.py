@@ -110,11 +110,11 @@ def test_batches_that_are_counted_add_up(tmp_path, new_pipeline, silent):
             )
             _ = (pipeline | source).batches | beam.Map(_append, Sink.of(counted))
         found[counted] = Sink.take(counted)
-    told = [EventTally.of_bytes(batch.schema.metadata[LOST_METADATA]) for batch in found[True]]
-    assert sum(one.messages for one in told) == 0
-    pairs = zip(found[True], told, strict=True)
+    tallies = [EventTally.of_bytes(batch.schema.metadata[LOST_METADATA]) for batch in found[True]]
+    assert sum(one.messages for one in tallies) == 0
+    pairs = zip(found[True], tallies, strict=True)
     assert {one.messages for batch, one in pairs if batch.num_rows} == {-1}
-    assert sum(one.read for one in told) == (0 if silent else 1)
+    assert sum(one.read for one in tallies) == (0 if silent else 1)
     rows = [
         sorted(str(row) for batch in found[counted] for row in batch.to_pylist())
         for counted in (False, True)
@@ -301,9 +301,11 @@ def test_csv_lines_of_a_quoted_field_are_no_rows(tmp_path, monkeypatch, caplog, 
     ]
     assert [row[0] for row in rows] == [2, 3, 10, 12, 13]
     assert [line[0] for line in rejected] == ([11] if broken else [])
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert "line 3 begins a quoted field that goes on to line 9; 3 of the lines in it" in told[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert (
+        "line 3 begins a quoted field that goes on to line 9; 3 of the lines in it" in messages[0]
+    )
 
 
 def test_csv_a_long_note_forges_no_rows_either(tmp_path):
@@ -576,7 +578,7 @@ def test_a_parquet_file_spoilt_inside_is_refused_with_its_row(tmp_path):
 # ---- read without a runner ---------------------------------------------------------------------
 
 
-def told(outputs):
+def rows_and_letters(outputs):
     """Rows of all batches, and (file, row, reason) of all dead letters."""
     rows, letters = [], []
     for value, tag, _ in outputs:
@@ -605,7 +607,7 @@ def broken(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_read_to_its_end_is_a_dead_letter_after_its_events(broken):
-    rows, letters = told(lenient_outputs(broken, COLUMNS))
+    rows, letters = rows_and_letters(lenient_outputs(broken, COLUMNS))
     assert letters == [
         ("a.csv", 3, UNPARSABLE),
         ("b.csv.gz", None, UNREADABLE),
@@ -613,20 +615,20 @@ def test_what_cannot_be_read_to_its_end_is_a_dead_letter_after_its_events(broken
     ]
     assert 100 < len(rows) < 20_002
     assert (rows[0], rows[-1]) == (("u1", "a"), ("u2", "b"))
-    assert told(lenient_outputs(broken, COLUMNS, silent=True)) == (rows, [])
+    assert rows_and_letters(lenient_outputs(broken, COLUMNS, silent=True)) == (rows, [])
 
 
 def test_silence_is_about_records_and_not_about_files(tmp_path, broken):
     path = str(tmp_path / "a.csv")
     rows = [("u1", "a")]
-    assert told(file_outputs(path, COLUMNS)) == (rows, [("a.csv", 3, UNPARSABLE)])
-    assert told(file_outputs(path, COLUMNS, silent=True)) == (rows, [])
+    assert rows_and_letters(file_outputs(path, COLUMNS)) == (rows, [("a.csv", 3, UNPARSABLE)])
+    assert rows_and_letters(file_outputs(path, COLUMNS, silent=True)) == (rows, [])
     with pytest.raises(ConfigurationError, match=r"b\.csv\.gz.*from line"):
-        told(file_outputs(str(tmp_path / "b.csv.gz"), COLUMNS, silent=True))
+        rows_and_letters(file_outputs(str(tmp_path / "b.csv.gz"), COLUMNS, silent=True))
 
 
 def test_a_file_that_is_gone_is_no_dead_letter(tmp_path):
     path = str(tmp_path / "gone.csv")
     for silent in (False, True):
         with pytest.raises(MachineFault, match=r"gone\.csv was there, and is not now"):
-            told(lenient_file_outputs(path, 10, COLUMNS, silent=silent))
+            rows_and_letters(lenient_file_outputs(path, 10, COLUMNS, silent=silent))

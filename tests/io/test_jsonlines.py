@@ -99,11 +99,11 @@ def read(lines, rows=None):
 def test_odd_lines_among_others_are_read_as_alone(copies):
     """One by one and at once; the odd ones in front, at the end and anywhere."""
     lines = [json.dumps(row).encode() for row in GOOD]
-    told = {line: read([line])[0] for line in [*lines, *ODD]}
+    rows_by_line = {line: read([line])[0] for line in [*lines, *ODD]}
     many = [line for line in lines for _ in range(copies)]
     mixed = [*ODD, *many, *ODD]
     for arranged in (mixed, mixed[::2] + mixed[1::2]):
-        assert read(arranged) == [told[line] for line in arranged]
+        assert read(arranged) == [rows_by_line[line] for line in arranged]
 
 
 @pytest.mark.parametrize("line", [b'{"user":"\xed\xa0\xbd"}', b'{"user":"%s"}' % (b"a" * LONG)])
@@ -112,8 +112,8 @@ def test_many_lines_none_of_which_an_expression_reads(line):
 
 
 def test_what_odd_lines_are():
-    told = {line: read([line])[0] for line in ODD}
-    users = {line: row[0] for line, row in told.items() if isinstance(row, tuple)}
+    rows_by_line = {line: read([line])[0] for line in ODD}
+    users = {line: row[0] for line, row in rows_by_line.items() if isinstance(row, tuple)}
     assert users[b'{"user":7.0}'] == "7"
     assert users[b'{"user":1e3}'] == "1000"
     assert users[b'{"user":-0}'] == "0"
@@ -127,16 +127,19 @@ def test_what_odd_lines_are():
     assert users[b'{"\\u0075ser":"u"}'] == "u"
     assert users[b'{"user":"\\u0000\\u00e9\\n\\"\\\\"}'] == '\0\u00e9\n"\\'
     assert users[b'{"user":"\\ud83d\\ude00"}'] == "\U0001f600"
-    assert told[b"null"] == told[b"5"] == told[b"[]"] == "not a JSON object"
+    assert rows_by_line[b"null"] == rows_by_line[b"5"] == rows_by_line[b"[]"] == "not a JSON object"
     # The place in the record: which line of the file it is on, only the reader of lines knows.
     assert read([b'{"user":"a"', b"{"]) == [
         "not JSON: Expecting ',' delimiter at character 12",
         "not JSON: Expecting property name enclosed in double quotes at character 2",
     ]
-    assert told[b'{"user":NaN}'] == "'user' is NaN, not a string, a number or a boolean"
-    assert told[b'{"user":-Infinity}'] == "'user' is infinite, not a string, a number or a boolean"
-    assert told[b"[" * (1 << 20)] == f"nested deeper than {MAX_DEPTH} levels"
-    deep = [row for line, row in told.items() if line.startswith((b'{"x":[', b'{"x":{"a"'))]
+    assert rows_by_line[b'{"user":NaN}'] == "'user' is NaN, not a string, a number or a boolean"
+    assert (
+        rows_by_line[b'{"user":-Infinity}']
+        == "'user' is infinite, not a string, a number or a boolean"
+    )
+    assert rows_by_line[b"[" * (1 << 20)] == f"nested deeper than {MAX_DEPTH} levels"
+    deep = [row for line, row in rows_by_line.items() if line.startswith((b'{"x":[', b'{"x":{"a"'))]
     assert [isinstance(row, str) for row in deep] == [False, True, True, True, False, True, True]
 
 
@@ -327,8 +330,8 @@ def mapped(path, mapper):
         strangers = iter(map(tuple, events.strangers.tolist()))
         users = [user if user >= 0 else next(strangers) for user in events.members.tolist()]
         rows = [row for row in batch["__row__"].to_pylist() if row not in found]
-        told = zip(events.slots.tolist(), events.bins.tolist(), users, strict=True)
-        found |= dict(zip(rows, told, strict=True))
+        codes = zip(events.slots.tolist(), events.bins.tolist(), users, strict=True)
+        found |= dict(zip(rows, codes, strict=True))
     return found
 
 
@@ -359,7 +362,7 @@ def test_one_more_record_changes_nothing_about_any_other(tmp_path, domain, unit)
         return mapped(str(path), mapper)
 
     calm = mapping(lines)
-    assert sum(isinstance(told, tuple) for told in calm.values()) >= 20
+    assert sum(isinstance(line, tuple) for line in calm.values()) >= 20
     assert len(calm) == len(lines)
 
     @settings(max_examples=50)

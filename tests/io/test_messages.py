@@ -352,11 +352,11 @@ def escaped_nulls():
 )  # fmt: skip
 def test_a_message_that_cannot_be_taken_apart_is_one_dead_letter(kind, message, detail):
     good = {"arrow": arrow({"user": ["a"]}), "avro": avro([zeros("string")], [{"user": "a"}])}[kind]
-    rows, ((row, reason, told),) = rows_of(kind, good, message, good)
+    rows, ((row, reason, text),) = rows_of(kind, good, message, good)
     assert rows == [(0, "a", None)] * 2
     assert (row, reason) == (None, "unparsable")
-    assert detail in told
-    assert len(told.splitlines()) == 1
+    assert detail in text
+    assert len(text.splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", [pa.string(), pa.string_view()])
@@ -366,7 +366,7 @@ def test_cells_that_cannot_be_read_are_those_of_their_event(text):
     message = arrow({"user": raw, "value": [1.0, 2.0, float("nan")]})
     rows, letters = rows_of("arrow", message)
     assert rows == [(0, "a", "1")]
-    assert [(row, told.partition(";")[0]) for row, _, told in letters] == [
+    assert [(row, detail.partition(";")[0]) for row, _, detail in letters] == [
         (1, "'user' is not UTF-8"),
         (2, "'value' is NaN, not a string, a number or a boolean"),
     ]
@@ -382,9 +382,9 @@ def test_a_decimal_of_avro_is_a_number_or_its_event_is_bad():
         fastavro.schemaless_writer(block, "bytes", value)
     rows, letters = rows_of("avro", container(schema, len(values), block.getvalue()))
     assert rows == [(0, "7.5", None), (2, "0.01", None)]
-    ((row, _, told),) = letters
+    ((row, _, detail),) = letters
     assert row == 1
-    assert told.startswith("'user' is a decimal of 400000 bytes")
+    assert detail.startswith("'user' is a decimal of 400000 bytes")
 
 
 def test_a_message_of_no_events_is_none():

@@ -1,4 +1,4 @@
-"""What is not installed is told with the extra that brings it, in one line."""
+"""A missing package is reported with the extra that installs it, in one line."""
 
 import re
 import sys

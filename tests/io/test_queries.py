@@ -89,10 +89,10 @@ BAD = {
 def test_what_is_wrong_is_told_in_one_line(read, tmp_path, text, words):
     with pytest.raises(ConfigurationError) as refused:
         read(text)
-    told = str(refused.value)
-    assert words in told
-    assert told.startswith(str(tmp_path / "queries.yaml"))
-    assert "\n" not in told
+    message = str(refused.value)
+    assert words in message
+    assert message.startswith(str(tmp_path / "queries.yaml"))
+    assert "\n" not in message
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

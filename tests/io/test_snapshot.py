@@ -778,9 +778,9 @@ def test_of_two_copies_that_commit_at_one_moment_one_is_refused(place, monkeypat
             return None
 
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(go_on, ["state", "copy"]))
-    assert told.count(None) == 1
-    assert "has seen pass 2" in "".join(filter(None, told))
+        outcomes = list(pool.map(go_on, ["state", "copy"]))
+    assert outcomes.count(None) == 1
+    assert "has seen pass 2" in "".join(filter(None, outcomes))
 
 
 def test_a_pass_that_was_given_up_begins_anew(place):
@@ -862,8 +862,8 @@ def test_all_of_it_is_for_its_owner_alone(place, caplog, umask, there):
     finally:
         os.umask(before)
     assert modes(place) == PRIVATE
-    told = [record.getMessage() for record in caplog.records]
-    assert [("/state was open to other" in text) for text in told] == [True] * there
+    messages = [record.getMessage() for record in caplog.records]
+    assert [("/state was open to other" in text) for text in messages] == [True] * there
     assert stat.S_IMODE(result_of(place, 1).stat().st_mode) == 0o666 & ~umask  # published
 
 

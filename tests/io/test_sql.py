@@ -251,7 +251,7 @@ def test_one_record_becomes_many_of_its_row(trips):
 
 def test_what_a_file_lacks_is_said(trips):
     path = trips("a,1,2")
-    for sql, columns, *told in (
+    for sql, columns, *words in (
         ("SELECT user AS u FROM 'FOLDER'", ["user"], "no column 'user'", "EXPRESSION AS NAME"),
         ("SELECT place FROM 'FOLDER'", ["place"], "reads a column 'place'", "'user', 'begin'"),
         (
@@ -270,7 +270,7 @@ def test_what_a_file_lacks_is_said(trips):
     ):
         with pytest.raises(ConfigurationError) as refused:
             read(sql, columns, path)
-        assert all(text in str(refused.value) for text in told), refused.value
+        assert all(text in str(refused.value) for text in words), refused.value
         assert "\n" not in str(refused.value)
 
 

@@ -210,8 +210,8 @@ def test_a_table_of_which_rows_are_missing_is_not_written(tmp_path, rows, number
     def write():
         with beam.Pipeline("FnApiRunner") as pipeline:
             source = pipeline | beam.Create(batches() if rows else [])
-            told = pipeline | "Number" >> beam.Create([] if number is None else [number])
-            _ = (source, told) | WriteTable(path, SCHEMA, sort_by=sort_by)
+            numbers = pipeline | "Number" >> beam.Create([] if number is None else [number])
+            _ = (source, numbers) | WriteTable(path, SCHEMA, sort_by=sort_by)
 
     if number == rows or (number is None and not rows):
         write()

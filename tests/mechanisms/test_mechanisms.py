@@ -322,7 +322,7 @@ def test_no_randomness_is_used_twice(monkeypatch, name):
 
 # With the noisy dissimilarities given, everything but the counts is a function of public facts:
 # two streams that have nothing in common get the same statuses, thresholds and prices, and (as
-# standard errors are computed from released counts) nothing is told by any other field.
+# standard errors are computed from released counts) no other field depends on events.
 @SCHEDULED
 def test_control_flow_reads_no_private_data(name):
     slots = 50

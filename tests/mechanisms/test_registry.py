@@ -1,4 +1,4 @@
-"""The one registry: every entry can be made and is told of, and every family has one default."""
+"""The one registry: every entry can be made and is listed, and every family has one default."""
 
 from collections import Counter
 from pathlib import Path

@@ -61,7 +61,7 @@ def test_devices_that_tell_one_event_are_asked_often_and_keep_every_requirement(
     local.done(ledger=local.path("ledger.jsonl"), mechanism="rotation:turns=2")
     rows = local.rows()
     assert {row["mechanism"] for row in rows} == {"rotation:turns=2"}
-    assert all(0 < dict(row["diagnostics"])["told_share"] <= 1 for row in rows)
+    assert all(0 < dict(row["diagnostics"])["reported_share"] <= 1 for row in rows)
     asked = {(1 + u % 3, 1.0 + u % 2) for u in range(USERS)}
     ledger = local.rows("ledger.jsonl")
     assert {(row["window"], row["epsilon"]) for row in ledger} == asked
@@ -88,9 +88,9 @@ def test_formats_give_the_same_with_one_key(local):
             noise_key=key,
             mechanism="plpa+:project=true",
         )
-    told = [[r.counts.tolist() for r in read_releases(local.path(f"out.{k}"))] for k in kinds]
+    counts = [[r.counts.tolist() for r in read_releases(local.path(f"out.{k}"))] for k in kinds]
     costs = [[e.spent.tolist() for e in read_ledger(local.path(f"ledger.{k}"))] for k in kinds]
-    assert told == [told[0]] * 2
+    assert counts == [counts[0]] * 2
     assert costs == [costs[0]] * 2
     for kind in kinds:
         assert stat.S_IMODE(os.stat(local.path(f"rejected.{kind}")).st_mode) == 0o600

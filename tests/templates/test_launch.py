@@ -129,10 +129,10 @@ def test_a_launch_writes_the_job_and_its_card_and_ends(
     options = job["environment"]["sdkPipelineOptions"]["options"]
     assert options[{"per-record": "budget", "queries": "queries"}.get(name, "domain")]
     assert not (tmp_path / "out.jsonl").exists()
-    told = json.loads(card.read_text())
+    record = json.loads(card.read_text())
     schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
-    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(told)
-    (run,) = told["runs"]
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(record)
+    (run,) = record["runs"]
     assert run["open"]
     assert run.get("streams", {}) == ({"releases": "pubsub"} if streams else {})
     assert [set(file) for file in run["files"].values()] == ([] if streams else [{"name"}])
@@ -150,9 +150,9 @@ def test_the_card_of_a_launch_is_checked_against_what_the_job_wrote(
     assert launch("release-batch", "--runner=FnApiRunner") == 0
     capsys.readouterr()
     assert command_line(["card", "--check", str(card)]) == 0
-    told = capsys.readouterr()
-    assert "no window" in told.out
-    assert told.err.count("has no digest") == 2
+    printed = capsys.readouterr()
+    assert "no window" in printed.out
+    assert printed.err.count("has no digest") == 2
     rows = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(rows[:-1]))
     assert command_line(["card", "--check", str(card)]) == 1
@@ -184,10 +184,10 @@ def test_a_job_discovers_keys_that_the_card_of_its_launch_cannot_name(
     parameters["queries"] |= {"budget": "4000/7d", "delta": "1e-3", "ledger": ledger}
     card, own = (tmp_path / "answers" / name for name in ("card.json", "own.json"))
     assert launch("queries", *to_dataflow, f"--card={card}") == 0, capsys.readouterr().err
-    told = json.loads(card.read_text())
+    record = json.loads(card.read_text())
     schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
-    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(told)
-    assert told["data"]["queries"][0]["domain"]["discovered"]["found"] is False
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(record)
+    assert record["data"]["queries"][0]["domain"]["discovered"]["found"] is False
     assert launch("queries", "--runner=FnApiRunner", f"--card={own}") == 0, capsys.readouterr().err
     keys = set(read_table(str(tmp_path / "answers" / "out.parquet"))["key"].to_pylist())
     assert keys == {"cafe", "unlisted"}

@@ -105,19 +105,21 @@ class Asked:
             came[(*key, block)].append(message)
         for key, message in made.kept(layout):
             came[key].append(message)
-        told: dict[int, list[Message]] = defaultdict(list)
+        messages_of: dict[int, list[Message]] = defaultdict(list)
         kept = []
         for key, messages in came.items():
-            for _, message in counter.told(key, counter.bound(key, messages)):
-                (kept if message.kind is Kind.WAITING else told[message.slot]).append(message)
+            for _, message in counter.messages(key, counter.bound(key, messages)):
+                (kept if message.kind is Kind.WAITING else messages_of[message.slot]).append(
+                    message
+                )
         driver = self.driver_of(resume)
         state = driver.start() if resume is None else driver.decode(resume)
         found = []
         for slot in range(first, last + 1):
-            counted = slot_counts(told[slot], layout)
+            counted = slot_counts(messages_of[slot], layout)
             state, releases = driver.release(state, slot, counted)
-            told_of = PublishAnswers(ends=False)(driver, state, slot, releases, 0)
-            found += [_told(output.value) for output in told_of]
+            outputs = PublishAnswers(ends=False)(driver, state, slot, releases, 0)
+            found += [_plain_values(output.value) for output in outputs]
         return found, driver.encode(state, kept)
 
     def saved(self) -> bytes:
@@ -131,7 +133,7 @@ class Asked:
         return self.passed(CUT, LAST, data)[0]
 
 
-def _told(one: SlotAnswer | QueryEntry) -> list[Any]:
+def _plain_values(one: SlotAnswer | QueryEntry) -> list[Any]:
     if isinstance(one, QueryEntry):
         return [one.query, one.last_base_slot, one.spent.tolist(), one.spent_in_window.tolist()]
     values = [float(f"{value:.9g}") for value in one.values.ravel()]

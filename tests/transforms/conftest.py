@@ -164,8 +164,8 @@ class Timeline(beam.PTransform):
     """What happens to a pipeline, in order: events, heartbeats, and two watermarks that move.
 
     Times are in slots of an hour, or as `moment` has them, and may be fractions. `advance` is how
-    time passes: every slot that begins is told, before the watermarks move. Gives the events; the
-    transform that is to read them gets the heartbeat.
+    time passes: every slot that begins sends a tick, before the watermarks move. Gives the events;
+    the transform that is to read them gets the heartbeat.
     """
 
     def __init__(self, transform, start=0, batch=as_batch, moment=moment):
@@ -182,8 +182,8 @@ class Timeline(beam.PTransform):
 
     def tick(self, *slots):
         """The heartbeat tells slots."""
-        told = [TimestampedValue(slot, self._moment(slot)) for slot in slots]
-        self._stream.add_elements(told, tag="ticks")
+        ticks = [TimestampedValue(slot, self._moment(slot)) for slot in slots]
+        self._stream.add_elements(ticks, tag="ticks")
         return self
 
     def events(self, *rows, at=None):

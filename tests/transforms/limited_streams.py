@@ -97,7 +97,7 @@ class Limited:
     registry: Registry
     limit: Any
     changes: Sequence[tuple[str, int, Any]] = ()
-    """All of them are told to one pass."""
+    """All of them are input of one pass."""
     since: int = 0
     """The first slot of that pass: those before do not know that requirements may change."""
     choice: Message | None = None
@@ -171,7 +171,9 @@ class Limited:
         mapped, _ = made.event_mapper(made.changing).map(batch_of(rows))
         for block, key, packed, _ in pack(mapped, layout, counter.bounding):
             events = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
-            ((shard, seen),) = counter.told((*key, block), counter.bound((*key, block), [events]))
+            ((shard, seen),) = counter.messages(
+                (*key, block), counter.bound((*key, block), [events])
+            )
             shards[shard].append(seen)
         for message in made._kept:
             shards[layout.key(message.shard)].append(message)
@@ -202,10 +204,10 @@ class Limited:
 
     def following(self, data: bytes) -> Any:
         """What is released in the second pass."""
-        return told(self.released(CUT, LAST, data)[0])
+        return summaries(self.released(CUT, LAST, data)[0])
 
 
-def told(releases: Sequence[Any]) -> Any:
+def summaries(releases: Sequence[Any]) -> Any:
     """Of each release its counts, status and the share that is kept."""
     return [
         [one.counts.tolist(), one.status, float(f"{one.diagnostics['kept_share']:.9g}")]

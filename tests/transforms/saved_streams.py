@@ -74,11 +74,11 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Driven:
-    """A driver of the engine, what comes in a slot, and what is told of a release."""
+    """A driver of the engine, what comes in a slot, and what is compared of a release."""
 
     driver: Any
     counted: Callable[[int], Any]
-    told: Callable[[Any, Any], Any]
+    result_of: Callable[[Any, Any], Any]
     slots: int = SLOTS
     """After which the state is saved, as soon as it is `ripe`."""
     ripe: Callable[[Any], bool] = lambda state: True
@@ -96,7 +96,7 @@ class Driven:
     def following(self, data: bytes) -> Any:
         state = self.driver.decode(data)
         slot = self.driver.next_slot(state)
-        return self.told(*self.driver.release(state, slot, self.counted(slot)))
+        return self.result_of(*self.driver.release(state, slot, self.counted(slot)))
 
 
 class OfDevice:
@@ -203,7 +203,9 @@ def _collected(name: str, **more: Any) -> CollectHistograms:
     return CollectHistograms(REGISTRY, domain, HOUR, COLUMNS, name, noise_key=KEY, **more)
 
 
-def _local(name: str, slots: int = SLOTS, told: Any = _released, **more: Any) -> dict[str, Driven]:
+def _local(
+    name: str, slots: int = SLOTS, released: Any = _released, **more: Any
+) -> dict[str, Driven]:
     """The edge, and the server that gets its transcripts."""
     setting = _collected(name, **more).setting
     layout = PrivateHistograms(
@@ -220,7 +222,7 @@ def _local(name: str, slots: int = SLOTS, told: Any = _released, **more: Any) ->
 
     return {
         f"edge {name}": Driven(edge, lambda slot: _symbols(slot).astype(np.int32), tallies, slots),
-        f"server {name}": Driven(setting.make(), transcripts.__getitem__, told, slots),
+        f"server {name}": Driven(setting.make(), transcripts.__getitem__, released, slots),
     }
 
 
@@ -240,10 +242,10 @@ def _per_record(kind: str, name: str, **windows: Any) -> Driven:
         ((_, found),) = plan.source.parts(batch, made)
         return found
 
-    def told(_: Any, release: Any) -> Any:
+    def released(_: Any, release: Any) -> Any:
         return [float(f"{release.estimate:.9g}"), float(f"{release.stderr:.9g}")]
 
-    return Driven(plan.make().of(0), part, told)
+    return Driven(plan.make().of(0), part, released)
 
 
 def streams() -> dict[str, Any]:

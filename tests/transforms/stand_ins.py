@@ -63,8 +63,8 @@ class Hosted:
 
 def whole(messages):
     """Messages to a release stage of a bounded input, with the word that these are all."""
-    told = Kind.COUNTS, Kind.KEPT, Kind.CHOICE, Kind.BOUNDS
-    sent = [message for message in messages if message.kind in told]
+    counted = Kind.COUNTS, Kind.KEPT, Kind.CHOICE, Kind.BOUNDS
+    sent = [message for message in messages if message.kind in counted]
     return [*messages, Message(Kind.WHOLE, payload=b"%d" % len(sent))]
 
 

@@ -122,20 +122,20 @@ REPEATED = st.tuples(st.permutations(KEYS), st.lists(st.sampled_from(KEYS), max_
 @given(REPEATED, st.data())
 @settings(max_examples=200)
 def test_a_slot_is_released_from_all_its_parts_each_once(order, data):
-    stage, told, came = Stage(), [], set()
+    stage, released, came = Stage(), [], set()
     begins = data.draw(st.integers(0, len(order)))
     messages = [part(*key) for key in order]
     messages[begins:begins] = [START]
     if data.draw(st.booleans()):
         messages.append(START)
     for message in messages:
-        told += stage.tell(message)
+        released += stage.tell(message)
         came.add(message)
         for slot, counted in stage.ledger.released:
             assert {part(slot, number) for number in range(PARTS)} <= came
             assert counted == sorted(b"%d of %d" % (number, slot) for number in range(PARTS))
-    assert told == list(range(FIRST, LAST + 1))
-    assert [slot for slot, _ in stage.ledger.released] == told
+    assert released == list(range(FIRST, LAST + 1))
+    assert [slot for slot, _ in stage.ledger.released] == released
     assert not stage.waiting.bag
 
 

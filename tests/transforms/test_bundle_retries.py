@@ -150,7 +150,7 @@ def fail_every_bundle_once(monkeypatch, stage):
     return happened
 
 
-def told(ran):
+def plain_values(ran):
     """All that came out, as plain values; dead letters in any order."""
     return (
         [(r.slot, r.status, r.counts.tolist(), str(r.stderr), r.epsilon) for r in ran.releases],
@@ -180,7 +180,7 @@ def test_where_requirements_change(run_on, kit, monkeypatch, stage, source):
     calm = once()
     assert calm.slots == list(range(LAST + 1))
     happened = fail_every_bundle_once(monkeypatch, stage)
-    assert told(once()) == told(calm)
+    assert plain_values(once()) == plain_values(calm)
     assert happened["ends"] >= 2
     assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)
 
@@ -201,7 +201,7 @@ def test_where_users_count_in_a_few_slots_only(run_on, kit, monkeypatch, stage, 
     assert calm.slots == list(range(LAST + 1))
     assert "kept_share" in calm.releases[-1].diagnostics
     happened = fail_every_bundle_once(monkeypatch, stage)
-    assert told(once()) == told(calm)
+    assert plain_values(once()) == plain_values(calm)
     assert happened["ends"] >= 2
     assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)
 
@@ -219,7 +219,9 @@ def test_a_stage_whose_bundles_all_fail_once_gives_the_same(
     reasons = {letter["reason"] for letter in calm.dead_letters}
     assert reasons >= {"outside the domain"} | ({"late"} if source is Unbounded else set())
     happened = fail_every_bundle_once(monkeypatch, stage)
-    assert told(run_on("bundle_based", transform, source(kit, transform), *options)) == told(calm)
+    assert plain_values(
+        run_on("bundle_based", transform, source(kit, transform), *options)
+    ) == plain_values(calm)
     assert happened["ends"] >= 2
     assert happened["ends"] % 2 == 0
     # The bundles that release are run again as well.

@@ -83,7 +83,7 @@ def assert_same(kit, one, other):
             np.testing.assert_array_equal(mine, theirs)
 
 
-def told(ran):
+def letters_of(ran):
     """Dead letters, those for one slot and reason as one."""
     return sorted((letter["reason"], letter["record"]) for letter in ran.dead_letters)
 
@@ -96,18 +96,18 @@ def test_runners_orders_and_streams_agree(here, run_on, kit, made, name):
     whole = here(WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)])
     assert whole.slots == list(range(LAST + 1))
     assert {r.status for r in whole.releases} >= {"published"}
-    assert {reason for reason, _ in told(whole)} == {"no requirement"}
+    assert {reason for reason, _ in letters_of(whole)} == {"no requirement"}
     batches = [kit.batch(rows[i::4]) for i in (2, 0, 3, 1)]
     other = run_on("bundle_based", WithChanges(made(mechanism=name), *split), batches)
     assert_same(kit, other, whole)
-    assert told(other) == told(whole)
+    assert letters_of(other) == letters_of(whole)
     transform = made(mechanism=name)
     line = kit.timeline(transform)
     for slot in range(0, LAST + 1, 5):
         line.events(*(row for row in rows if slot <= row[2] < slot + 5)).advance(slot + 5)
     stream = run_on("bundle_based", WithChanges(transform, *split), line, "--streaming")
     assert_same(kit, stream, whole)
-    assert told(stream) == told(whole)
+    assert letters_of(stream) == letters_of(whole)
 
 
 # Nothing of the way there matters: a stream of cohorts made by hand releases the same.
@@ -159,14 +159,14 @@ def test_those_in_force_are_counted(here, kit, made):
     assert np.abs(np.array(found) - expected).max() <= 1
     assert [entry.users.sum() for entry in ran.ledger] == expected
     homeless = Counter()
-    for _, record in told(ran):  # one of members, one of strangers
+    for _, record in letters_of(ran):  # one of members, one of strangers
         homeless[json.loads(record)["slot"]] += json.loads(record)["events"]
     assert homeless == {slot: 32 - n for slot, n in enumerate(expected)}
     assert ran.counters["changes_accepted"] == 4
     assert ran.counters["rejected: no requirement"] == sum(32 - n for n in expected)
 
 
-# A requirement that the past has broken is told in the ledger, and costs nothing until it is met.
+# A requirement that the past has broken is marked in the ledger, and costs nothing until it is met.
 @NAMES
 def test_a_broken_requirement_is_told(here, kit, made, name):
     changes = [("u3", 8, (4, 1e-6, 4, 1.0))]
@@ -174,12 +174,12 @@ def test_a_broken_requirement_is_told(here, kit, made, name):
         WithChanges(made(mechanism=name, last_slot=14), change_batch(changes)),
         [kit.batch([row for row in events() if row[2] <= 14])],
     )
-    told = [
+    entries = [
         (entry.slot, entry.infeasible.sum(), entry.spent[entry.infeasible].sum())
         for entry in ran.ledger
     ]
-    assert [slot for slot, infeasible, _ in told if infeasible] == [8, 9, 10]
-    assert all(spent == 0 for _, _, spent in told)
+    assert [slot for slot, infeasible, _ in entries if infeasible] == [8, 9, 10]
+    assert all(spent == 0 for _, _, spent in entries)
     assert [r.diagnostics.get("infeasible") for r in ran.releases if r.slot == 8] in (
         [1.0],
         [None],

@@ -98,8 +98,8 @@ def test_another_key_gives_other_releases(here, kit, rows):
         here(kit.histograms(CLOSED, noise_key=key, mechanism="bd"), [kit.batch(rows)])
         for key in (KEY, bytes(32), None, None)
     ]
-    told = [tuple(r.counts.tobytes() for r in ran.releases) for ran in runs]
-    assert len(set(told)) == 4
+    counts = [tuple(r.counts.tobytes() for r in ran.releases) for ran in runs]
+    assert len(set(counts)) == 4
 
 
 # One key on two streams whose counts happen to be equal gives no equal noise: that would tell
@@ -308,10 +308,10 @@ def test_noise_grows_with_the_sensitivity(here, kit, monkeypatch):
 
     def stderr(**options):
         ran = here(kit.histograms(registry, noise_key=KEY, **options), [kit.batch(events)])
-        (told,) = ran.releases
-        assert told.status == PUBLISHED
-        assert told.epsilon == pytest.approx(0.5)
-        return told.stderr[0]
+        (release,) = ran.releases
+        assert release.status == PUBLISHED
+        assert release.epsilon == pytest.approx(0.5)
+        return release.stderr[0]
 
     plain = stderr()
     for options, sensitivity in (
@@ -452,8 +452,8 @@ def test_the_refused_slot_never_leaves(run, kit, rigged, tmp_path):
     transform = kit.histograms(registry, first_slot=0, last_slot=5, noise_key=KEY)
     # Of six shares in a window the dissimilarity takes one a slot, and the publications of the
     # forgetful schedule one, two and three: after slot 1 a single share is left.
-    told = r"requested 0\.6666\d* epsilon, remaining 0\.1666\d* .* difference 0\.(5|4999)"
-    with pytest.raises(Exception, match=told):
+    message = r"requested 0\.6666\d* epsilon, remaining 0\.1666\d* .* difference 0\.(5|4999)"
+    with pytest.raises(Exception, match=message):
         run(transform, [])
     left = kit.collected(tmp_path / "run0" / "results")
     assert [r.slot for r in left] == [0, 1]

@@ -73,8 +73,8 @@ def test_quiet_slots_are_released_on_each_runner(run_on, kit, runner):
 def test_release_tells_slot_bounds_classes_and_sizes(here, kit):
     slots = Slots.of("1h", "1970-01-01T00:15Z")
     ran = here(kit.histograms(REGISTRY, slots=slots), [kit.batch([("u1", "a", 3)])])
-    (told,), (entry,) = ran.releases, ran.ledger
-    assert (told.slot, told.start, told.end) == (2, slots.start(2), slots.end(2))
+    (release,), (entry,) = ran.releases, ran.ledger
+    assert (release.slot, release.start, release.end) == (2, slots.start(2), slots.end(2))
     assert entry.classes == REGISTRY.classes
     np.testing.assert_array_equal(entry.users, REGISTRY.sizes)
 
@@ -83,8 +83,8 @@ def test_release_tells_slot_bounds_classes_and_sizes(here, kit):
 def test_status_and_published_slot(run_on, kit, runner):
     rows = [(u, "a", s) for u in USERS[:5] for s in (0, 1, 4)]
     ran = run_on(runner, kit.histograms(EXACT), [kit.batch(rows)])
-    told = [(r.slot, r.status, r.published_slot, r.counts.tolist()) for r in ran.releases]
-    assert told == [
+    published = [(r.slot, r.status, r.published_slot, r.counts.tolist()) for r in ran.releases]
+    assert published == [
         (0, PUBLISHED, 0, [5, 0]),
         (1, SKIPPED, 0, [5, 0]),
         (2, PUBLISHED, 2, [0, 0]),

@@ -62,7 +62,7 @@ class Stage(Hosted):
         return self.take(message)
 
 
-def told(outputs):
+def plain_values(outputs):
     """What a bundle put out, as plain values that can be compared."""
     plain = []
     for output in outputs:
@@ -111,7 +111,7 @@ def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same(monkeypatch):
     slots = []
     for data in elements:
         again = copy.deepcopy(made)
-        first, second = told(made.process(data)), told(again.process(data))
+        first, second = plain_values(made.process(data)), plain_values(again.process(data))
         assert first == second
         assert state_of(made) == state_of(again)
         slots.append([output[0] for output in first[::2]])
@@ -130,7 +130,7 @@ def test_order_of_a_streams_elements_does_not_matter(seed):
         made = Stage(config(block=1))
         elements = [Message(Kind.START, 0)]
         elements += [data for slot in range(6) for data in parts(slot, made.fn.step.config, slot)]
-        results.append([one for i in order for one in told(made.process(elements[i]))])
+        results.append([one for i in order for one in plain_values(made.process(elements[i]))])
         assert made.waiting.bag == []
         _, progress = made.progress.value
         assert progress == (0, 6, {}, None)
@@ -148,7 +148,7 @@ def test_order_of_elements_does_not_matter():
         *outputs, left = at_end(made, [elements[i] for i in order])
         next_slot, written = left.value
         assert next_slot == 24
-        results.append((told(outputs), written))
+        results.append((plain_values(outputs), written))
     assert all(result == results[0] for result in results)
     assert [output[0] for output in results[0][0][::2]] == list(range(24))
 
@@ -261,7 +261,7 @@ def test_presence_does_not_change_the_control_flow(here, kit, monkeypatch, name)
     )
     # Whether a slot that may publish does so; fixed, whatever is in it.
     answers = [False, True, False, False, True, True, False, True, True, False, False, True]
-    told = set()
+    outcomes = set()
     for who, rows in CROWDS.items():
         if listed and who == "strangers too":
             continue
@@ -274,7 +274,7 @@ def test_presence_does_not_change_the_control_flow(here, kit, monkeypatch, name)
             registry, mechanism=name, noise_key=KEY, first_slot=0, last_slot=11
         )
         ran = here(transform, [kit.batch(rows)])
-        told.add(
+        outcomes.add(
             (
                 tuple((r.slot, r.status, r.published_slot, r.epsilon) for r in ran.releases),
                 tuple(
@@ -285,8 +285,8 @@ def test_presence_does_not_change_the_control_flow(here, kit, monkeypatch, name)
                 tuple(sorted((k, n) for k, n in ran.counters.items() if k.startswith("slots_"))),
             )
         )
-    assert len(told) == 1
-    ((releases, *_),) = told
+    assert len(outcomes) == 1
+    ((releases, *_),) = outcomes
     statuses = [status for _, status, _, _ in releases]
     if name in SCHEDULES:
         assert {PUBLISHED, SKIPPED} <= set(statuses) <= {PUBLISHED, SKIPPED, NULLIFIED}

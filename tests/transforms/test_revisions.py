@@ -16,7 +16,7 @@ def histograms(kit, **options):
     return kit.histograms(REGISTRY, **{"noise_key": KEY, "mechanism": "adaptive", **options})
 
 
-def told(revisions):
+def plain_values(revisions):
     return [(r.slot, r.revised_slot, r.counts.tolist(), str(r.stderr)) for r in revisions]
 
 
@@ -39,13 +39,13 @@ def pieces(run, kit, **options):
         ran = run(histograms(kit, revise=5, **piece, **options), [kit.batch(some)])
         _, state = max(ran.state)
         revisions += ran.revisions
-    return told(revisions)
+    return plain_values(revisions)
 
 
 @pytest.mark.slow
 def test_pieces_revise_what_one_run_does(here, kit):
     whole = here(histograms(kit, revise=5, first_slot=0, last_slot=LAST), [kit.batch(ROWS)])
-    assert pieces(here, kit) == told(whole.revisions)
+    assert pieces(here, kit) == plain_values(whole.revisions)
 
 
 @pytest.mark.slow

@@ -138,8 +138,8 @@ def test_slots_before_keep_the_old_key(run_on, kit, runner, made):
     assert later[0] != later[1] != later[2] != later[0]
 
 
-# Users without a requirement of their own are told apart by codes made with the first key: a user
-# with events in several batches of the slot in which the key changes counts once.
+# Users without a requirement of their own are distinguished by codes made with the first key: a
+# user with events in several batches of the slot in which the key changes counts once.
 def test_strangers_are_the_same_under_the_new_key(run_on, kit, runner):
     registry = Registry.of(default=(Requirement(1, 4000.0), 10))
     rows = [(f"x{i}", "a", slot) for i in range(10) for slot in range(SLOTS)]

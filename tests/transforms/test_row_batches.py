@@ -298,7 +298,7 @@ PURCHASES = [("x", 1.0), ("x", 2.0), ("y", 3.5), ("z", 4.0)]
 
 @pytest.mark.parametrize("kind", [Purchase, dict])
 def test_records_may_be_rows(tmp_path, kit, kind):
-    """What cannot be read counts nowhere and is told nowhere."""
+    """What cannot be read counts nowhere and is reported nowhere."""
     rows = [Purchase(*row) for row in PURCHASES]
     if kind is dict:
         rows = [row._asdict() for row in rows] + [{"shop": "x", "amount": [9]}, {"shop": "x"}]
@@ -475,9 +475,9 @@ def test_record_batches_pass_by_as_they_are():
 
 def refused(make, words):
     """One line, that says all these words."""
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as error:
         make()
-    text = str(told.value)
+    text = str(error.value)
     assert "\n" not in text
     for word in words:
         assert word in text

@@ -15,7 +15,7 @@ from streamveil.mechanisms.driver.saved_state import Keeper
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from tests.transforms import asked_streams, saved_streams
-from tests.transforms.limited_streams import CUT, LAST, Limited, told
+from tests.transforms.limited_streams import CUT, LAST, Limited, summaries
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.stem for path in GOLDEN.glob("states_*.json"))
@@ -129,7 +129,7 @@ def test_a_stream_in_two_passes_releases_what_one_does(streams, saved):
     assert len(limited) == 5
     for name, stream in limited.items():
         whole, _ = stream.released(0, LAST)
-        assert stream.following(saved[name]) == told(whole[CUT:])
+        assert stream.following(saved[name]) == summaries(whole[CUT:])
 
 
 def test_no_flip_of_one_bit_is_accepted(streams, saved):

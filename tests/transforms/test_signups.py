@@ -92,7 +92,7 @@ class Piece:
 
 
 def run_piece(transform, kit, events, changes=()):
-    """A run over some slots, from the events in them and changes that are told now."""
+    """A run over some slots, from the events in them and changes that come now."""
     dynamic = transform.changing
     layout = Layout.choose(transform.registry, 2, transform.shards, timely=False)
     clock = SlotClock(transform.slots)
@@ -101,12 +101,14 @@ def run_piece(transform, kit, events, changes=()):
     parts = defaultdict(list)
     for block, key, packed, _ in pack(mapped, layout, counter.bounding):
         parts[(*key, block)].append(layout.message(Kind.EVENTS, block, key, packed.to_bytes()))
-    told = [
-        one for key, codes in parts.items() for one in counter.told(key, counter.bound(key, codes))
+    sent = [
+        one
+        for key, codes in parts.items()
+        for one in counter.messages(key, counter.bound(key, codes))
     ]
-    messages, homeless = [data for _, data in told], 0
+    messages, homeless = [data for _, data in sent], 0
     if dynamic:
-        messages, homeless = join(transform, layout, clock, told, changes)
+        messages, homeless = join(transform, layout, clock, sent, changes)
     config = ReleaseConfig(
         partial(one_driver, transform.ledgers(layout, dynamic)),
         clock,
@@ -127,9 +129,9 @@ def run_piece(transform, kit, events, changes=()):
     return Piece(found["releases"], found[LEDGER], state, homeless)
 
 
-def join(transform, layout, clock, told, changes):
+def join(transform, layout, clock, sent, changes):
     shards = defaultdict(list)
-    for key, message in told:
+    for key, message in sent:
         shards[key].append(message)
     for message in transform._kept:
         shards[layout.key(message.shard)].append(message)
@@ -151,7 +153,7 @@ def join(transform, layout, clock, told, changes):
 
 
 def run_pieces(kit, make, cuts, events, changes, ahead=0):
-    """Pieces that end before each cut; changes are told up to so many slots early."""
+    """Pieces that end before each cut; changes come up to `early` slots early."""
     pieces, state, waiting = [], None, list(changes)
     for first, last in zip([0, *cuts], [*(cut - 1 for cut in cuts), LAST], strict=True):
         now = [change for change in waiting if change[1] <= last + ahead]
@@ -163,7 +165,7 @@ def run_pieces(kit, make, cuts, events, changes, ahead=0):
     return pieces
 
 
-def told(pieces):
+def published(pieces):
     """All that is published, figure by figure."""
     everything = []
     for piece in pieces:
@@ -278,7 +280,7 @@ def test_a_stream_with_changes_in_pieces_is_one_stream(kit, name, default):
     for _ in range(2):
         cuts = sorted({*random.integers(1, LAST + 1, 5).tolist()})
         pieces = run_pieces(kit, make, cuts, events, changes, ahead=int(random.integers(0, 9)))
-        assert told(pieces) == told(whole)
+        assert published(pieces) == published(whole)
         assert pieces[-1].state == whole[-1].state
     assert "published" in {release.status for piece in whole for release in piece.releases}
 
@@ -295,7 +297,7 @@ def test_every_user_keeps_every_promise_slot_by_slot(kit, name, default):
         state = piece.state
     assert any(cost for slot in spent for cost in slot.values())
     assert_promises_kept(asked_in(LAST + 1, default, changes), spent)
-    assert told(pieces) == told(run_pieces(kit, make, [], events, changes))
+    assert published(pieces) == published(run_pieces(kit, make, [], events, changes))
 
 
 # ---- a stream of fixed requirements, whose users then change -----------------------------------
@@ -336,7 +338,7 @@ def test_a_fixed_stream_goes_on_with_changes_and_keeps_every_promise(
     assert_promises_kept(asked_in(LAST + 1, default, changes), spent)
     # It matters where the changes begin, not in what pieces the stream is released.
     cuts = sorted({since, *np.random.default_rng(since).integers(since, LAST, 3).tolist()})
-    assert told(run_pieces(kit, by_hand, cuts, events, changes)) == told(pieces)
+    assert published(run_pieces(kit, by_hand, cuts, events, changes)) == published(pieces)
 
 
 # Slots that fixed ledgers have forgotten count as if all that was promised had been spent in them.

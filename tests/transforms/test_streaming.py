@@ -28,7 +28,7 @@ EXACT = Registry.of(dict.fromkeys(USERS, (1, 4096.0)))
 HOUR = 3_600_000_000
 
 
-class Told(beam.PTransform):
+class Noted(beam.PTransform):
     """Notes in a file what comes in and what goes out, in the order in which it happens."""
 
     def __init__(self, transform, path, collect):
@@ -39,8 +39,8 @@ class Told(beam.PTransform):
         noted = batches | "Tell in" >> beam.Map(lambda batch: ("in", batch.num_rows))
         noted | "Note in" >> self.collect(self.path)
         outputs = batches | self.transform
-        told = outputs.results | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
-        told | "Note out" >> self.collect(self.path)
+        slots = outputs.results | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
+        slots | "Note out" >> self.collect(self.path)
         return outputs
 
 
@@ -58,10 +58,10 @@ def live(run_on, kit, tmp_path, monkeypatch):
             counted[name] += amount
 
         monkeypatch.setattr(metrics, "count", note)
-        path = tmp_path / "told"
+        path = tmp_path / "ticks"
         path.unlink(missing_ok=True)
-        told = Told(timeline.transform, path, kit.collect)
-        ran = run_on("bundle_based", told, timeline, "--streaming")
+        transform = Noted(timeline.transform, path, kit.collect)
+        ran = run_on("bundle_based", transform, timeline, "--streaming")
         order = [slot if kind == "out" else "in" for kind, slot in kit.collected(path)]
         return ran, order, counted
 
@@ -244,9 +244,9 @@ def test_random_arrivals_count_as_brute_force_says(live, begin, seed):
     ran, _, _ = live(line)
     users = {slot: [int(user[1:]) for user, _ in counted[slot]] for slot in counted}
     assert counts(ran) == [[sum(u % 2 == b for u in users[s]) for b in (0, 1)] for s in range(12)]
-    told = {json.loads(letter["record"])["slot"] for letter in ran.dead_letters}
-    assert told == {slot for _, slot in missed}
-    assert min(told) < 11
+    slots = {json.loads(letter["record"])["slot"] for letter in ran.dead_letters}
+    assert slots == {slot for _, slot in missed}
+    assert min(slots) < 11
 
 
 # ---- the watermark stalls and jumps -----------------------------------------------------------
@@ -284,7 +284,8 @@ def test_a_jump_releases_many_slots_in_order(live, begin):
 # ---- one wrong time ---------------------------------------------------------------------------
 
 
-# An event far in the future spends nothing and holds nothing up: it waits, and is told in the end.
+# An event far in the future spends nothing and holds nothing up: it waits, and becomes a dead
+# letter in the end.
 def test_an_event_far_ahead_changes_nothing(live, begin):
     rows = [("u1", "a", 0), ("u2", "b", 2)]
     plain, order, _ = live(begin().events(*rows).advance(3))
@@ -340,7 +341,7 @@ def test_a_stream_drained_before_any_heartbeat_releases_nothing(run, kit, live, 
     assert late(ran) == ['{"slot": 4, "events": 1}']
 
 
-# A heartbeat of another make: slots told twice, too late or not at all.
+# A heartbeat of another make: ticks that come twice, too late or not at all.
 def test_the_heartbeat_may_be_told_twice_or_leave_slots_out(live, begin):
     line = begin().tick(0, 2).events(("u1", "a", 0), ("u2", "b", 1)).tick(2, 1, 0).advance(5)
     ran, order, _ = live(line.tick(3).events(("u3", "a", 3)).advance(5.5))
@@ -410,9 +411,9 @@ def test_windows_after_the_transform_drop_no_release(run_on, kit):
     line = kit.timeline(transform).events(("u1", "a", 0))
     for slot in range(1, 10):
         line.advance(slot)
-    told = run_on("bundle_based", Grouped(transform), line, "--streaming").releases
+    published = run_on("bundle_based", Grouped(transform), line, "--streaming").releases
     ends = [((slot + 2) * HOUR - 1) // 1000 for slot in range(9)]
-    assert [(slots, end // 1000) for slots, end in told[:9]] == [
+    assert [(slots, end // 1000) for slots, end in published[:9]] == [
         ([slot], end) for slot, end in enumerate(ends)
     ]
 
@@ -429,10 +430,10 @@ def test_the_heartbeat_tells_every_slot_of_its_range(tmp_path, kit, new_pipeline
     slots = Slots.of("100ms")
     first = now(slots) - 50
     pipeline = new_pipeline()
-    told = pipeline | Heartbeat(slots, first, first + 59)
-    told | kit.collect(tmp_path / "told")
+    ticks = pipeline | Heartbeat(slots, first, first + 59)
+    ticks | kit.collect(tmp_path / "ticks")
     pipeline.run().wait_until_finish()
-    assert kit.collected(tmp_path / "told") == list(range(first, first + 60))
+    assert kit.collected(tmp_path / "ticks") == list(range(first, first + 60))
 
 
 @pytest.mark.slow
@@ -440,11 +441,11 @@ def test_the_heartbeat_starts_with_the_slot_of_the_launch(tmp_path, kit, new_pip
     slots = Slots.of("250ms")
     before = now(slots)
     pipeline = new_pipeline()
-    told = pipeline | Heartbeat(slots, None, before + 8)
+    ticks = pipeline | Heartbeat(slots, None, before + 8)
     after = now(slots)
-    told | kit.collect(tmp_path / "told")
+    ticks | kit.collect(tmp_path / "ticks")
     pipeline.run().wait_until_finish()
-    first, *_ = found = kit.collected(tmp_path / "told")
+    first, *_ = found = kit.collected(tmp_path / "ticks")
     assert before <= first <= after
     assert found == list(range(first, before + 9))
 

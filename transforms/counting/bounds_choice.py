@@ -1,6 +1,6 @@
 """Choosing bounds on Beam: one private look at the numbers of a bounded input, before the rest.
 
-See :mod:`streamveil.engine.count.bounds_choice`. What is chosen is told to the step that maps
+See :mod:`streamveil.engine.count.bounds_choice`. The chosen bounds go to the step that maps
 events, which waits for it, and to the release stage, which keeps it in the state.
 """
 
@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
 
     bounds: beam.PCollection[bytes]
     """One array, shape (looks, 2): see :func:`bounds_from` of the engine."""
-    told: beam.PCollection[tuple[str, Message]]
+    messages: beam.PCollection[tuple[str, Message]]
     """The same, for the stream."""
     tallies: beam.PCollection[bytes]
 
@@ -36,7 +36,7 @@ class Chosen(NamedTuple):
 class ChooseBounds(beam.PTransform):
     """From batches of a bounded input to the bounds of all queries that have none.
 
-    Raises NothingChosen on a worker where too few events can be told from noise.
+    Raises NothingChosen on a worker where too few events stand out from noise.
     """
 
     choice: BoundsChoice
@@ -73,14 +73,14 @@ class ChooseBounds(beam.PTransform):
             | "AddNothing" >> beam.Flatten()
             | "GatherLooks" >> beam.GroupByKey()
             | "ChooseBounds"
-            >> beam.ParDo(AtEnd(self.choice.choose)).with_outputs(TALLIES, BOUNDS, main="told")
+            >> beam.ParDo(AtEnd(self.choice.choose)).with_outputs(TALLIES, BOUNDS, main="messages")
         )
-        chosen.told.element_type = KV[str, Message]
+        chosen.messages.element_type = KV[str, Message]
         chosen[BOUNDS].element_type = bytes
         chosen[TALLIES].element_type = bytes
         # BundleBasedDirectRunner tells the outputs of one step apart only where a step follows.
         bounds = chosen[BOUNDS] | "Bounds" >> beam.Map(bytes).with_output_types(bytes)
-        return Chosen(bounds, chosen.told, chosen[TALLIES])
+        return Chosen(bounds, chosen.messages, chosen[TALLIES])
 
 
 class _MapSampleFn(beam.DoFn):

@@ -200,7 +200,7 @@ class _MapEventsFn(beam.DoFn):
             if output.tag != TALLIES:
                 yield emitted(output)
             elif self._bounded:
-                told = EventTally.total([lost, output.value]).to_bytes()
-                yield beam.pvalue.TaggedOutput(TALLIES, told)
+                total = EventTally.total([lost, output.value]).to_bytes()
+                yield beam.pvalue.TaggedOutput(TALLIES, total)
             else:
                 self._watch.see(output.value)

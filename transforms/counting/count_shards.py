@@ -103,7 +103,7 @@ class CountShards(beam.PTransform):
         counts = counted.counts
         counts.element_type = KV[str, Message]
         if chosen is not None:
-            counts = (counts, chosen.told) | "AddChoice" >> beam.Flatten()
+            counts = (counts, chosen.messages) | "AddChoice" >> beam.Flatten()
         came = EventTally(messages=len(self.kept)).to_bytes()
         begin = visits.pipeline | "TallyState" >> beam.Create([came])
         return CountedShards(counts, [counted[REJECTED]], [*tallies, begin, counted[TALLIES]])

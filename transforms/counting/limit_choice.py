@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
 
     shards: beam.PCollection[tuple[ShardKey, Message]]
     """The limits, for each shard."""
-    told: beam.PCollection[tuple[str, Message]]
+    messages: beam.PCollection[tuple[str, Message]]
     """The limits, for the stream."""
     tallies: beam.PCollection[bytes]
 

@@ -77,10 +77,10 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
             ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self), LOCAL))
         else:
             counts = settled(counts, [LOCAL], self.settle)
-        told = (counts, *ticks) | "AddTicks" >> beam.Flatten()
+        counts_and_ticks = (counts, *ticks) | "AddTicks" >> beam.Flatten()
         if steps.bounded:
             answered = (
-                told
+                counts_and_ticks
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
                 >> beam.ParDo(AtEnd(partial(release_at_end, edge))).with_outputs(
@@ -100,9 +100,9 @@ class CollectHistograms(StreamOptions, LocalPlan, beam.PTransform):
             )
             server: beam.DoFn = AtEnd(partial(release_at_end, serving))
         else:
-            tallies = told | "Edge" >> beam.ParDo(InTime(ReleaseInTime(edge))).with_output_types(
-                _BY_STREAM
-            )
+            tallies = counts_and_ticks | "Edge" >> beam.ParDo(
+                InTime(ReleaseInTime(edge))
+            ).with_output_types(_BY_STREAM)
             state = batches.pipeline | "NoState" >> beam.Create([])
             # Slots come in any order, so the server must know the first.
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()

@@ -201,7 +201,7 @@ def _open_panes(tick: tuple[str, Message], keys: int) -> Iterator[tuple[PaneKey,
         yield (position, tick[1].slot), tick[1]
 
 
-def _to_keys(told: tuple[str, Message], keys: int) -> Iterator[tuple[int, Message]]:
+def _to_keys(keyed: tuple[str, Message], keys: int) -> Iterator[tuple[int, Message]]:
     """Emit every key the same."""
     for position in range(keys):
-        yield position, told[1]
+        yield position, keyed[1]

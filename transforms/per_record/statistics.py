@@ -43,7 +43,7 @@ class PerRecord(StreamOptions, RecordsPlan, beam.PTransform):
 
     Public are the options, the names and types of columns, and which windows and keys there are.
     A bad record (no budget, one below `epsilon_min`, a value outside its bounds, no time, no public
-    key, or one that comes late) counts nowhere; that it came is told nowhere either, by no output,
+    key, or one that comes late) counts nowhere; no output, counter or log shows that it came.
     counter or log.
 
     Raises:

@@ -26,7 +26,7 @@ from streamveil.transforms.on_beam import Message, MessageCoder
 
 # A runner may tell of a checkpoint every bundle that has ended, also those behind its barrier, as
 # Flink's does. So a commit says nothing of what came behind the barriers of checkpoints that were
-# not told of yet. If the runner takes one checkpoint at a time, those are two at most: the one
+# not announced yet. If the runner takes one checkpoint at a time, those are two at most: the one
 # under way, and the one before it, whose end may still be on its way here. The third commit is of
 # one whose barrier came later. What a checkpoint that is not aligned keeps of what was on its way
 # here comes again as it was, so there it is no worse.
@@ -44,8 +44,8 @@ class Settle(beam.PTransform):
 
     For inputs without end, on runners that go back to checkpoints and tell bundles of commits
     (`DoFn.BundleFinalizerParam`), such as Flink's, with one checkpoint at a time. What still waits
-    when the input ends, or the pipeline is drained, is let go then; where commits are never told,
-    so is everything.
+    when the input ends, or the pipeline is drained, is let go then; where commits are never
+    announced, so is everything.
     """
 
     keys: Sequence[Any]

@@ -7,13 +7,13 @@ and it answers whenever it is asked: silence would tell when there is an event.
 Theorem. If each report costs at most E / 2, by OUE0 and one in a slot, then all reports together
 keep (w, E)-local differential privacy, whomever the server asks when.
 Proof. Fix what the server asks: it knows answers alone. Let the values of a window of w slots be
-any others. It touches at most two blocks, and what is told in a block depends on the values of that
-block alone. So each input tells at most two events that the other does not, or has otherwise. All
-other answers are alike, and those two and two cost 2 (E / 2): see `oracles.py`.
+any others. It touches at most two blocks, and what is reported in a block depends on the values of
+that block alone. So each input tells at most two events that the other does not, or has otherwise.
+All other answers are alike, and those two and two cost 2 (E / 2): see `oracles.py`.
 
 With a symbol for "no event", as GRR and OUE have, it would be four reports that differ, at E / 4.
 `tests/mechanisms/local/test_presence.py` enumerates this, and convicts devices that keep a sliding
-window of what they told.
+window of what they reported.
 
 Source: our own, as `presence/limits.py`, of which it is rule 1 with one block and one slot.
 """
@@ -82,7 +82,7 @@ class OneEvent:
         self.silent = np.full(len(users.class_of), np.iinfo(np.int64).min)
         """First slot in which each user may tell an event again, shape (n,)."""
 
-    def told(
+    def reported(
         self, slot: int, users: npt.NDArray[np.integer], values: npt.NDArray[np.integer]
     ) -> npt.NDArray[np.integer]:
         """What those tell who are asked in a slot; their events use up their blocks.

@@ -196,7 +196,7 @@ class UserFilters:
             self.history.forget(before - self.longest + 1, slot - self.longest)
 
     def remember(self, longest_window: int, asks: Iterable[Ask]) -> None:
-        """Remember reports for the longest window from now on, and those before, told again.
+        """Remember reports for the longest window from now on, and those before, replayed.
 
         Args:
             longest_window: of any requirement from now on, in slots; that of nobody so far is
@@ -210,10 +210,10 @@ class UserFilters:
         """
         again = UserFilters(self.users, longest_window)
         for ask in asks:
-            again.charge(ask, f"slot {ask.slot} told again:")
+            again.charge(ask, f"slot {ask.slot} replayed:")
         if again.slot != self.slot or (again.in_window != self.in_window).any():
             raise ValueError(
-                f"slots up to {again.slot} told again add up to something else than what is "
+                f"slots up to {again.slot} replayed add up to something else than what is "
                 f"remembered up to slot {self.slot}"
             )
         self.longest, self.history = longest_window, again.history

@@ -21,8 +21,8 @@ error, which contains perturbation and sampling.
 
 With `turns=50`, users who are rarely there are asked 50 times in a window, for half the budget, and
 their devices tell the first event alone (`accounting/one_event.py`). Frequencies are scaled by the
-share of events that is told (`server/told_share.py`). What is rare then errs less, as more reports
-are about it; for what is frequent it is the other way round.
+share of events that is reported (`server/reported_share.py`). What is rare then errs less, as more
+reports are about it; for what is frequent it is the other way round.
 
 Guarantee: (w, E)-local differential privacy of every user over any w consecutive slots, pure and
 exact: see `report_groups.py`, which has the proof, or with turns `accounting/one_event.py`. All
@@ -65,8 +65,8 @@ from streamveil.mechanisms.local.server import seasons
 from streamveil.mechanisms.local.server.combination import class_variances, combine
 from streamveil.mechanisms.local.server.last_publication import FIELDS, LocalPublication
 from streamveil.mechanisms.local.server.projection import on_simplex
+from streamveil.mechanisms.local.server.reported_share import ReportedShare
 from streamveil.mechanisms.local.server.seasons import Seasons
-from streamveil.mechanisms.local.server.told_share import ToldShare
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 
 # Every slot tells a little, so the filter judges its members by more of them than where releases
@@ -113,7 +113,7 @@ class RotationState:
     """What revisions need; None without any."""
     past: list[Past] = field(default_factory=list)
     """One for each slot that is still to be revised; changed in place, as bank and ring are."""
-    share: ToldShare | None = None
+    share: ReportedShare | None = None
     """Of events that devices tell, changed in place; None without turns."""
 
 
@@ -217,11 +217,11 @@ class Rotation:
         nothing = LocalPublication.nothing(symbols)
         return RotationState(self._bank.start(), nothing, seasons=known, share=share)
 
-    def _share(self) -> ToldShare:
+    def _share(self) -> ReportedShare:
         """What is known of the events that devices tell, before any."""
         blocks = self.users.promised.windows
         sizes = self.users.sizes / self.users.class_of.size
-        return ToldShare(float(sizes @ (blocks / self._windows)), float(sizes @ blocks))
+        return ReportedShare(float(sizes @ (blocks / self._windows)), float(sizes @ blocks))
 
     def begin(
         self, state: RotationState, slot: int, random: SlotNoise
@@ -398,7 +398,7 @@ class Rotation:
         up for b - 1 / n of somebody's value that was not asked for.
         """
         rota = self._rota(state)
-        if state.share:  # reports are of what is told
+        if state.share:  # reports are of the reported events alone
             expected = _scaled(expected, state.share.estimate(slot - state.first)[0])
         sizes = rota.sizes(state.changes)
         n = max(int(sizes.sum()), 1)
@@ -504,17 +504,17 @@ def _scaled(frequencies: Floats, factor: float) -> Floats:
 
 
 def _learnt(
-    share: ToldShare, told: Floats, variances: Floats, elapsed: int
+    share: ReportedShare, counts: Floats, variances: Floats, elapsed: int
 ) -> tuple[Floats, Floats]:
-    """What is told as frequencies of all events, and their variances; the share learns of it."""
+    """Frequencies of all events from those reported, and variances; the share learns from them."""
     events = float(variances[:-1].sum())
-    share.learn(float(told[:-1].sum()), events, elapsed)
+    share.learn(float(counts[:-1].sum()), events, elapsed)
     factor = 1 / share.estimate(elapsed)[0]
-    return _scaled(told, factor), np.append(variances[:-1], events) * factor**2
+    return _scaled(counts, factor), np.append(variances[:-1], events) * factor**2
 
 
 def _doubt(state: RotationState, frequencies: Floats, slot: int) -> Floats:
-    """Variance of frequencies because of the share of events that is told, shape (d,)."""
+    """Variance of frequencies because of the share of events that is reported, shape (d,)."""
     if not state.share:
         return np.zeros_like(frequencies)
     events = np.append(frequencies[:-1], 1 - frequencies[-1])
@@ -522,11 +522,11 @@ def _doubt(state: RotationState, frequencies: Floats, slot: int) -> Floats:
 
 
 def _known(state: RotationState, slot: int) -> dict[str, float]:
-    """Diagnostics: the share of events that is told."""
+    """Diagnostics: the share of events that is reported."""
     if not state.share:
         return {}
     share, doubt = state.share.estimate(slot - state.first)
-    return {"told_share": share, "told_share_stderr": share * doubt**0.5}
+    return {"reported_share": share, "reported_share_stderr": share * doubt**0.5}
 
 
 _PLAIN = ("seed", "first", "slot", "observed", "reached")

@@ -113,7 +113,7 @@ class Device:
         self._promises: list[tuple[int, int, int, int]] = []
         self._one_event = one_event
         self._phase = int.from_bytes(derived_key(self._key, "blocks"), "little")
-        self._silent = _ALWAYS  # first slot in which an event may be told again
+        self._silent = _ALWAYS  # first slot in which an event may be reported again
         self._check_window(requirement)
 
     def report(self, assignment: bytes, slot: int, value: int) -> bytes:
@@ -142,10 +142,10 @@ class Device:
         self._check(asked, slot)
         check_symbols(np.array([value]), self.symbols)
         self._charge(slot, asked.price)
-        told = self._told(slot, value) if self._one_event else value
-        words = self._noise.slot(slot, digest(identity, b"%d" % told)).words("report")
+        reported = self._reported(slot, value) if self._one_event else value
+        words = self._noise.slot(slot, digest(identity, b"%d" % reported)).words("report")
         oracle = Oracle.of(asked.oracle, asked.price, self.symbols)
-        (chunk,) = perturb(oracle, np.array([told]), words)
+        (chunk,) = perturb(oracle, np.array([reported]), words)
         answer = int(chunk[0]) if asked.oracle == GRR else chunk.tobytes()
         report = encode_report(Report(asked.token, slot, asked.round, answer))
         self._move(slot)
@@ -238,8 +238,8 @@ class Device:
         device._promises = [(w, cap, first, last) for w, cap, first, last in record["promises"]]
         return device
 
-    def _told(self, slot: int, value: int) -> int:
-        """What is told of a value; an event uses up its block."""
+    def _reported(self, slot: int, value: int) -> int:
+        """What is reported of a value; an event uses up its block."""
         window, nothing = self.requirement.window, self.symbols - 1
         if value == nothing or slot < self._silent:
             return nothing

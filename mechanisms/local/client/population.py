@@ -126,10 +126,10 @@ class Devices:
             self._round = 0
         users, counts = self._filters.charge(ask, f"report refused in slot {ask.slot} by")
         self._round = ask.round
-        told = values[users]
+        reported = values[users]
         if self._one_event:
-            told = self._one_event.told(ask.slot, users, told)
-        return self._perturbed(ask, oracles, users, counts, told)
+            reported = self._one_event.reported(ask.slot, users, reported)
+        return self._perturbed(ask, oracles, users, counts, reported)
 
     def change(self, slot: int, users: Users) -> None:
         """Let requirements change from a slot on, which was not asked yet, and users come.

@@ -108,7 +108,7 @@ def audited_devices(
     enough = np.full(len(asked), 2 * asked.longest)
     people = enough if sizes is None else np.asarray(sizes, np.int64)
     symbols = (bins if counts is None else counts.shape[2]) + 1
-    # What is too few for a mechanism is told of the real numbers, of as many as matter.
+    # Whether users are too few for a mechanism is checked with the real numbers that matter.
     local_mechanism(mechanism, _users(asked, np.minimum(people, enough), symbols))
     length = max(LENGTH, WINDOWS * asked.longest)
     users = _users(asked, _scaled(people, asked.longest, length), symbols)
@@ -197,10 +197,10 @@ class DevicesAudit(Audit):
         """Note what answers tell of canaries."""
         rows, here = spans.asked(answers.users)
         if here.size:
-            told = answers.reports[rows]
+            reports = answers.reports[rows]
             pairs = spans.pairs(here)
-            found = odds(answers.kind, answers.price, self.users.symbols, told, *pairs)
-            spans.told(here, found, answers.price)
+            found = odds(answers.kind, answers.price, self.users.symbols, reports, *pairs)
+            spans.note(here, found, answers.price)
 
     def _spans(self, kind: str, random: np.random.Generator) -> dict[int, Spans]:
         """Of each class: one half of its devices is for slots, one for windows."""

@@ -69,7 +69,7 @@ class Spans:
         """What devices have by either sequence, shape (2, ...)."""
         return self._pairs[:, here]
 
-    def told(self, here: Integers, scores: Floats, charge: float) -> None:
+    def note(self, here: Integers, scores: Floats, charge: float) -> None:
         """Note what reports tell in favour of the first sequence, each place once.
 
         Args:

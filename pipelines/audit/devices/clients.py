@@ -66,11 +66,11 @@ class Clients:
         if self._left <= 0 or not here.size:
             return
         self._left -= here.size
-        told = [self._told(answers, place) for place in here.tolist()]
-        answered = [i for i, one in enumerate(told) if one is not None]
-        self.spans.told(here[answered], np.array([told[i] for i in answered]), answers.price)
+        odds = [self._log_odds(answers, place) for place in here.tolist()]
+        answered = [i for i, one in enumerate(odds) if one is not None]
+        self.spans.note(here[answered], np.array([odds[i] for i in answered]), answers.price)
 
-    def _told(self, answers: Answers, place: int) -> float | None:
+    def _log_odds(self, answers: Answers, place: int) -> float | None:
         """What all answers of a device tell; None of one that gives none."""
         ask, device = answers.ask, self._devices[place]
         value, user = int(self.spans.values[place]), int(self.spans.users[place])

@@ -41,5 +41,5 @@ def _of_bit(kind: str, epsilon: float, symbols: int, reports: Reports, at: Integ
     bits = reports[np.arange(len(at)), at >> 3] >> (7 - (at & 7)).astype(np.uint8) & 1
     one = float(np.logaddexp(epsilon, 0.0)) - math.log(2)
     zero = math.log1p(math.exp(-epsilon)) - math.log(2)
-    told = np.where(bits == 1, one, zero)
-    return np.where(at == symbols - 1, 0.0, told) if kind == OUE0 else told
+    by_bit = np.where(bits == 1, one, zero)
+    return np.where(at == symbols - 1, 0.0, by_bit) if kind == OUE0 else by_bit

@@ -1,7 +1,7 @@
 """A run of devices and of the server that asks them, with all that an operator sees.
 
 Devices and server are those of a pipeline. The operator is the adversary, and may feed the server
-anything: in every other run it is told made-up reports, which leap now and then, so that it
+anything: in every other run it receives made-up reports, which leap now and then, so that it
 publishes, skips and asks as worst cases would have it.
 """
 
@@ -88,10 +88,10 @@ class DeviceRun:
                 tally.supports[k] += supports(answer.oracles[k], shape[1], reports)
                 tally.reports[k] += users.size
                 yield Answers(answer, k, users, reports)
-            self._state, answer = self._stream.take(self._state, self._told(tally))
+            self._state, answer = self._stream.take(self._state, self._received(tally))
 
-    def _told(self, tally: Tally) -> Tally:
-        """What the server is told."""
+    def _received(self, tally: Tally) -> Tally:
+        """The tally that the server receives."""
         if self._made_up is None:
             return tally
         leaping = np.zeros_like(tally.supports)

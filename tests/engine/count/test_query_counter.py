@@ -1,4 +1,4 @@
-"""Counting query by query: what travels, which blocks and shards there are, what is told."""
+"""Counting query by query: what travels, which blocks and shards there are, what is sent."""
 
 from collections import Counter
 from dataclasses import replace
@@ -102,14 +102,14 @@ def test_histograms_are_those_of_each_event_by_hand(rows, batches, shards, timel
         for block, key, packed, _ in made.pack(events_of(some), made.layout, made.bounding):
             message = made.layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             blocks.setdefault((*key, block), []).append(message)
-    told = {}
+    messages_of = {}
     for key, messages in blocks.items():
-        for _, message in made.told(key, made.bound(key, messages)):
+        for _, message in made.messages(key, made.bound(key, messages)):
             assert not timely or message.slot == key[2]
-            told.setdefault(message.slot, []).append(message)
+            messages_of.setdefault(message.slot, []).append(message)
     expected = by_hand(rows)
-    assert told.keys() == expected.keys()
-    for end, messages in told.items():
+    assert messages_of.keys() == expected.keys()
+    for end, messages in messages_of.items():
         found = slot_counts(messages, made.layout).histograms
         assert found.keys() == expected[end].keys()
         for q, table in found.items():
@@ -135,17 +135,17 @@ def counts_of(queries, batches):
     layout = QueryLayout.of(query_set, registry, 1, timely=False)
     made = QueryCounter(registry, layout, lambda: Bounding(1), "s", by_user=False)
     mapper = QueriesMapper(query_set, columns_for(query_set, "u", "t"), registry, bytes(32))
-    blocks, told = {}, {}
+    blocks, messages_of = {}, {}
     for batch in batches:
         for block, key, packed, _ in pack_queries(mapper.map(batch)[0], layout, made.bounding):
             message = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             blocks.setdefault((*key, block), []).append(message)
     for key, messages in blocks.items():
-        for _, message in made.told(key, made.bound(key, messages)):
-            told.setdefault(message.slot, []).append(message)
+        for _, message in made.messages(key, made.bound(key, messages)):
+            messages_of.setdefault(message.slot, []).append(message)
     return {
         (queries[q].name, end): table.tolist()
-        for end, messages in told.items()
+        for end, messages in messages_of.items()
         for q, table in slot_counts(messages, layout).histograms.items()
         if table.any()
     }
@@ -216,7 +216,7 @@ def test_shards_tell_of_base_slots_in_which_nothing_ends():
     messages = []
     for part in range(made.layout.parts):
         key = (*made.layout.key(part), 3)
-        ((stream, message),) = made.told(key, made.bound(key, []))
+        ((stream, message),) = made.messages(key, made.bound(key, []))
         assert (stream, message.slot, message.shard) == ("s", 3, part)
         messages.append(message)
     assert slot_counts(messages, made.layout) == ({}, {})

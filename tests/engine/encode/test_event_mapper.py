@@ -324,7 +324,7 @@ def test_range_is_inclusive_on_both_sides(options, kept):
     assert rejected.num_rows == 5 - len(kept)
 
 
-# What is ahead of time is told as that, also where it is outside the range.
+# An event ahead of time is rejected as that, also where it is outside the range.
 def test_events_after_the_latest_slot_are_ahead_of_time():
     rows = [("ann", "a", slot) for slot in (2, 3, 4, 9)]
     events, rejected = mapper(last_slot=5).map(batch(rows), latest=3)

@@ -48,9 +48,9 @@ def take(batch, due, again=False):
         elif tag == REJECTED:
             late += [(letter["row"], letter["reason"]) for letter in value.to_pylist()]
         else:
-            told = {**value.schema.metadata}
-            assert (told.pop(LOST_METADATA, None) is None) == (not late)
-            assert value.schema.with_metadata(told).equals(batch.schema, check_metadata=True)
+            metadata = {**value.schema.metadata}
+            assert (metadata.pop(LOST_METADATA, None) is None) == (not late)
+            assert value.schema.with_metadata(metadata).equals(batch.schema, check_metadata=True)
             taken += value.column(ROW_COLUMN).to_pylist()
     return taken, late, waiting
 

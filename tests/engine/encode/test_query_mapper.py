@@ -38,13 +38,13 @@ def mapper(*queries, users=("ann", "bob"), default=None, **options):
 
 def batch(number, **columns):
     """Of so many events of ann in place a, an hour apart, but for what is given."""
-    told = {
+    table = {
         "user": pa.array(["ann"] * number),
         "value": pa.array(["a"] * number),
         "time": pa.array(np.arange(number) * HOUR, pa.timestamp("us", "UTC")),
         **columns,
     }
-    return pa.RecordBatch.from_pydict(told)
+    return pa.RecordBatch.from_pydict(table)
 
 
 def letters(rejected):

@@ -114,7 +114,7 @@ def released(due, events):
     return list(release_plan(discover.discover_keys(due, events), events))
 
 
-def told(found):
+def published(found):
     """All that is public: results and the ledger."""
     return [repr(one.value) for _, outputs in found for one in outputs if one.tag in (None, LEDGER)]
 
@@ -167,7 +167,7 @@ def test_passes_add_up_to_one(name, cuts, seed):
     plan, rows, once = in_one_pass(name)
     order = np.random.default_rng(seed).permutation(len(rows))
     several = passes(plan, [rows[number] for number in order], cuts)
-    assert told(several) == told(once)
+    assert published(several) == published(once)
     assert state_of(several) == state_of(once)
     listed = discovered_keys(several[-1][0].query_set.queries[0])
     assert len(listed.since) > 3
@@ -183,7 +183,7 @@ def test_passes_add_up_to_one_for_other_statistics(statistic):
     more = {"quantiles": [0.5]} if statistic == "quantiles" else {}
     query = {"name": "q", "statistic": statistic, "of": "size", "bounds": [0, 10], **more}
     plan, rows = plan_of(asked(query)), rows_of()
-    assert told(passes(plan, rows, [103, 104, 110, 121])) == told(passes(plan, rows, []))
+    assert published(passes(plan, rows, [103, 104, 110, 121])) == published(passes(plan, rows, []))
 
 
 def test_the_first_pass_chooses_bounds_from_all_of_its_events():
@@ -193,7 +193,7 @@ def test_the_first_pass_chooses_bounds_from_all_of_its_events():
     with metrics.counting() as counts:
         found = passes(plan, rows, [118])
     assert sum(name.startswith(metrics.BOUNDS_PREFIX) for name in counts.counters) == 1
-    assert told(passes(plan, rows, [118, 119, 125])) == told(found)
+    assert published(passes(plan, rows, [118, 119, 125])) == published(found)
     assert discovered_keys(found[-1][0].query_set.queries[0]).values
 
 
@@ -274,7 +274,7 @@ def test_a_rare_key_of_a_group_changes_only_the_noisy_counts_of_its_group():
     rare = [*rows, ("u7", "key secret/own\u2028", 1.0, 110)]
     for some in (rows, rare):
         found = passes(plan_of(asked(query)), some, [])
-        public = " ".join(told(found)) + repr(found[-1][0].describe())
+        public = " ".join(published(found)) + repr(found[-1][0].describe())
         assert "secret" not in public
         assert set(found[-1][0].query_set.queries[0].tree.levels[0]) == {"low", "rest"}
 
@@ -585,7 +585,7 @@ def test_a_state_that_does_not_say_what_its_discovery_has_spent_is_refused():
 
 def test_with_replacement_passes_add_up_too():
     plan, rows = plan_of(asked({"name": "q"}), adjacency=REPLACE), rows_of()
-    assert told(passes(plan, rows, [102, 115])) == told(passes(plan, rows, []))
+    assert published(passes(plan, rows, [102, 115])) == published(passes(plan, rows, []))
 
 
 def test_what_a_discovery_is_bound_to_does_not_change_as_keys_are_found():

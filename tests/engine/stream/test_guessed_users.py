@@ -58,8 +58,10 @@ def test_of_whom_the_number_is_a_guess():
 )
 def test_what_contradicts_a_guess(counted, counts, stderr, each, users):
     GUESS.check(release(counts, stderr), each)
-    told = {} if users is None else {"slots with more users than 100": 1, "users_suggested": users}
-    assert counted == told
+    expected = (
+        {} if users is None else {"slots with more users than 100": 1, "users_suggested": users}
+    )
+    assert counted == expected
 
 
 def test_what_was_observed_counts_rather_than_what_was_made_of_it(counted):

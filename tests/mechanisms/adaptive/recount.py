@@ -41,7 +41,7 @@ KINDS = ("own", "points", "sums", "any")
 
 
 class LookedError(AssertionError):
-    """A query, or what is told, depends on events."""
+    """A query or a release depends on events."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +229,7 @@ class World:
         self.streams, self.slots, self.tape = streams, slots, tape
         """The stream of each slot."""
         self.booked: list[dict[int, int]] = []
-        self.told: list[bytes] = []
+        self.releases: list[bytes] = []
         """All that is public of each slot's release."""
         self.saved: list[bytes] = []
         """State before each slot."""
@@ -244,9 +244,9 @@ class World:
                 if restarts.random() < 0.15:
                     state = self.streams[number].decode(self.saved[-1])
                 self.tape.begin(number, False)
-                state, booked, told = self._release(state, number, slot)
+                state, booked, release = self._release(state, number, slot)
                 self.booked.append(booked)
-                self.told.append(told)
+                self.releases.append(release)
         return self
 
     def _thawed(self, state: Any, number: int) -> Any:
@@ -256,7 +256,7 @@ class World:
     def losses(self, events: dict[int, tuple[int, np.ndarray]]) -> list[tuple[str, int]]:
         """What a neighbour loses who has some events: (cohort, events (d,)) by slot.
 
-        In every query, its purpose and the loss. What is booked and what is told must not depend
+        In every query, its purpose and the loss. Charges and releases must not depend
         on the events, but for the answers.
         """
         self.tape.losses.clear()
@@ -270,9 +270,9 @@ class World:
                 if number in events:
                     slot = slot.with_events(*events[number])
                 self.tape.begin(number, True)
-                state, booked, told = self._release(state, number, slot)
+                state, booked, release = self._release(state, number, slot)
                 self.tape.end()
-                if told != self.told[number]:
+                if release != self.releases[number]:
                     raise LookedError(f"slot {number} tells something else")
                 if booked != self.booked[number]:
                     raise LookedError(f"slot {number}: {self.booked[number]} became {booked}")
@@ -296,7 +296,7 @@ class World:
             price = stream.price(state)
             state, release = stream.release(state, number, table)
             assert (release.spent <= price).all()
-            return state, dict(enumerate(release.spent.tolist())), told_of(release)
+            return state, dict(enumerate(release.spent.tolist())), public_bytes(release)
         cohorts = np.array(list(slot.counts), np.int64)
         cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)
         where, bins = np.nonzero(cells)
@@ -306,10 +306,10 @@ class World:
         assert (release.spent <= price).all()
         spent = release.spent[state.interned.ledgers_of(cohorts)]
         booked = dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
-        return state, booked, told_of(release)
+        return state, booked, public_bytes(release)
 
 
-def told_of(release: SlotRelease) -> bytes:
+def public_bytes(release: SlotRelease) -> bytes:
     """All that is public of a release, with the revisions that come with it."""
     assert all((one.counts >= 0).all() for one in release.revisions)
     figures = [(one.slot, one.counts.tobytes(), one.stderr.tobytes()) for one in release.revisions]

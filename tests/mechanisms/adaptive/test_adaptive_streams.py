@@ -125,7 +125,7 @@ def test_state_of_another_shape_is_refused(change):
 @pytest.mark.many
 @pytest.mark.parametrize("size", [1, 1000, 10**7])
 def test_nothing_but_noisy_results_steers(size):
-    def told(counts):
+    def outputs_of(counts):
         random, asked = np.random.default_rng(5), []
 
         def add_noise(weighting, statistic, noise, purpose, *shaping):
@@ -145,8 +145,8 @@ def test_nothing_but_noisy_results_steers(size):
 
     rng = np.random.default_rng(2)
     quiet, busy = np.zeros((SLOTS, 3, 3), np.int64), rng.integers(0, 10**6, (SLOTS, 3, 3))
-    assert told(quiet) == told(steps()) == told(busy)
-    purposes = {purpose for purpose, *_ in told(quiet)[1]}
+    assert outputs_of(quiet) == outputs_of(steps()) == outputs_of(busy)
+    purposes = {purpose for purpose, *_ in outputs_of(quiet)[1]}
     assert {"release", "audit"} <= purposes
 
 
@@ -182,7 +182,7 @@ def test_standard_errors_are_honest():
 
 
 # Counts of some tens in few bins that move at once: many slots are released, but not all of them.
-# Releases of the largest counts were told to be nearly certain: 75 to 83 % were covered.
+# Releases of the largest counts were stated as nearly certain: 75 to 83 % were covered.
 @pytest.mark.slow
 def test_standard_errors_are_honest_whatever_the_count():
     asked, sizes, sure, true = [(6, 1.0), (12, 2.0), (24, 4.0)], [134, 133, 133], [], []
@@ -195,9 +195,11 @@ def test_standard_errors_are_honest_whatever_the_count():
         each = [random.multinomial(size, np.hstack([shares, rest]))[:, :6] for size in sizes]
         counts = np.stack(each, axis=1)
         result = simulate("adaptive", counts, asked, sizes, bytes([seed + 1]) * 32)
-        told = (result.status == "published") & (np.arange(200) >= 30)
-        true.append(counts.sum(axis=1)[told])
-        sure.append(np.abs(result.released[told] - true[-1]) <= 1.645 * result.stderr[told])
+        published = (result.status == "published") & (np.arange(200) >= 30)
+        true.append(counts.sum(axis=1)[published])
+        sure.append(
+            np.abs(result.released[published] - true[-1]) <= 1.645 * result.stderr[published]
+        )
     within, size = np.concatenate(sure), np.concatenate(true)
     for least, most in ((0, 20), (20, 35), (35, 50), (50, 400)):
         assert 0.85 < within[(size >= least) & (size < most)].mean() < 0.96

@@ -1,4 +1,4 @@
-"""Sums, and what is beside them, broken on purpose are convicted: by what is lost or told
+"""Sums, and what is beside them, broken on purpose are convicted: by losses or releases
 (`test_losses.py`), and by audits.
 
 What an audit proves with confidence 1 - 1e-6 must not exceed the claim; keys are fixed.
@@ -38,7 +38,7 @@ from tests.mechanisms.test_audit import audit
 BEGIN, WEIGHTING = RunningSum.begin.__func__, RunningSum.weighting
 ADD, RELEASE = RunningSum.add, RunningSum.release
 ADD_SLOT, SUM_UP, OBSERVE = releases.add, releases.sum_up, releases.observe
-LOOK, TOLD, BEGUN = gate.look, outputs.told, cycle._begun
+LOOK, RELEASED, BEGUN = gate.look, outputs.released, cycle._begun
 REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
 MEASURE, WITHOUT_TOTAL = Factor.measure, fixed._without_total
 
@@ -276,7 +276,7 @@ def shares_of_totals_by_counts(patch) -> None:
 
 
 def without_more_than_the_total(patch) -> None:
-    """Beside a total that is told, bins are taken for half as sensitive as they are."""
+    """With a total that is computed, bins are taken for half as sensitive as they are."""
 
     def bins_of(population):
         found = WITHOUT_TOTAL(population)
@@ -315,11 +315,11 @@ def plans_by_counts(patch) -> None:
 def tells_of_counts(patch) -> None:
     """A release tells where a bin is empty."""
 
-    def told(state, here, *given):
-        release = TOLD(state, here, *given)
+    def beside_counts(state, here, *given):
+        release = RELEASED(state, here, *given)
         return replace(release, counts=release.counts * (here.counts.sum(axis=0) > 0))
 
-    patch.setattr(outputs, "told", told)
+    patch.setattr(outputs, "released", beside_counts)
 
 
 def revises_by_counts(patch) -> None:

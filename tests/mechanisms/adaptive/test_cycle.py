@@ -465,7 +465,7 @@ def test_restarts_keep_the_future():
         data = fresh.encode(again)
 
 
-# No slot costs more than what is told before its counts are known.
+# No slot costs more than its price, which is known before its counts.
 def test_the_price_is_told_before():
     made = mechanism("adaptive:cycle=7", people())
     stream = ReleaseStream(made, NoiseSource(KEY))
@@ -479,7 +479,7 @@ def test_the_price_is_told_before():
 # With the noisy results given, streams that have nothing in common get the same releases, at the
 # same prices: spans, shares, profiles and depths read no counts.
 def test_nothing_but_noisy_results_steers():
-    def told(counts):
+    def outputs_of(counts):
         random = np.random.default_rng(5)
 
         def noisy(*given):
@@ -500,7 +500,7 @@ def test_nothing_but_noisy_results_steers():
         return releases
 
     quiet = np.zeros((90, 3, 3), np.int64)
-    assert told(quiet) == told(waves(7, 90)) == told(1000 * waves(24, 90))
+    assert outputs_of(quiet) == outputs_of(waves(7, 90)) == outputs_of(1000 * waves(24, 90))
 
 
 def test_a_state_with_other_cycles_is_refused():
@@ -535,9 +535,9 @@ def test_releases_say_which_cycle_is_found():
     counts = np.array([4000, 2000]) * (1 + 0.6 * np.sin(2 * np.pi * np.arange(80)[:, None] / 5))
     for cycle, seen in (("5", {0.0, 5.0}), ("auto", {0.0}), ("none", set())):
         stream = ReleaseStream(Adaptive("adaptive", people, cycle=cycle), NoiseSource(KEY))
-        state, told = stream.start(), []
+        state, cycles = stream.start(), []
         for slot, row in enumerate(np.rint(counts).astype(np.int64)):
             state, release = stream.release(state, slot, row[None])
-            told += [release.diagnostics["cycle"]] if "cycle" in release.diagnostics else []
-        assert set(told) == seen
-        assert told == sorted(told)
+            cycles += [release.diagnostics["cycle"]] if "cycle" in release.diagnostics else []
+        assert set(cycles) == seen
+        assert cycles == sorted(cycles)

@@ -211,8 +211,10 @@ def test_a_slots_own_estimate_knows_of_shared_errors():
     seen = replace(
         seen, observed=release, expected=forecast, foreseen=2.0, noise=2.0, error=0.0 * release
     )
-    told = of_the_slot(seen, 0.0, np.full_like(release, 0.99))
-    assert float((told.mean**2).mean()) == pytest.approx(float(told.variance.mean()), rel=0.02)
+    estimate = of_the_slot(seen, 0.0, np.full_like(release, 0.99))
+    assert float((estimate.mean**2).mean()) == pytest.approx(
+        float(estimate.variance.mean()), rel=0.02
+    )
 
 
 # ---- what it is good for --------------------------------------------------------------------
@@ -262,7 +264,8 @@ def test_revisions_follow_the_factor(most):
     assert once.estimates.tobytes() == revised.estimates.tobytes()
     truth = counts.sum(axis=1)[28:]
     errors = [
-        ((told[28:] - truth) ** 2).mean() for told in (once.estimates, revised.revised_estimates)
+        ((estimates[28:] - truth) ** 2).mean()
+        for estimates in (once.estimates, revised.revised_estimates)
     ]
     assert errors[1] < 1.05 * errors[0]
     held = np.abs(revised.revised_estimates[28:] - truth) <= 1.645 * revised.revised_stderr[28:]
@@ -387,7 +390,7 @@ def test_bytes_in_every_slot_keep_the_future(revise, growth):
 
 
 # The usual size follows a total that becomes 30 times as large, or as small, so that the factor is
-# still of use, and what is told keeps its coverage.
+# still of use, and intervals keep their coverage.
 @pytest.mark.parametrize("times", [30.0, 1 / 30])
 def test_totals_that_grow_and_shrink(monkeypatch, times):
     growth = times ** (np.arange(210) / 210)

@@ -94,7 +94,7 @@ def test_a_member_recognises_its_stream(drift, bend, white):
     state, forecasts, _ = follow(bank, seen, noise)
     beliefs = bank.mixture(state).weights.mean(axis=1)
     assert (beliefs * WHITE[:, 0]).sum() == pytest.approx(white, abs=0.2)
-    # A slow drift is hardly told from a slow bend in the releases that are remembered.
+    # A slow drift is hardly distinguished from a slow bend in the releases that are remembered.
     trending = (beliefs * (BEND[:, 0] > 0)).sum()
     assert trending > 0.9 if bend else trending < 0.6
     expected = np.array([f.variance + f.white for f in forecasts])[100:]
@@ -111,8 +111,8 @@ def test_a_step_is_a_jump():
     counts[200:, 1] = 5000.0
     noise = 400.0
     seen = counts + rng.laplace(0, np.sqrt(noise / 2), counts.shape)
-    _, forecasts, told = follow(Bank(10_000, 3), seen, noise)
-    jumps = np.array([one.jumped for one in told])
+    _, forecasts, observed = follow(Bank(10_000, 3), seen, noise)
+    jumps = np.array([one.jumped for one in observed])
     assert np.argwhere(jumps[1:]).tolist() == [[199, 1]]
     missed = np.abs(forecasts[204].mean - counts[204])
     assert (missed < 5 * np.sqrt(noise)).all()

@@ -59,8 +59,8 @@ def test_expected_error_of_one_member(kind):
         np.testing.assert_allclose(curve, np.stack([table, table], axis=1))
         white, gaps = float(WHITE[member, 0]), GAPS[:, None]
         each = white if kind == POINT else white / gaps
-        told = each**2 / (each + 4.0 + curve) / gaps
-        np.testing.assert_allclose(error, curve + white - told)
+        explained = each**2 / (each + 4.0 + curve) / gaps
+        np.testing.assert_allclose(error, curve + white - explained)
 
 
 # Between the table's ratios, and beyond its ends, errors rise with the ratio.

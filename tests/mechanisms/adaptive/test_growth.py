@@ -147,10 +147,10 @@ def test_a_grown_state_is_saved_and_read(name):
     again = stream.decode(stream.encode(state))
     for at in range(slot, slot + 6):
         table = random.integers(20, 60, (1, 5))
-        state, told = stream.release(state, at, table)
+        state, release = stream.release(state, at, table)
         again, same = stream.release(again, at, table)
-        assert told.counts.tobytes() == same.counts.tobytes()
-        assert told.stderr.tobytes() == same.stderr.tobytes()
+        assert release.counts.tobytes() == same.counts.tobytes()
+        assert release.stderr.tobytes() == same.stderr.tobytes()
 
 
 def test_hours_are_looked_for_once_there_are_enough_bins():
@@ -168,9 +168,9 @@ def test_hours_are_looked_for_once_there_are_enough_bins():
     again = after.decode(after.encode(state))
     for slot in range(30, 60):
         table = random.poisson(3, (1, 6))
-        state, told = after.release(state, slot, table)
+        state, release = after.release(state, slot, table)
         again, same = after.release(again, slot, table)
-        assert (told.spent.tolist(), told.counts.tolist()) == (
+        assert (release.spent.tolist(), release.counts.tolist()) == (
             same.spent.tolist(),
             same.counts.tolist(),
         )
@@ -212,10 +212,10 @@ def test_a_total_is_followed_with_many_bins_and_measured_with_few():
             assert bool(state.mechanism.factor) == (bins == 6)
         cells = state.mechanism.bank.level.shape[1]
         assert cells == (6 if bins == 6 else 4)
-        state, told = streams[bins].release(
+        state, release = streams[bins].release(
             state, slot, with_sum(random.integers(20, 60, bins))[None]
         )
-        assert len(told.counts) == bins + 1
+        assert len(release.counts) == bins + 1
         state = streams[bins].decode(streams[bins].encode(state))
     assert (state.filter.in_window <= Requirement(4, 2.0).epsilon * 2**40).all()
 
@@ -232,10 +232,10 @@ def test_a_state_whose_bins_left_is_saved_and_read(name):
     again = after.decode(after.encode(state))
     for slot in range(7, 12):
         table = random.integers(20, 60, (1, 3))
-        state, told = after.release(state, slot, table)
+        state, release = after.release(state, slot, table)
         again, same = after.release(again, slot, table)
-        assert told.counts.tobytes() == same.counts.tobytes()
-        assert told.counts.shape == (3,)
+        assert release.counts.tobytes() == same.counts.tobytes()
+        assert release.counts.shape == (3,)
 
 
 def test_a_bin_that_returns_is_a_new_bin():
@@ -274,8 +274,8 @@ def test_the_first_estimates_of_new_bins_have_no_bias():
     for number in range(300):
         stream, state, slot, _ = grown_stream("adaptive", seed=number)
         stream._noise = NoiseSource(number.to_bytes(32, "big"))
-        _, told = stream.release(state, slot, true)
-        found.append(told.counts[2:4] - true[0, 2:4])
+        _, release = stream.release(state, slot, true)
+        found.append(release.counts[2:4] - true[0, 2:4])
     found = np.array(found)
     assert (abs(found.mean(axis=0)) < 4 * found.std(axis=0) / 300**0.5).all()
 

@@ -174,8 +174,8 @@ def test_deviations_of_slots_that_are_all_released_have_the_same_factor(blur):
     misfit.blur[:] = blur
     forecast = Forecast(zeros, zeros + 10, zeros + 30, zeros + 100)
     shown, hidden = 100 / (100 + blur), 100 * (1 - 0.7**6)
-    told = 5 + shown * 15 + (1 - shown) * hidden
-    assert misfit.of(forecast, every=True) == pytest.approx([told, told])
+    expected = 5 + shown * 15 + (1 - shown) * hidden
+    assert misfit.of(forecast, every=True) == pytest.approx([expected, expected])
     assert misfit.of(forecast) == pytest.approx([5 + hidden, 5 + hidden])
 
 
@@ -204,9 +204,9 @@ def test_what_is_told_of_deviations_is_in_the_release_too(factor, slots):
     misfit.covariance[:] = 0
     misfit.common[0] = np.log(factor)
     curve, white, scale, noise = 130.0, 20.0, 60.0, 40.0
-    told = scale * (1 - (1 - white / scale) ** intervals.CERTAIN)
+    stated = scale * (1 - (1 - white / scale) ** intervals.CERTAIN)
     level = random.normal(0, np.sqrt(factor * curve), bins)
-    deviations = random.normal(0, np.sqrt(told), (slots, bins))
+    deviations = random.normal(0, np.sqrt(stated), (slots, bins))
     counts = level + deviations[-1]
     released = level + deviations.mean(axis=0) + random.normal(0, np.sqrt(noise), bins)
 

@@ -3,7 +3,7 @@
 Losses are counted from outside, in two neighbouring worlds (`recount.py`): how far the integers
 under each noisy result move when one user of a class has other events in a slot, times the unit of
 the noise. They are summed as whole units of 2**-40 epsilon, and never rounded. All else that is
-told, revisions included, must be the same in both worlds, where answers are. Answers are quiet,
+released, revisions included, must be the same in both worlds, where answers are. Answers are quiet,
 wild, true or as noisy as they should be, so that gaps end early, jumps come and audits disagree;
 plans have gaps of all lengths; streams go on from saved states now and then.
 """

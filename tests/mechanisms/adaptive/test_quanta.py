@@ -15,13 +15,13 @@ COUNTS = np.random.default_rng(10).poisson(
 
 
 def released(
-    quantum, told=None, *, classes=((24, 1.0), (6, 3.0)), name="adaptive", revise=0, key=KEY
+    quantum, stated=None, *, classes=((24, 1.0), (6, 3.0)), name="adaptive", revise=0, key=KEY
 ):
-    """What is released of events that add `quantum` each; `told` is what the mechanism is told."""
+    """Releases of events that add `quantum` each; the mechanism is given `stated`."""
     asked = tuple(Requirement(*one) for one in classes)
     sizes = np.full(len(asked), 5000)
     population = Population(
-        asked, sizes, BINS, sensitivity=quantum, quantum=quantum if told is None else told
+        asked, sizes, BINS, sensitivity=quantum, quantum=quantum if stated is None else stated
     )
     made = mechanism(name, population, revise=revise)
     stream = ReleaseStream(made, NoiseSource(key))
@@ -49,7 +49,7 @@ def test_quanta_change_neither_errors_nor_what_is_told_of_them(name):
     found = np.mean([figures(releases, QUANTUM) for releases in every], axis=0)
     assert found == pytest.approx(np.mean(ones, axis=0), rel=0.15)
     releases = every[0]
-    # What is told is rounded to whole numbers, not to events.
+    # Releases are rounded to whole numbers, not to events.
     assert (np.array([one.counts for one in releases[1:]]) % QUANTUM != 0).mean() > 0.9
 
 
@@ -59,9 +59,9 @@ def test_who_takes_sums_for_counts_of_as_many_events_follows_them_too_slowly():
 
 
 def test_revisions_are_in_the_same_units_as_releases():
-    error, told = figures(released(1, revise=8)[1], 1)
+    error, stated = figures(released(1, revise=8)[1], 1)
     assert figures(released(QUANTUM, revise=8)[1], QUANTUM) == pytest.approx(
-        (error, told), rel=0.15
+        (error, stated), rel=0.15
     )
 
 

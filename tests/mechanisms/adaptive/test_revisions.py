@@ -305,6 +305,8 @@ def test_huge_errors_leave_numbers():
         ring.passed(slot, 10, np.zeros(2))
         state.elapsed += 1
     for slot in range(4):
-        told, expected = ring.revise(bank.mixture(state).weights, state.scale.astype(np.float64))
-        assert told == slot
+        revised_slot, expected = ring.revise(
+            bank.mixture(state).weights, state.scale.astype(np.float64)
+        )
+        assert revised_slot == slot
         assert np.isfinite([expected.mean, expected.variance, expected.white]).all()

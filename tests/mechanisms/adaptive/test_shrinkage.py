@@ -1,4 +1,4 @@
-"""Estimates that are mostly noise are told as less, never as worse than nothing."""
+"""Estimates that are mostly noise are shrunk, and never have more error than zeros."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ def observed(released, expected, foreseen, noise):
     return Observed(zeros > 0, zeros, each, each, released, expected, each, noise, zeros)
 
 
-def told(true, noise, kept, releases=200, seed=1):
-    """Errors of estimates as told and unshrunk, and of zeros: a filter that averages `kept`."""
+def simulated(true, noise, kept, releases=200, seed=1):
+    """Errors of estimates shrunk and unshrunk, and of zeros: a filter that averages `kept`."""
     random = np.random.default_rng(seed)
     shrinkage, estimate, errors = Shrinkage(), np.zeros(len(true)), []
     for i in range(releases):
@@ -36,7 +36,7 @@ def test_no_worse_than_zeros_where_counts_are_far_below_the_noise():
     found = []
     for seed in range(8):
         true = np.random.default_rng(seed).exponential(0.6, BINS)
-        errors, _, share = told(true, 400.0, 30, seed=seed)
+        errors, _, share = simulated(true, 400.0, 30, seed=seed)
         found.append(errors.mean(axis=0))
         assert share < 0.25
     shrunk, plain, zeros = np.mean(found, axis=0)
@@ -46,7 +46,7 @@ def test_no_worse_than_zeros_where_counts_are_far_below_the_noise():
 
 def test_what_can_be_seen_is_told():
     true = np.random.default_rng(1).exponential(2.0, BINS)
-    errors, _, share = told(true, 40.0, 20)
+    errors, _, share = simulated(true, 40.0, 20)
     shrunk, plain, zeros = errors[50:].mean(axis=0)
     assert shrunk < 1.02 * plain < zeros
     assert share > 0.6
@@ -55,7 +55,7 @@ def test_what_can_be_seen_is_told():
 def test_clear_estimates_are_left_as_they_are():
     random = np.random.default_rng(2)
     for true in (np.array([9000.0, 1000.0]), random.exponential(100, BINS)):
-        errors, _, share = told(true, 9.0, 5)
+        errors, _, share = simulated(true, 9.0, 5)
         assert share == 1
         assert (errors[:, 0] == errors[:, 1]).all()
 
@@ -63,7 +63,7 @@ def test_clear_estimates_are_left_as_they_are():
 # A Laplace draw of ten standard deviations comes once in a million: a stream has as many.
 def test_one_large_draw_of_noise_is_not_told_as_a_crowd():
     true = np.random.default_rng(3).exponential(0.3, BINS)
-    _, shrinkage, _ = told(true, 400.0, 30)
+    _, shrinkage, _ = simulated(true, 400.0, 30)
     estimate, variance = true.copy(), np.full(BINS, 13.0)
     estimate[7], variance[7] = 200.0, 350.0
     counts, _, _ = shrinkage.shrunk(estimate, variance, variance)
@@ -82,7 +82,7 @@ def test_nothing_is_believed_before_it_is_certain_enough():
 
 def test_a_stream_that_grows_is_believed_again():
     random = np.random.default_rng(5)
-    _, shrinkage, share = told(random.exponential(0.3, BINS), 400.0, 30)
+    _, shrinkage, share = simulated(random.exponential(0.3, BINS), 400.0, 30)
     assert share < 0.2
     crowd = random.exponential(300.0, BINS)
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_a_stream_that_grows_is_believed_again():
 
 
 # What cannot be foreseen of a slot says nothing against an estimate of what is usual.
-# A total beside bins is no bin: it is told as it is, and bins as if it were not there.
+# A total beside bins is no bin: it is released as it is, and bins as if it were not there.
 def test_totals_are_not_shrunk_with_their_bins():
     random = np.random.default_rng(1)
     alone, beside = Shrinkage(), Shrinkage()

@@ -7,7 +7,7 @@ import pytest
 
 from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
-from streamveil.mechanisms.adaptive.factor import OF_TOLD, UNKNOWN_SIZE
+from streamveil.mechanisms.adaptive.factor import UNKNOWN_SIZE, WITH_TOTAL
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.slot_total import UNKNOWN, by_first
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalModel
@@ -50,7 +50,7 @@ def released(counts, made=None) -> list:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "separate"),
     [
         ({"totals": 1}, True),
         ({"totals": 1, "slot_length": DAY}, True),
@@ -61,12 +61,12 @@ def released(counts, made=None) -> list:
         ({"totals": 2, "graded": (True, False)}, False),
     ],
 )
-def test_who_tells_a_total(more, told):
+def test_who_tells_a_total(more, separate):
     public = Population(**{"requirements": REQUIREMENTS, "sizes": SIZES, "bins": 22, **more})
     made = Adaptive("adaptive", public)
-    assert bool(made.factor and made.factor.tells_total) is told
+    assert bool(made.factor and made.factor.tells_total) is separate
     assert made.population is public
-    assert made.start().bank.scale.shape == (public.bins - told,)
+    assert made.start().bank.scale.shape == (public.bins - separate,)
 
 
 # ---- what it costs --------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_the_share_is_planned():
     assert state.mechanism.factor.share == UNKNOWN_SIZE
     for slot, table in enumerate(with_sums(counts_of(weeks(4)))):
         state, _ = stream.release(state, slot, table)
-    assert state.mechanism.factor.share in OF_TOLD.tolist()
+    assert state.mechanism.factor.share in WITH_TOTAL.tolist()
     assert state.mechanism.factor.share > 0
 
 
@@ -170,8 +170,8 @@ def test_totals_of_nothing_are_not_biased():
     ratios = np.ones(120)
     ratios[3::4] = 0
     counts = with_sums(counts_of(ratios))
-    told = np.array([one.values[-1] for one in released(counts, machine(slot_length=DAY // 4))])
-    assert told[7::4].mean() < 0.05 * counts.sum(axis=1)[:, -1].max()
+    totals = np.array([one.values[-1] for one in released(counts, machine(slot_length=DAY // 4))])
+    assert totals[7::4].mean() < 0.05 * counts.sum(axis=1)[:, -1].max()
 
 
 # A total that is far from its forecast is followed at once: a single one, and one that stays.
@@ -183,8 +183,8 @@ def test_a_jump_of_the_total_is_followed(lasts):
     for seed in range(3):
         random = np.random.default_rng(seed)
         counts = with_sums(random.binomial(counts_of(np.ones(90), seed=seed), shares))
-        told = np.array([one.values[-1] for one in released(counts)])
-        errors.append((told - counts.sum(axis=1)[:, -1])[60:70])
+        totals = np.array([one.values[-1] for one in released(counts)])
+        errors.append((totals - counts.sum(axis=1)[:, -1])[60:70])
     # The noise of a measured total is about 50.
     assert np.mean(np.square(errors)) ** 0.5 < 100
 
@@ -247,8 +247,8 @@ def test_a_release_has_one_more_cell():
     counts = with_sums(counts_of(weeks(3)))
     for release in released(counts, machine(summed=True)):
         cells = BINS + 1
-        for told in (release.counts, release.values, release.stderr):
-            assert told.shape == (cells,)
+        for figures in (release.counts, release.values, release.stderr):
+            assert figures.shape == (cells,)
         assert release.lasting.kept.shape == release.lasting.part.shape == (cells,)
         assert 0 <= release.lasting.kept[-1] <= 1
         for one in release.observed:
@@ -257,7 +257,7 @@ def test_a_release_has_one_more_cell():
         assert np.isfinite(release.stderr[-1])
 
 
-# Of hardly any events noise makes totals negative: the cell is told as 0, and kept below it.
+# Of hardly any events noise makes totals negative: the cell is released as 0, and kept below it.
 def test_negative_totals_are_told_as_nothing():
     counts = with_sums(np.zeros((40, 3, BINS), np.int64))
     found = released(counts)
@@ -281,15 +281,15 @@ def test_no_users_have_no_total():
 def test_revisions_keep_the_total():
     made = machine(revise=5)
     stream = ReleaseStream(made, NoiseSource(KEY))
-    state, told, revised = stream.start(), {}, {}
+    state, first, revised = stream.start(), {}, {}
     for slot, table in enumerate(with_sums(counts_of(weeks(4)))):
         state, release = stream.release(state, slot, table)
-        told[slot] = release.values[-1], release.stderr[-1]
+        first[slot] = release.values[-1], release.stderr[-1]
         revised |= {one.slot: one for one in release.revisions}
     revised |= {one.slot: one for one in stream.rest(state)}
-    assert sorted(revised) == sorted(told)
+    assert sorted(revised) == sorted(first)
     for slot, one in revised.items():
-        assert (one.values[-1], one.stderr[-1]) == pytest.approx(told[slot])
+        assert (one.values[-1], one.stderr[-1]) == pytest.approx(first[slot])
 
 
 # A run that begins to revise knows no totals of the slots before.

@@ -26,8 +26,8 @@ def test_a_burst_is_seen_when_no_release_can_be_afforded():
             counts[:, 5] += BURST // 3
         calm = slot >= burst
         before = stream.encode(state)
-        state, told = stream.release(state, slot, counts)
-        if calm and slot > 20 and told.status == "predicted" and state.mechanism.gap == 1:
+        state, release = stream.release(state, slot, counts)
+        if calm and slot > 20 and release.status == "predicted" and state.mechanism.gap == 1:
             unwatched += 1
             counts[:, 20] += BURST // 3
             _, other = stream.release(stream.decode(before), slot, counts)

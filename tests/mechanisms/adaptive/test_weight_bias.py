@@ -121,10 +121,10 @@ def test_what_is_mixed_is_of_the_last_audit():
         correlation.learn(state, rng.normal(0, 30, 3), scale, DISPERSION, np.ones(3))
         fresh = CorrelationState(state.mean, state.deviation, state.scores)
         for one in scales:
-            told, expected = (correlation.belief(each, one) for each in (state, fresh))
-            np.testing.assert_array_equal(told.mean, expected.mean)
-            np.testing.assert_array_equal(told.variance, expected.variance)
-            assert told.risk == expected.risk
+            belief, expected = (correlation.belief(each, one) for each in (state, fresh))
+            np.testing.assert_array_equal(belief.mean, expected.mean)
+            np.testing.assert_array_equal(belief.variance, expected.variance)
+            assert belief.risk == expected.risk
 
 
 # Those after a release are beliefs of the slots up to the next one, and those before it are kept.

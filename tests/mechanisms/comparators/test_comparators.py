@@ -265,7 +265,7 @@ def test_spas_over_time():
     window = 20
     steady = np.full((400, 1, 30), 300)
     moving = steady + np.arange(400)[:, None, None] * 40
-    told = {}
+    errors = {}
     for name, counts in (("steady", steady), ("moving", moving)):
         releases = released(people([(window, 4.0)], [1000], 30), "spas", counts)
         statuses = [release.status for release in releases]
@@ -273,9 +273,9 @@ def test_spas_over_time():
         assert all(r.spent[0] == 2 * UNIT // window for r in releases[:window])
         assert statuses[window] in ("nullified", "published")
         assert all(1 <= r.diagnostics["planned_publications"] <= window for r in releases[window:])
-        told[name] = (
+        errors[name] = (
             statuses[window:].count("published"),
             np.mean([r.diagnostics["planned_publications"] for r in releases[100:]]),
         )
-    assert told["steady"][0] < told["moving"][0] / 2
-    assert told["steady"][1] < 3 < told["moving"][1]
+    assert errors["steady"][0] < errors["moving"][0] / 2
+    assert errors["steady"][1] < 3 < errors["moving"][1]

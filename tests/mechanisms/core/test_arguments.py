@@ -175,9 +175,9 @@ def test_records_of_other_types_are_refused(make, word):
 
 def refused(read, given, words):
     """One line, that says all these words."""
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as error:
         read(given)
-    text = str(told.value)
+    text = str(error.value)
     assert "\n" not in text
     for word in words:
         assert word in text

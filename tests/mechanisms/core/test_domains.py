@@ -41,10 +41,12 @@ def test_a_list_is_a_csv_line(text, values):
 
 @pytest.mark.parametrize("text", ['a,"b', '5" pipe,x', '"a"b,c', 'a,b"'])
 def test_a_stray_quote_is_refused_in_a_line(text):
-    with pytest.raises(ConfigurationError, match="does not enclose a whole value: quote") as told:
+    with pytest.raises(
+        ConfigurationError, match="does not enclose a whole value: quote"
+    ) as refused:
         domain_of_list(text)
-    assert "JSON" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "JSON" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["a,,b", "a,", ',"a"', 'a,""'])

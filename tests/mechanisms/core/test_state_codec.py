@@ -30,7 +30,7 @@ def test_round_trip_under_the_newest_version():
     assert state_codec.unpack({1: OLD, 2: NEW}, data) == (2, record)
 
 
-# A later release still reads what an earlier one wrote, and is told which version it was.
+# A later release still reads what an earlier one wrote, and gets the number of its version.
 def test_older_version_is_readable():
     data = state_codec.pack({1: OLD}, {"count": 7})
     assert data[0] == 1

@@ -207,8 +207,8 @@ def test_interning_merging_and_writing_change_nothing(name, history, seed, cut):
     first, changes = history
     releases, spent, ledgers = drive(name, first, changes, seed)
     for slot, number in enumerate(ledgers):
-        told = zip(first, *changes[: slot + 1], strict=True)
-        assert number <= len(set(told))
+        seen = zip(first, *changes[: slot + 1], strict=True)
+        assert number <= len(set(seen))
     cut_releases, cut_spent, _ = drive(name, first, changes, seed, cut=cut)
     assert releases == cut_releases
     assert (spent == cut_spent).all()

@@ -90,9 +90,11 @@ def test_who_stays_is_told_of_though_nobody_counts_any_more():
     kept = np.zeros((SLOTS, 1, 3), np.int64)
     kept[:3, 0] = 700, 700, 600
     _, releases = run(stream(), kept, layers)
-    told = [life_share.mostly_left_out(one.diagnostics, int(one.counts.sum())) for one in releases]
-    assert not any(told[:3])
-    assert all(told[20:])
+    warned = [
+        life_share.mostly_left_out(one.diagnostics, int(one.counts.sum())) for one in releases
+    ]
+    assert not any(warned[:3])
+    assert all(warned[20:])
     known = releases[-1].diagnostics
     assert known["events_beyond"] == pytest.approx(2000, abs=500)
     assert known["kept_share"] < 0.4
@@ -163,12 +165,12 @@ def test_no_life_costs_more_than_its_budget_on_any_path(name, adjacency, in_life
     # Under `replace` a slot's price is for a change of twice as many units as one input has.
     both = 2 if adjacency == REPLACE else 1
     since, drawn = np.zeros((5, 2)), []
-    told = np.zeros((60, 5, LAYERS + 1), np.int64)
+    layers = np.zeros((60, 5, LAYERS + 1), np.int64)
     counts = np.zeros((60, 5), bool)
     for user, there in enumerate(lives):
         slots = np.flatnonzero(there)
         visits, bounded = np.arange(len(slots)), np.full(len(slots), events)
-        told[:, user] = life_layers(visits, bounded, in_life, slots, 60)
+        layers[:, user] = life_layers(visits, bounded, in_life, slots, 60)
         counts[slots[:in_life], user] = True
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
@@ -180,9 +182,11 @@ def test_no_life_costs_more_than_its_budget_on_any_path(name, adjacency, in_life
         for slot in range(60):
             table = np.zeros((1, 3), np.int64)
             table[0, random.integers(3)] = events * counts[slot].sum()
-            since += near_and_beyond(told[slot])
+            since += near_and_beyond(layers[slot])
             before, asked = since.copy(), due(slot + 1, in_life)
-            state, release = made.release(state, slot, table, beyond(told[slot].sum(axis=0)[None]))
+            state, release = made.release(
+                state, slot, table, beyond(layers[slot].sum(axis=0)[None])
+            )
             if random.random() < 0.1:
                 state = made.unpack(made.pack(state))
             slots_paid += counts[slot] * int(release.spent[0]) / both

@@ -58,7 +58,7 @@ class Released:
         def laplace(units, size, words):
             return np.full(size, units * drawn["by"])
 
-        def told(query, sums, rates, words):
+        def near_counts(query, sums, rates, words):
             drawn["by"] = 0
             raw = answer(query, sums, rates, words)
             drawn["by"] = 1
@@ -66,7 +66,7 @@ class Released:
             return raw
 
         monkeypatch.setattr(kept_share, "discrete_laplace", laplace)
-        monkeypatch.setattr(ShareQuery, "answer", told)
+        monkeypatch.setattr(ShareQuery, "answer", near_counts)
         sensitivity = most * (2 if adjacency == REPLACE else 1)
         priced = Requirements([limit.priced(asked, adjacency)])
         made = PresentStream(

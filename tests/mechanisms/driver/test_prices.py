@@ -50,7 +50,7 @@ def counts_of(random: np.random.Generator, classes: int) -> np.ndarray:
 
 
 def fixed(text: str, population: Population, counts: np.ndarray) -> list[tuple]:
-    """Release all slots: counts, what they cost, and the price that was told before."""
+    """Release all slots: counts, what they cost, and the price that was stated before."""
     stream = ReleaseStream(mechanism(text, population), NoiseSource(KEY))
     state, found = stream.start(), []
     for slot, table in enumerate(counts):

@@ -35,13 +35,13 @@ def world(name, value, symbols) -> np.ndarray:
         random = SERVER.slot(slot, b"")
         state, reply = mechanism.begin(state, slot, random)
         while not isinstance(reply, LocalRelease):
-            told = np.zeros(USERS, np.int64)
+            codes = np.zeros(USERS, np.int64)
             for k, asked, reports in devices.reports(reply, values):
                 kinds, which = np.unique(reports, axis=0, return_inverse=True)
                 one_by_one = [supports(reply.oracles[k], symbols, one) for one in kinds[:, None]]
-                told[asked] = (1 + np.array(one_by_one) @ (1 << np.arange(symbols)))[which.ravel()]
+                codes[asked] = (1 + np.array(one_by_one) @ (1 << np.arange(symbols)))[which.ravel()]
             if len(ANSWERS) - WINDOW <= slot:
-                seen.append(told)
+                seen.append(codes)
             state, reply = mechanism.take(state, tally_of(reply, users, answer), random)
     return np.array(seen).T[1::2]
 

@@ -25,7 +25,7 @@ from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.messages import Assignment, decode_report, encode_assignment
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask
-from streamveil.mechanisms.local.server.told_share import ToldShare, shares
+from streamveil.mechanisms.local.server.reported_share import ReportedShare, shares
 from streamveil.mechanisms.simulation import run_slot
 from tests.mechanisms.local.populations import SERVER, population
 
@@ -36,47 +36,47 @@ GAIN = 2  # exp(price) of a report
 
 
 def first_of_blocks(events, length, most, phase):
-    """What is told: in each block the first few events."""
-    told, used = [], 0
+    """What is reported: in each block the first few events."""
+    reported, used = [], 0
     for slot, event in enumerate(events):
         if (slot + phase) % length == 0:
             used = 0
-        told.append(event if event and used < most else NONE)
+        reported.append(event if event and used < most else NONE)
         used += event != NONE
-    return told
+    return reported
 
 
 def first_of_window(events, window, most):
-    """What a device tells that keeps a sliding window of what it told: not private."""
-    told = []
+    """Reports of a device with a sliding window of its reports: not private."""
+    reported = []
     for slot, event in enumerate(events):
-        before = sum(one != NONE for one in told[max(slot - window + 1, 0) :])
-        told.append(event if event and before < most else NONE)
-    return told
+        before = sum(one != NONE for one in reported[max(slot - window + 1, 0) :])
+        reported.append(event if event and before < most else NONE)
+    return reported
 
 
-def unary(bins, told, answer):
+def unary(bins, true, answer):
     """Probability of an answer, a bit for each bin; without an event all bits are like others."""
     low = Fraction(1, GAIN + 1)
     chance = Fraction(1)
     for bin_, bit in enumerate(answer, start=1):
-        one = Fraction(1, 2) if bin_ == told else low
+        one = Fraction(1, 2) if bin_ == true else low
         chance *= one if bit else 1 - one
     return chance
 
 
-def randomised(bins, told, answer):
+def randomised(bins, true, answer):
     """The same of randomised response, where no event is a symbol like others."""
-    return Fraction(GAIN if told == answer else 1, GAIN + bins)
+    return Fraction(GAIN if true == answer else 1, GAIN + bins)
 
 
 @cache
-def worst(oracle, bins, told, other):
+def worst(oracle, bins, true, other):
     """The largest ratio of an answer's probabilities."""
     answers = range(bins + 1)
     if oracle is unary:
         answers = itertools.product((0, 1), repeat=bins)
-    return max(oracle(bins, told, one) / oracle(bins, other, one) for one in answers)
+    return max(oracle(bins, true, one) / oracle(bins, other, one) for one in answers)
 
 
 def largest_ratio(rule, oracle, bins, slots, window, begin):
@@ -86,11 +86,11 @@ def largest_ratio(rule, oracle, bins, slots, window, begin):
     """
     largest = Fraction(1)
     for events in itertools.product(range(bins + 1), repeat=slots):
-        told = rule(events)
+        reported = rule(events)
         for others in itertools.product(range(bins + 1), repeat=window):
             changed = (*events[:begin], *others, *events[begin + window :])
             ratio = Fraction(1)
-            for one, other in zip(told, rule(changed), strict=True):
+            for one, other in zip(reported, rule(changed), strict=True):
                 ratio *= worst(oracle, bins, one, other)
             largest = max(largest, ratio)
     return largest
@@ -159,9 +159,9 @@ def test_two_reports_that_differ_cost_no_more_than_their_prices(epsilon):
 def test_no_event_has_no_bit():
     users = population([(3, 80.0)] * 500, symbols=3)
     devices = Devices(telling_one_event(users, 3), KEY)
-    told = devices.report(everybody(0, 500, price=40 * UNIT), np.full(500, 2))
-    assert told.reports.tolist() == [500]
-    assert told.supports.tolist() == [[0, 0, 0]]
+    reports = devices.report(everybody(0, 500, price=40 * UNIT), np.full(500, 2))
+    assert reports.reports.tolist() == [500]
+    assert reports.supports.tolist() == [[0, 0, 0]]
     oracle = Oracle.of(OUE0, 40 * UNIT, 3)
     assert oracle.frequencies(np.array([125, 0, 0]), 500) == pytest.approx([0.5, 0, 0.5])
 
@@ -174,20 +174,20 @@ stories = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2)
 
 
 def tell(device, slot, value):
-    (told,) = device.told(slot, np.array([0]), np.array([value]))
-    return int(told)
+    (reported,) = device.reported(slot, np.array([0]), np.array([value]))
+    return int(reported)
 
 
 @given(window=st.integers(1, 6), story=stories, start=st.integers(0, 30))
 def test_neighbours_tell_at_most_two_events_that_differ(window, story, start):
     """Whenever they are asked."""
     users = telling_one_event(population([(window, 1.0)], symbols=3), 2)
-    one, another, told = OneEvent(users, KEY), OneEvent(users, KEY), []
+    one, another, pairs = OneEvent(users, KEY), OneEvent(users, KEY), []
     for slot, (asked, value, other) in enumerate(story):
         if asked:
             changed = other if start <= slot < start + window else value
-            told.append((tell(one, slot, value), tell(another, slot, changed)))
-    differ = [(one, other) for one, other in told if one != other]
+            pairs.append((tell(one, slot, value), tell(another, slot, changed)))
+    differ = [(one, other) for one, other in pairs if one != other]
     assert sum(one != 2 for one, _ in differ) <= 2
     assert sum(other != 2 for _, other in differ) <= 2
 
@@ -197,9 +197,9 @@ def test_many_devices_follow_the_rule():
     users = telling_one_event(population([(window, 1.0)] * 30, symbols=2), window)
     devices, everyone = OneEvent(users, KEY), np.arange(30)
     values = np.random.default_rng(1).integers(0, 2, (slots, 30))
-    told = np.array([devices.told(slot, everyone, row) for slot, row in enumerate(values)])
+    reported = np.array([devices.reported(slot, everyone, row) for slot, row in enumerate(values)])
     phases = set()
-    for events, found in zip(1 - values.T, 1 - told.T, strict=True):
+    for events, found in zip(1 - values.T, 1 - reported.T, strict=True):
         fits = [
             phase
             for phase in range(window)
@@ -225,7 +225,7 @@ def test_a_device_tells_one_event_of_a_block_also_after_a_restart():
     events = np.flatnonzero(bits)
     assert (
         10 < len(events) <= 41
-    )  # an event is told in each of 40 blocks, and shown in half of them
+    )  # an event is reported in each of 40 blocks, and shown in half of them
     assert (np.diff(events) >= 5).all()  # the first slot of a block has an event, as all have
     assert len(set(events % 5)) == 1
 
@@ -293,28 +293,28 @@ def test_shares_are_those_of_users_who_come_at_random():
     random = np.random.default_rng(3)
     near = int(np.argmin(abs(np.geomspace(0.01, 30, 96) - events)))
     for row, often in enumerate((np.full(users, events), random.exponential(events, users))):
-        used, told, there = np.zeros(users, bool), [], []
+        used, reported, there = np.zeros(users, bool), [], []
         phase = random.integers(0, turns, users)
         for slot in range(2 * turns):
             used[(slot + phase) % turns == 0] = False
             event = random.random(users) < often / turns
-            told.append((event & ~used).sum())
+            reported.append((event & ~used).sum())
             there.append(event.sum())
             used |= event
         for slot in (0, 40, 150):
-            found = sum(told[slot : slot + 20]) / sum(there[slot : slot + 20])
+            found = sum(reported[slot : slot + 20]) / sum(there[slot : slot + 20])
             assert found == pytest.approx(shares((slot + 10) / turns)[row, near], abs=0.04)
 
 
 def test_the_share_is_learnt_and_doubted():
-    known = ToldShare(turns=20.0, block=100.0)
+    known = ReportedShare(turns=20.0, block=100.0)
     guess, doubt = known.estimate(200)
     assert 0.75 < guess < 0.95
     for slot in range(400):
-        known.learn(0.95 / 20, 1e-6, slot)  # 3 events of which 0.95 are told, or many more
+        known.learn(0.95 / 20, 1e-6, slot)  # 3 events of which 0.95 are reported, or many more
     share, _ = known.estimate(400)
     assert share < 0.5
-    known = ToldShare(turns=20.0, block=100.0)
+    known = ReportedShare(turns=20.0, block=100.0)
     for slot in range(400):
         known.learn(0.1 / 20, 1e-8, slot)
     share, less = known.estimate(400)
@@ -355,16 +355,16 @@ def test_a_state_goes_on_as_it_was(options):
                 devices = Devices.decode(devices.encode(), mechanism.users, KEY)
             random = SERVER.slot(slot, b"")
             state, release, _ = run_slot(mechanism, state, slot, row, devices, random)
-            assert 0 < release.diagnostics["told_share"] <= 1
+            assert 0 < release.diagnostics["reported_share"] <= 1
             released.append((release.frequencies.tolist(), release.stderr.tolist()))
         released.append([one.frequencies.tolist() for one in mechanism.rest(state)])
     assert released[:16] == released[16:]
 
 
 def test_no_rounding_tells_of_a_share_above_1():
-    """In the first slots, where all is told."""
+    """In the first slots, where all events are reported."""
     for seed in range(200):
-        random, known = np.random.default_rng(seed), ToldShare(2.0, 3.0)
+        random, known = np.random.default_rng(seed), ReportedShare(2.0, 3.0)
         for elapsed in range(3):
             known.learn(random.random(), random.random(), elapsed)
             assert 0 < known.estimate(elapsed)[0] <= 1

@@ -70,7 +70,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"name": "plpz"}, "unknown: choose one of"),
         ({"name": "plpa:projekt=true"}, "has no option 'projekt'; its options: project"),
@@ -97,10 +97,10 @@ GOOD = {
         ({"key": bytes(31)}, "a noise key has 31 bytes: give 32"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, told):
+def test_what_cannot_be_is_refused(wrong, message):
     arguments = {**GOOD, **wrong}
     options = {k: v for k, v in arguments.items() if k not in GOOD}
-    with pytest.raises(ValueError, match=told) as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         simulate_local(*(arguments[k] for k in GOOD), **options)
     if len(arguments["key"]) == 32:
         assert isinstance(refused.value, ConfigurationError)

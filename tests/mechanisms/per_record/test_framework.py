@@ -254,7 +254,7 @@ def test_the_example_of_an_own_mechanism():
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told"),
+    ("kind", "text", "message"),
     [
         ("max", "framework:rho=1", "rho"),
         ("max", "framework:beta=0", "beta"),
@@ -263,8 +263,8 @@ def test_the_example_of_an_own_mechanism():
         ("sum", "framework:clip_share=1", "share"),
     ],
 )
-def test_wrong_options_are_refused(kind, text, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_options_are_refused(kind, text, message):
+    with pytest.raises(ConfigurationError, match=message):
         statistic(kind, text, BUDGET.bounds)
 
 

@@ -1,4 +1,4 @@
-"""Counts and sums by node: what records lose, exactly; totals; what is told of them.
+"""Counts and sums by node: what records lose, exactly; totals; their releases.
 
 Every test of a distribution accepts correct code with probability 1 - 1e-6 (FLAKINESS).
 """
@@ -202,7 +202,7 @@ def test_totals_are_exact_of_any_size(times, more):
 # ---- noise and estimates --------------------------------------------------------------------
 
 
-# Noise has the variance that is told, of shares as well, and the totals are in the middle of it.
+# Noise has the stated variance, of shares as well, and the totals are in the middle of it.
 @EACH
 @pytest.mark.parametrize("shares", [1, 16])
 def test_noise_has_its_variance(kind, name, shares):
@@ -237,15 +237,15 @@ def test_estimates(kind, name):
     cells = np.zeros(len(values), np.int64)
     (part,) = made.tally(values, budgets, cells, 1)
     (fewer,) = made.tally(values[1:], budgets[1:], cells[1:], 1)
-    told = [made.release(p, SOURCE.slot(7, p.tobytes())) for p in (part, part, fewer)]
-    assert told[0] == told[1] != told[2]
+    releases = [made.release(p, SOURCE.slot(7, p.tobytes())) for p in (part, part, fewer)]
+    assert releases[0] == releases[1] != releases[2]
     truth = len(values) if kind == "count" else values.sum()
-    assert abs(told[0].estimate - truth) < 20 * told[0].stderr + 0.02 * truth
-    assert told[0].stderr < 0.01 * truth
+    assert abs(releases[0].estimate - truth) < 20 * releases[0].stderr + 0.02 * truth
+    assert releases[0].stderr < 0.01 * truth
     if kind == "count":
         # The strictest of these records have a budget of 1e4 / 2.7e5.
-        assert 0.005 < told[0].epsilon_tau < 0.2
-    assert told[0].dropped_bound > 0
+        assert 0.005 < releases[0].epsilon_tau < 0.2
+    assert releases[0].dropped_bound > 0
 
 
 # The gap selection is more exact than the paper's selection, and never fails as badly.
@@ -274,10 +274,10 @@ def test_dropped_bound_holds():
     kept = exact(made, part).astype(float) / 2**16
     failed, tight = 0, 0
     for totals in noisy.totals:
-        told = made.estimate(Noisy(totals, noisy.variances))
+        estimate = made.estimate(Noisy(totals, noisy.variances))
         node = int(made.select(Noisy(totals, noisy.variances)))
-        failed += told.dropped_bound < kept[:node].sum()
-        tight += told.dropped_bound < 4000
+        failed += estimate.dropped_bound < kept[:node].sum()
+        tight += estimate.dropped_bound < 4000
     assert stats.binomtest(failed, 2000, 0.1, "greater").pvalue > FLAKINESS
     assert tight > 1800
 
@@ -287,10 +287,10 @@ def test_dropped_bound_holds():
 @pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
 def test_no_record_at_all(kind, name, bounds):
     made = statistic(kind, name, bounds)
-    told = made.release(made.add([]), SOURCE.slot(1, b""))
-    assert isinstance(told, PerRecordRelease)
-    assert all(math.isfinite(figure) for figure in vars(told).values())
-    assert told.stderr > 0
+    release = made.release(made.add([]), SOURCE.slot(1, b""))
+    assert isinstance(release, PerRecordRelease)
+    assert all(math.isfinite(figure) for figure in vars(release).values())
+    assert release.stderr > 0
 
 
 # Panes that got noise once add up to windows, with the variance of all of them.
@@ -299,15 +299,15 @@ def test_panes_add_up():
     (part,) = made.tally(np.zeros(500), np.full(500, 0.5), np.zeros(500, np.int64), 1)
     panes = [made.noisy(part, SOURCE.slot(t, b"pane")) for t in range(4)]
     window = Noisy(sum(p.totals for p in panes), sum(p.variances for p in panes))
-    told = made.estimate(window)
-    assert told.stderr == pytest.approx(2 * made.estimate(panes[0]).stderr)
-    assert told.estimate == pytest.approx(2000, abs=10 * told.stderr)
+    estimate = made.estimate(window)
+    assert estimate.stderr == pytest.approx(2 * made.estimate(panes[0]).stderr)
+    assert estimate.estimate == pytest.approx(2000, abs=10 * estimate.stderr)
 
 
 # ---- public configuration -------------------------------------------------------------------
 
 
-# The sum extension makes its noise for the budget function that it is told, or for given scales.
+# The sum extension makes its noise for the budget function that it gets, or for given scales.
 def test_scales_of_the_sum_extension(golden):
     for case in golden("per_record")["cases"]:
         if case["kind"] != "sum_extension":

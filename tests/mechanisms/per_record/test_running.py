@@ -26,12 +26,12 @@ def part_of(made, tick, number=20):
 
 def run(total, ticks, state=None):
     state = state or total.start()
-    told = []
+    releases = []
     for tick in range(state.ticks + 1, ticks + 1):
         part, _ = part_of(total.statistic, tick)
         state, release = total.tick(state, part, SOURCE)
-        told.append(release)
-    return state, told
+        releases.append(release)
+    return state, releases
 
 
 class Recorded:
@@ -88,10 +88,10 @@ def test_totals_are_near_the_truth(kind, name):
     for tick in range(1, 70):
         part, values = part_of(made, tick, 400)
         truth += len(values) if kind == "count" else values.sum()
-        state, told = total.tick(state, part, SOURCE)
+        state, release = total.tick(state, part, SOURCE)
         if tick > 8:
-            assert abs(told.estimate - truth) < 20 * told.stderr + 0.05 * truth
-            assert told.stderr < 0.5 * truth
+            assert abs(release.estimate - truth) < 20 * release.stderr + 0.05 * truth
+            assert release.stderr < 0.5 * truth
 
 
 @cache
@@ -157,8 +157,8 @@ def test_state_as_bytes(before, after, kind):
     halfway, _ = run(total, before)
     decoded = total.decode(total.encode(halfway))
     assert total.encode(decoded) == total.encode(halfway)
-    told = run(total, before + after, decoded)[1]
-    assert told == run(total, before + after)[1][before:]
+    releases = run(total, before + after, decoded)[1]
+    assert releases == run(total, before + after)[1][before:]
     assert len(halfway.nodes) <= 3 * halfway.epoch
 
 

@@ -1,4 +1,4 @@
-"""What is told of lives in the layers of `life_share.py`, written out."""
+"""What is counted of lives in the layers of `life_share.py`, written out."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def life_layers(visits, events, in_life, rows, number):
         visits: how many the user had before, up to 3 M at least, shape (n,).
         events: that bounding kept, shape (n,).
         in_life: slots M in which a user counts: one number, or of each, shape (n,).
-        rows: where each is told, below `number`, shape (n,).
+        rows: where each is counted, below `number`, shape (n,).
         number: of rows.
     """
     most = np.asarray(in_life, np.int64)
@@ -29,6 +29,6 @@ def near_and_beyond(table):
 
 
 def beyond(layers):
-    """The same of a slot as it is told, in bin 0; layers has shape (K, 4)."""
+    """The same of a slot as it is counted, in bin 0; layers has shape (K, 4)."""
     classes, above = np.nonzero(layers[:, 1:])
     return Beyond(above + 1, classes, np.zeros_like(classes), layers[classes, above + 1])

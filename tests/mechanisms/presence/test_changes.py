@@ -60,14 +60,14 @@ def own_blocks(one, begin, end):
 
 def worst(blocks, start, window):
     """The most that neighbours differ by if the events of some slots are removed."""
-    told, price = np.zeros_like(BITS), np.zeros(SLOTS)
+    counted, price = np.zeros_like(BITS), np.zeros(SLOTS)
     for block in blocks:
         inside = slice(max(block.begin, 0), max(min(block.end, SLOTS), 0))
         here = BITS[:, inside]
-        told[:, inside] = here & (here.cumsum(axis=1) <= block.most)
+        counted[:, inside] = here & (here.cumsum(axis=1) <= block.most)
         price[inside] = block.price
     removed = sum(1 << slot for slot in range(max(start, 0), min(start + window, SLOTS)))
-    return float(((told != told[WAYS & ~removed]) @ price).max())
+    return float(((counted != counted[WAYS & ~removed]) @ price).max())
 
 
 def broken(life):
@@ -85,17 +85,17 @@ def broken(life):
     return ahead, back
 
 
-def at_once(before, after, told, phase):
+def at_once(before, after, at, phase):
     """The old block is cut, and blocks of the new kind begin."""
-    blocks = own_blocks(before, -phase, told) + own_blocks(after, told, SLOTS)
-    asked = [before] * told + [after] * (SLOTS - told)
+    blocks = own_blocks(before, -phase, at) + own_blocks(after, at, SLOTS)
+    asked = [before] * at + [after] * (SLOTS - at)
     return Life(blocks, asked, asked)
 
 
-def at_the_end_of_a_block(before, after, told, phase):
+def at_the_end_of_a_block(before, after, at, phase):
     """The new requirement is in force from the end of the block on, and so is its calendar."""
     end = -phase
-    while end < told:
+    while end < at:
         end += before.length
     blocks = own_blocks(before, -phase, end) + own_blocks(after, end, SLOTS)
     asked = [before] * end + [after] * (SLOTS - end)
@@ -106,13 +106,13 @@ def with_those_that_reach_here(changes, phase):
     """A block is as long as the longest, and as dear as the cheapest, of those that reach it.
 
     These are the requirement in force ahead, and each that was in as many slots before as the
-    longest window has. One is in force ahead from the first block on that begins after it was told,
-    and back as soon as nothing before that is within the longest window.
+    longest window has. One is in force ahead from the first block on that begins after it was
+    requested, and back as soon as nothing before that is within the longest window.
     """
     longest = max(one.window for _, one in changes)
     blocks, begin, ahead = [], -phase, []
     while begin < SLOTS:
-        now = [one for told, one in changes if told <= max(begin, 0)][-1]
+        now = [one for at, one in changes if at <= max(begin, 0)][-1]
         since = max(begin, 0)
         reaching = {now, *ahead[max(since - longest + 1, 0) : since]}
         length = max(one.length for one in reaching)
@@ -183,6 +183,6 @@ def test_with_all_whose_windows_reach_a_block_both_promises_are_kept(before, aft
 @pytest.mark.parametrize("middle", OTHERS)
 @pytest.mark.parametrize("last", OTHERS)
 def test_so_they_are_if_several_changes_follow_each_other(middle, last):
-    for told in (3, 5):
-        life = with_those_that_reach_here([(0, BASE), (2, middle), (told, last)], 1)
+    for at in (3, 5):
+        life = with_those_that_reach_here([(0, BASE), (2, middle), (at, last)], 1)
         assert broken(life) == ([], [])

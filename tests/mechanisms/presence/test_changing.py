@@ -63,13 +63,13 @@ def prices(limit, usual=1, first_slot=0):
     )
 
 
-def told(limit, phase, changes, usual=1):
+def classes_by_slot(limit, phase, changes, usual=1):
     """Class of a user in each slot; changes are (slot, (window, epsilon)), in order."""
     user = someone(limit.length, phase)
     asking = Asking(prices(limit, usual), np.zeros(0, np.int64))
     found = []
     for slot in range(SLOTS):
-        due = [(told, asked[1]) for told, asked in changes if told == slot]
+        due = [(at, asked[1]) for at, asked in changes if at == slot]
         if due:
             slots, epsilons = np.array(due).T
             asking.ask(slot, np.full(len(due), user), slots, epsilons)
@@ -175,7 +175,7 @@ def test_promises_are_kept_whoever_is_there_and_whatever_is_asked_for(limit, fir
     for phase in range(limit.length):
         for usual in (1, NOTHING_ASKED):
             changes = [(2, first), (2 + limit.length, last)]
-            classes = told(limit, phase, changes, usual)
+            classes = classes_by_slot(limit, phase, changes, usual)
             table = (limit.longest, int(LEVELS[1])) if usual >= 0 else None
             promises = in_force(limit, phase, changes, table)
             assert broken(limit, phase, classes, promises) == ([], [])
@@ -196,7 +196,7 @@ def test_to_price_a_block_by_what_is_in_force_as_it_begins_is_convicted():
     promises = in_force(limit, 1, changes, None)
     by_block = np.array([np.searchsorted(LEVELS, one[1]) for one in promises])
     assert broken(limit, 1, by_block, promises)[0]
-    assert broken(limit, 1, told(limit, 1, changes, NOTHING_ASKED), promises) == ([], [])
+    assert broken(limit, 1, classes_by_slot(limit, 1, changes, NOTHING_ASKED), promises) == ([], [])
 
 
 def test_a_horizon_one_slot_shorter_is_convicted():
@@ -206,7 +206,7 @@ def test_a_horizon_one_slot_shorter_is_convicted():
         changes = [(0, (4, 2)), (4, (4, 30))]
         shorter = limit._replace(longest=limit.longest - 1)
         assert shorter.length == limit.length
-        classes = told(shorter, phase, changes, NOTHING_ASKED)
+        classes = classes_by_slot(shorter, phase, changes, NOTHING_ASKED)
         ahead, _ = broken(limit, phase, classes, in_force(limit, phase, changes, None))
         found += ahead
     assert found
@@ -228,7 +228,7 @@ def plain(limit, phase, said, usual):
     for slot in range(SLOTS):
         begin = slot - (slot + phase) % limit.length
         near = promises[max(begin - limit.longest + 1, 0) : slot + 1]
-        last = [wanted for told, wanted in asked if told <= slot]
+        last = [wanted for at, wanted in asked if at <= slot]
         if promises[slot] is None or (last and not last[-1]):
             found.append(NOTHING_ASKED)
             continue
@@ -332,7 +332,7 @@ def epsilons_in_force(case, users, changes, usual):
     What is asked for is in force from the first block on that begins with the slot of it or later,
     at once where nothing was in force; and until what is asked for next is.
     """
-    told = []
+    rows = []
     phase = phases(KEY, users, np.full(len(users), case.length))
     for shift, times, wanted in zip(
         phase.tolist(), *(one.tolist() for one in changes), strict=True
@@ -345,7 +345,7 @@ def epsilons_in_force(case, users, changes, usual):
             if first or epsilon:
                 waits = at > 0 and now and now[-1]
                 first.append((slot + ahead if waits else slot, at, epsilon))
-        told.append(
+        rows.append(
             [
                 [one for begins, at, one in first if begins <= case.cut.of(base) and at <= base][
                     -1:
@@ -353,7 +353,7 @@ def epsilons_in_force(case, users, changes, usual):
                 for base in range(BASE)
             ]
         )
-    return told
+    return rows
 
 
 def all_changes(number):

@@ -68,21 +68,21 @@ def drive(limit, cuts, restart, kind="members"):
     order = random.permutation(len(users))
     users, slots = users[order], slots[order]
     rules = Rules.of([limit] * 2, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
-    mine, last, told = Counters(rules, KEY, names), 0, 0
+    mine, last, counted = Counters(rules, KEY, names), 0, 0
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
         there = users[rows]
         if kind == "numbers":
-            told += (mine.layers(there, slots[rows], there % 2, cut, names) == 0).sum()
+            counted += (mine.layers(there, slots[rows], there % 2, cut, names) == 0).sum()
         else:
-            told += (mine.layers(names[there], slots[rows], there % 2, cut) == 0).sum()
+            counted += (mine.layers(names[there], slots[rows], there % 2, cut) == 0).sum()
         mine.skip(cut)
         last = cut
         if restart:
             arrays = mine.arrays()
             mine = Counters(rules, KEY, names)
             mine.resume(arrays)
-    return told
+    return counted
 
 
 AT_ONCE, SOME, ONE_BY_ONE = [SLOTS], [5, 6, 17, 30, SLOTS], range(1, SLOTS + 1)

@@ -11,7 +11,7 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.presence import Counters, Limit, counted, effective_window
 from streamveil.mechanisms.presence.calendars import Rules, block_ends, phases, placed
-from streamveil.mechanisms.presence.counters import UNTOLD
+from streamveil.mechanisms.presence.counters import IN_NO_LAYER
 from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import block_length
 from tests.mechanisms.presence.all_ways import calendar
@@ -101,17 +101,17 @@ def streams(draw):
 
 def layered(counters, users, slots, classes, cuts, restart):
     """Layers batch by batch, from saved arrays each time if that is asked for; and the counters."""
-    told, last = np.zeros(len(users), int), -100
+    layers, last = np.zeros(len(users), int), -100
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
-        told[rows] = counters.layers(users[rows], slots[rows], classes[rows], cut)
+        layers[rows] = counters.layers(users[rows], slots[rows], classes[rows], cut)
         counters.skip(cut)
         last = cut
         if restart:
             arrays = counters.arrays()
             counters = Counters(counters.rules, KEY, users)
             counters.resume(arrays)
-    return told, counters
+    return layers, counters
 
 
 @PROPERTY
@@ -125,14 +125,14 @@ def test_batches_restarts_and_order_change_nothing(stream, restart, max_slots, b
     rows = np.array(rows, np.int64)
     classes = np.zeros(len(users), np.int64)
     fresh = Counters(rules, KEY, users)
-    told, left = layered(fresh, users[rows], slots[rows], classes, cuts, restart)
-    np.testing.assert_array_equal(told == 0, whole[rows])
+    layers, left = layered(fresh, users[rows], slots[rows], classes, cuts, restart)
+    np.testing.assert_array_equal(layers == 0, whole[rows])
     assert (left.blocks.ends > 41).all()
     length, there = block_length(18, blocks), Counter()
     if effective_window(18, max_slots, blocks) < 18:
         ends = block_ends(KEY, users, slots, np.full(len(users), length))
         found = np.zeros(len(users), int)
-        found[rows] = told
+        found[rows] = layers
         for user, end, layer in zip(users, ends, found, strict=True):  # in order of slots
             assert layer == min(there[user, end] // max_slots, LAYERS)
             there[user, end] += 1
@@ -152,18 +152,20 @@ def test_of_those_that_pass_the_first_count_for_life(stream, restart, in_life):
     rules = Rules.of([limit] * 2, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
     classes = users % 2  # of the second class, rule 1 limits nobody
     layers, _ = layered(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
-    told = layers == 0
+    kept = layers == 0
     passes = counted(users, slots, window=18, max_slots=2, blocks=2, key=KEY) | (classes == 1)
     for user in range(6):
         mine = np.flatnonzero((users == user) & passes)  # the events are in order of slots
         should = np.zeros(len(users), bool)
         should[mine[:in_life]] = True
-        np.testing.assert_array_equal(told[users == user], should[users == user])
+        np.testing.assert_array_equal(kept[users == user], should[users == user])
         if user % 2:  # without blocks, the layers are those of the life
             visits = np.arange(len(mine))
-            beyond = np.where(visits > LAYERS * in_life, UNTOLD, visits // in_life)
+            beyond = np.where(visits > LAYERS * in_life, IN_NO_LAYER, visits // in_life)
             np.testing.assert_array_equal(layers[mine], beyond)
-    np.testing.assert_array_equal((layers == UNTOLD)[classes == 0], (passes & ~told)[classes == 0])
+    np.testing.assert_array_equal(
+        (layers == IN_NO_LAYER)[classes == 0], (passes & ~kept)[classes == 0]
+    )
 
 
 def test_who_is_a_stranger_is_decided_alike():
@@ -269,7 +271,7 @@ def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
     if adjacency == REPLACE:  # two others who were there at different times of the window
         beside = [~inside | (slots % 2 == 0), ~inside | (slots % 3 == 0)]
     worlds = [np.ones(len(users), bool), *beside]
-    told = []
+    published = []
     for world in worlds:
         rows = np.flatnonzero(world)
         classes = np.zeros(len(rows), np.int64)
@@ -278,12 +280,12 @@ def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
         counts = layers == layer
         mine = np.zeros((6, 60), np.int64)
         mine[users[rows[counts]], slots[rows[counts]] + 9] = 1
-        told.append(mine)
-    for other in told[1:]:
-        units = np.abs(told[0] - other)
+        published.append(mine)
+    for other in published[1:]:
+        units = np.abs(published[0] - other)
         if adjacency == REPLACE:  # where both count, the events may be others
             window = slice(max(start + 9, 0), start + 9 + asked.window)
-            units[:, window] = (told[0] + other)[:, window]
+            units[:, window] = (published[0] + other)[:, window]
         scale = 2 if adjacency == REPLACE else 1
         assert (units @ prices).max() <= scale * to_units(asked.epsilon)
 

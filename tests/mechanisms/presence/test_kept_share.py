@@ -38,7 +38,7 @@ def layer_tables(slots, window, max_slots, blocks, phase):
     return [*tables, np.arange(1 << slots) & ~up_to[-1]]
 
 
-# Every slot is told by itself here, in a bin of its own: a sum over slots changes by no more.
+# Every slot is counted by itself here, in a bin of its own: a sum over slots changes by no more.
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("adjacency", "change"), [(ADD_REMOVE, removed), (REPLACE, replaced)])
 def test_neighbours_change_answers_by_no_more_than_is_paid_for(rule, adjacency, change):
@@ -128,7 +128,7 @@ def test_the_share_is_right_within_its_own_error(kind):
         for block in range(5):
             slots = present(kind, random, 100_000, query.every)
             key = (100 * run + block + 1).to_bytes(32, "little")
-            known = known.told(
+            known = known.updated(
                 query.answer(sums_of(slots, query, random), rates, RandomWords(key)), rates
             )
             kept, there = kept + np.minimum(slots, 6).sum(), there + slots.sum()
@@ -154,7 +154,7 @@ def test_few_users_leave_it_there(users):
     slots = np.minimum(np.arange(users) % 9, 7)
     sums = sums_of(slots, query, np.random.default_rng(0))[:3]
     before = KeptShare.unknown(query)
-    after = before.told(query.answer(sums, rates, RandomWords(bytes(32))), rates)
+    after = before.updated(query.answer(sums, rates, RandomWords(bytes(32))), rates)
     assert after.odds() == before.odds()
 
 
@@ -162,12 +162,12 @@ def test_of_the_first_answer_nothing_stays():
     query = query_of(120, 6, 2)
     rates = query.rates(aside(1.0))
     first, second = np.array([5000, 100, 0]), np.array([50_000, 9_100, 0])
-    known = KeptShare.unknown(query).told(first, rates)
+    known = KeptShare.unknown(query).updated(first, rates)
     assert known.slots == 60
-    known = known.told(second, rates)
+    known = known.updated(second, rates)
     np.testing.assert_array_equal(known.sums, second)
     assert known.slots == 60
-    assert known.told(second, rates).slots == pytest.approx(60 * 1.9)
+    assert known.updated(second, rates).slots == pytest.approx(60 * 1.9)
 
 
 def test_what_is_measured_is_drawn_to_what_is_likely():

@@ -27,7 +27,7 @@ from streamveil.mechanisms.randomness.noise import RandomWords
 from tests.mechanisms.presence.lives import life_layers, near_and_beyond
 
 
-def told(there, in_life, events=1):
+def layers_of(there, in_life, events=1):
     """Layers of one life by slot, of whether the user is there in each: shape (slots, 4)."""
     slots = np.flatnonzero(there)
     visits = np.arange(len(slots))
@@ -52,7 +52,7 @@ def test_a_life_changes_all_answers_by_no_more_than_is_paid_for(in_life, events)
     worst = np.zeros(2, np.int64)
     for way in range(1 << 11):
         there = way >> np.arange(11) & 1
-        table = told(there, in_life, events)
+        table = layers_of(there, in_life, events)
         changed = np.abs(answers(table, in_life)).sum(axis=0)
         assert (changed <= near_and_beyond(table).sum(axis=0)).all()
         worst = np.maximum(worst, near_and_beyond(table).sum(axis=0))
@@ -66,7 +66,7 @@ def test_a_life_changes_all_answers_by_no_more_than_is_paid_for(in_life, events)
 @settings(max_examples=100)
 @given(st.integers(1, 12), st.lists(st.booleans(), min_size=1, max_size=400))
 def test_a_visit_is_in_one_answer_of_a_kind(in_life, there):
-    table = told(np.array(there), in_life)
+    table = layers_of(np.array(there), in_life)
     found = answers(table, in_life).sum(axis=0)
     visits = int(np.sum(there))
     each = [np.clip(visits - layer * in_life, 0, in_life) for layer in range(LAYERS)]
@@ -140,7 +140,7 @@ def test_the_share_is_right_within_its_own_error(kind):
             asked = due(age, 4)
             if asked.any():
                 words = RandomWords((1000 * run + age).to_bytes(32, "little"))
-                known = known.told(query.answer(since, asked, rates, words), asked, rates)
+                known = known.updated(query.answer(since, asked, rates, words), asked, rates)
                 since[asked] = 0
         share, error = LivesLeftOut.of([known], 200, np.zeros(2)).share
         errors.append(share - kept[100:].sum() / every[100:].sum())
@@ -158,8 +158,8 @@ def learnt(near, age=400):
     for at in range(1, age + 1):
         known = known.released(100)
         if at % EVERY == 0:
-            told = sum(near(slot) for slot in range(at - EVERY, at))
-            known = known.told(np.array([int(told), 0]), asked, rates)
+            events = sum(near(slot) for slot in range(at - EVERY, at))
+            known = known.updated(np.array([int(events), 0]), asked, rates)
     return known
 
 
@@ -167,7 +167,7 @@ def test_answers_without_any_noise_to_speak_of_are_believed():
     query, asked = LifeQuery(1, 1), np.array([True, True])
     rates, known = query.rates(aside(4096.0)), LifeShare.unknown(query)
     for near in (0, 0, 0, 5, 5):
-        known = known.released(100).told(np.array([near, 0]), asked, rates)
+        known = known.released(100).updated(np.array([near, 0]), asked, rates)
         assert np.isfinite(known.numbers).all()
         assert known.weights.sum() == pytest.approx(1)
         assert np.isfinite(known.missing(40)).all()
@@ -187,7 +187,7 @@ def test_who_is_beyond_may_still_come():
     rates, known = query.rates(aside(1.0)), LifeShare.unknown(query)
     for _ in range(9):
         known = known.released(100)
-    known = known.told(np.array([0, 500]), asked, rates)
+    known = known.updated(np.array([0, 500]), asked, rates)
     missing = known.missing(9)
     assert missing.events == pytest.approx(500 * 10 / 9 / 2 + 100 * GUESS, rel=0.1)
     assert missing.variance**0.5 > 100
@@ -252,7 +252,7 @@ def part_share(seed, query, shares=(0.13, 1.0), odds=0.35):
         asked = due(age, query.in_life)
         if asked.any():
             answer = query.answer(since, asked, rates, words)
-            known = known.told(answer, asked, rates)
+            known = known.updated(answer, asked, rates)
             since[query.asked(asked)] = 0
     return known, odds * own
 

@@ -28,18 +28,18 @@ def table(there, limit, adjacency, cuts, restart):
     """Which of the visits count, decided batch by batch; (users, slots), of both."""
     users, slots = np.nonzero(there)
     rules = Rules.of([limit], [ASKED], adjacency)
-    counters, last, told = Counters(rules, KEY, users), 0, np.zeros_like(there)
+    counters, last, counted = Counters(rules, KEY, users), 0, np.zeros_like(there)
     for cut in [*cuts, SLOTS]:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
         here = users[rows], slots[rows]
-        told[here] = counters.layers(*here, np.zeros(len(rows), np.int64), cut) == 0
+        counted[here] = counters.layers(*here, np.zeros(len(rows), np.int64), cut) == 0
         counters.skip(cut)
         last = cut
         if restart:
             arrays = counters.arrays()
             counters = Counters(rules, KEY, users)
             counters.resume(arrays)
-    return told
+    return counted
 
 
 def charged(limit, adjacency, wishes, restart):

@@ -184,7 +184,7 @@ def test_edges_tell_how_smooth_numbers_are():
 
 
 def test_numbers_that_begin_at_once_may_be_smooth_elsewhere():
-    """One edge in five beside which the curve breaks told that nothing is smooth: 0.83."""
+    """One edge in five where the curve breaks suggested that nothing is smooth: 0.83."""
     curve = np.maximum(1 - (np.array(HEAVY) / 15) ** -2.5, 0.0)
     (found,) = answers._rough(curve[None], np.full((1, len(HEAVY)), 0.005), np.array(HEAVY))
     smooth = answers._rough(
@@ -401,8 +401,8 @@ def test_how_far_numbers_within_a_bound_are_from_what_its_tail_tells():
             excess = scale / (1 - answers._SHAPES)
             each = 2 * excess * (near + scale / (1 - 2 * answers._SHAPES))
             shape = np.interp(hidden / share, each, answers._SHAPES)
-            told = np.interp(shape, answers._SHAPES, away)
-            apart[family.support()[0] == -np.inf].append(near / inside.std() / told - 1)
+            expected = np.interp(shape, answers._SHAPES, away)
+            apart[family.support()[0] == -np.inf].append(near / inside.std() / expected - 1)
     two, one = (np.sqrt(np.mean(np.square(apart[each]))) for each in (True, False))
     assert (round(one, 2), round(two, 2)) == (0.05, 0.26)
     assert one < answers.BODIES < two
@@ -414,7 +414,7 @@ def test_how_far_numbers_within_a_bound_are_from_what_its_tail_tells():
 )
 @pytest.mark.parametrize("share", [0.005, 0.02])
 def test_a_variance_hides_what_its_tail_has_whatever_its_shape(family, least, most, share):
-    """Of an exponential tail alone 0.3 to 0.4 of that were told of the last two."""
+    """Of an exponential tail alone 0.3 to 0.4 of that were stated for the last two."""
     drawn = FAMILIES[family]
     numbers = drawn.ppf((np.arange(400_000) + 0.5) / 400_000)
     found = answered(Variance("x", 0, float(drawn.ppf(1 - share))), numbers)
@@ -518,7 +518,7 @@ def observed_slots(statistic, draw, noise, slots, seed=RANDOM):
         draw: numbers of a slot, of a generator and the number of the slot.
         noise: standard deviation of that of a part, in events.
     """
-    random, whole, told = np.random.default_rng(seed), statistic.weights.sum(axis=1).max(), []
+    random, whole, rows = np.random.default_rng(seed), statistic.weights.sum(axis=1).max(), []
     usual = Usual.start(1, statistic.weights.shape[1], statistic.ratios)
     for slot in range(slots):
         numbers = draw(random, slot)
@@ -528,8 +528,8 @@ def observed_slots(statistic, draw, noise, slots, seed=RANDOM):
         usual = usual.after([Observed(parts, variances)])
         found = statistic.answer(parts, variances, usual)
         truth = truth_of(statistic, numbers)
-        told.append([truth, found.values[0], found.low[0], found.high[0]])
-    return np.swapaxes(told, 0, 1)
+        rows.append([truth, found.values[0], found.low[0], found.high[0]])
+    return np.swapaxes(rows, 0, 1)
 
 
 def amounts(random, slot):
@@ -550,7 +550,7 @@ MINUTES = (-30.5, -15.5, -10.5, -5.5, -2.5, 0.5, 5.5, 10.5, 15.5, 30.5, 60.5, 12
 
 
 # With exponential tails alone, variances of such amounts were held in 0.84 of the slots; and
-# medians in 0.99 before edges told how smooth numbers are, and in 0.95 while a smooth curve was
+# medians in 0.99 before edges showed how smooth numbers are, and in 0.95 while a smooth curve was
 # doubted as far as it is from a straight line.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -618,12 +618,15 @@ def coverage(statistic, draw, seed, *, name="adaptive", epsilon=1.0, window=24):
         counts = parts_of(statistic, *nodes).reshape(1, -1).astype(np.int64)
         state, release = stream.release(state, slot, counts)
         shape = (BINS, measure.parts)
-        told = release.counts.astype(np.float64).reshape(shape), release.stderr.reshape(shape) ** 2
+        figures = (
+            release.counts.astype(np.float64).reshape(shape),
+            release.stderr.reshape(shape) ** 2,
+        )
         usual = usual and usual.after(
             Observed(one.counts.reshape(shape), one.variances.reshape(shape), one.slots)
             for one in release.observed
         )
-        found = statistic.answer(*told, usual)
+        found = statistic.answer(*figures, usual)
         truth = np.stack([truth_of(statistic, numbers) for numbers in nodes])
         held.append((found.low <= truth) & (truth <= found.high))
     return np.mean(held[10:])
@@ -674,8 +677,10 @@ def test_intervals_of_sums_hold_nine_in_ten(draw, upper, epsilon, least, most):
         counts = np.array([parts_of(statistic, one) for one in numbers]).astype(np.int64)
         key = bytes([seed]) * 32
         found = simulate_query_set(asked, {"asked": counts}, [(24, epsilon)], [5000], key)
-        told = list(answers_of(query, found.releases["asked"]))[10:]
-        low, high = (np.array([getattr(one, end)[0, 0] for one in told]) for end in ("low", "high"))
+        results = list(answers_of(query, found.releases["asked"]))[10:]
+        low, high = (
+            np.array([getattr(one, end)[0, 0] for one in results]) for end in ("low", "high")
+        )
         truth = np.array([one.sum() for one in numbers[10:]])
         held.append(((low <= truth) & (truth <= high)).mean())
     assert least <= np.mean(held) <= most, held

@@ -189,10 +189,10 @@ def test_a_statistic_before_and_after_bounds_are_chosen():
     with pytest.raises(ValueError, match="not chosen yet"):
         before.steps(numbers)
     assert not bounds.are_known(QUERY_SET)
-    told = np.array([[0.0, 60.0], [1.0, 2.0]])
-    known = bounds.with_bounds(QUERY_SET, told)
+    chosen = np.array([[0.0, 60.0], [1.0, 2.0]])
+    known = bounds.with_bounds(QUERY_SET, chosen)
     assert bounds.are_known(known)
-    assert bounds.bounds_of(known).tolist() == told.tolist()
+    assert bounds.bounds_of(known).tolist() == chosen.tolist()
     assert known.queries[0].statistic == after
     assert known.queries[1] == VISITS
     assert len({one.identity() for one in (QUERY_SET, known)}) == 2
@@ -235,8 +235,8 @@ def worlds(rate):
     """Answers of many looks at once: a user's event in the first of two cells, or the second."""
     for world, pair in enumerate(([1, 0], [0, 1])):
         words = RandomWords(bytes([world]) * 32)
-        told = bounds.answer(np.tile(np.array(pair, np.int64), RUNS), rate, words)
-        yield told.reshape(RUNS, 2)
+        noisy = bounds.answer(np.tile(np.array(pair, np.int64), RUNS), rate, words)
+        yield noisy.reshape(RUNS, 2)
 
 
 # Half of the noise, as if an event that moves changed one cell alone, is convicted.

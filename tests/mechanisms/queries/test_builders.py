@@ -186,10 +186,10 @@ def test_slots_say_themselves_where_they_begin():
 def test_what_is_wrong_is_refused_when_a_definition_is_made(make, message):
     with pytest.raises(ConfigurationError) as refused:
         make()
-    told = str(refused.value)
-    assert message in told
-    assert told.isprintable()
-    assert told.count("query 'q'") == ("a/b" not in told)
+    text = str(refused.value)
+    assert message in text
+    assert text.isprintable()
+    assert text.count("query 'q'") == ("a/b" not in text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Estimates that are brought to agree: how sure they are told to be, and in whole numbers."""
+"""Estimates that are brought to agree: their stated errors, and in whole numbers."""
 
 import math
 from dataclasses import replace
@@ -71,19 +71,19 @@ def test_told_variances_hold_for_errors_that_are_alike_and_for_those_that_are_no
     unmeasured = (random.random(len(parents)) < 0.3) & np.isin(np.arange(len(parents)), parents)
     variances[unmeasured] = np.nan
     each = np.eye(len(parents))
-    found, told = fuse_alike(each, np.repeat(variances, len(parents), axis=1), parents)
-    assert np.allclose(told, told[:, :1])
+    found, stated = fuse_alike(each, np.repeat(variances, len(parents), axis=1), parents)
+    assert np.allclose(stated, stated[:, :1])
     for parent, children in children_of(parents).items():
         np.testing.assert_allclose(found[children].sum(axis=0), found[parent], atol=1e-9)
     stderr = np.sqrt(np.where(unmeasured, 0, variances[:, 0]))
     alike = np.outer(stderr, stderr)
     errors = correlation * alike + (1 - correlation) * np.diag(stderr**2)
-    assert (np.diag(found @ errors @ found.T) <= told[:, 0] * (1 + 1e-9) + 1e-9).all()
+    assert (np.diag(found @ errors @ found.T) <= stated[:, 0] * (1 + 1e-9) + 1e-9).all()
     if correlation == 1:
         grown = np.diag(found @ errors @ found.T) > variances[:, 0] * (1 + 1e-9) + 1e-9
         assert not grown[~unmeasured].any()
     top = (parents == ROOT) & ~unmeasured
-    assert (told[top, 0] <= variances[top, 0]).all()
+    assert (stated[top, 0] <= variances[top, 0]).all()
 
 
 def test_the_surer_one_of_a_parent_and_its_children_is_kept():
@@ -215,11 +215,11 @@ def test_groups_are_observed_as_the_sums_of_what_is_in_them():
         spent=np.zeros(1, np.int64),
         observed=(seen,),
     )
-    (told,) = observed_parts(query, release)
-    assert told.slots == 24
-    assert told.counts[:, 0].tolist() == [0, 4, 8, 0 + 4, 8, 12]
-    assert told.variances[:, 0].tolist() == [1, 5, 9, 1 + 5, 9, 13]
+    (observed,) = observed_parts(query, release)
+    assert observed.slots == 24
+    assert observed.counts[:, 0].tolist() == [0, 4, 8, 0 + 4, 8, 12]
+    assert observed.variances[:, 0].tolist() == [1, 5, 9, 1 + 5, 9, 13]
     # Of mechanisms that say nothing more it is what they publish, and what they repeat is nothing.
-    (told,) = observed_parts(query, replace(release, observed=None))
-    assert told.variances[:, 0].tolist() == [4, 4, 4, 8, 4, 4]
+    (observed,) = observed_parts(query, replace(release, observed=None))
+    assert observed.variances[:, 0].tolist() == [4, 4, 4, 8, 4, 4]
     assert not list(observed_parts(query, replace(release, observed=None, status=SKIPPED)))

@@ -41,7 +41,7 @@ def test_totals_of_levels_are_those_of_the_stream(contributions):
     above = query.tree.above(len(BINS))
     runs, held = [], []
     for seed in range(SEEDS):
-        told = []
+        of_levels = []
         bins = zipf(seed)
         nodes = np.zeros((SLOTS, int(above.max()) + 1), np.int64)
         for level in above.T:
@@ -65,8 +65,8 @@ def test_totals_of_levels_are_those_of_the_stream(contributions):
         for figures, exact in found:
             inside = (figures.low[:, 0] <= exact) & (exact <= figures.high[:, 0])
             held.append(inside[len(BINS) :])
-            told.append(figures.values[len(BINS) :, 0] / exact[len(BINS) :])
-        runs.append(np.mean(told, axis=0))
+            of_levels.append(figures.values[len(BINS) :, 0] / exact[len(BINS) :])
+        runs.append(np.mean(of_levels, axis=0))
     ratios, coverage = np.mean(runs, axis=0), np.mean(held, axis=0)
     assert ratios[-1] == pytest.approx(1, abs=0.08)
     # Of groups the noise is large.

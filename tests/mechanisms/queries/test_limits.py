@@ -446,12 +446,14 @@ def test_a_sum_is_scaled_by_what_it_lacks_and_not_by_events():
         }
         left[2] = left[1]
         state, releases = stream.release(state, base_slot, counts, left)
-    told = [
+    answers = [
         SlotAnswer.of(releases[q], 95, asked, stream.query_set, state.usual[q])
         for q, asked in enumerate(stream.query_set)
     ]
-    assert [float(one.values[0, 0]) for one in told] == pytest.approx([2000, 1000, 0.25], rel=0.02)
-    count, total, mean = (str(one.figures.notes[0, 0]) for one in told)
+    assert [float(one.values[0, 0]) for one in answers] == pytest.approx(
+        [2000, 1000, 0.25], rel=0.02
+    )
+    count, total, mean = (str(one.figures.notes[0, 0]) for one in answers)
     assert count.endswith("for what is beyond max_slots")
     assert total.startswith("scaled by ")
     assert mean.endswith("of the events that count, without those beyond max_slots")

@@ -118,7 +118,7 @@ def look_of(stream) -> list[int]:
 
 
 def assert_no_window_overspends(found, requirements, before=None) -> None:
-    """Add up all that meets any window of base slots, of any class, and what was told before."""
+    """Add up all that meets any window of base slots, of any class, and earlier releases."""
     for k, requirement in enumerate(requirements):
         ends = {first for first, _, _ in found} | {last for _, last, _ in found}
         for start, backwards in product(ends, (False, True)):

@@ -49,7 +49,7 @@ STREAMS = {
 }
 
 
-def told(stream: Stream, epsilon: float, seed: int) -> np.ndarray:
+def simulated(stream: Stream, epsilon: float, seed: int) -> np.ndarray:
     """By slot and quantile whether it was published, low, value, high and the truth."""
     statistic = Quantiles("x", stream.edges, QUANTILES)
     query = Query("x", slots=stream.length, statistic=statistic)
@@ -92,7 +92,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "epsilon"), CASES)
 def test_intervals_hold_quantiles_in_all_kinds_of_slots(name, epsilon):
-    rows = np.array([told(STREAMS[name], epsilon, seed) for seed in range(6)])
+    rows = np.array([simulated(STREAMS[name], epsilon, seed) for seed in range(6)])
     published, low, _, high, truth = np.moveaxis(rows, 2, 0)
     held = (low <= truth) & (truth <= high)
     early = np.arange(held.shape[1]) < min(EARLY, held.shape[1] // 2)
@@ -112,10 +112,10 @@ def test_intervals_hold_quantiles_in_all_kinds_of_slots(name, epsilon):
     [("payments", 0.2, (1.1, 1.5)), ("visits", 0.3, (1.25, 1.65)), ("loads", 0.3, (1.1, 1.1))],
 )
 def test_estimates_of_quantiles_are_not_drawn_into_the_tail(name, epsilon, most):
-    """Means of all that may be were told, most of which is where edges are far apart."""
+    """Means of all possible values were published, most of which is where edges are far apart."""
     # By 48 seeds the ratios are 1.01 and 1.24, 1.10 and 1.27, and 1.01 and 0.96, of which single
     # ones differ by up to 0.85: six were too few to tell.
-    rows = np.concatenate([told(STREAMS[name], epsilon, seed) for seed in range(24)])
+    rows = np.concatenate([simulated(STREAMS[name], epsilon, seed) for seed in range(24)])
     ratio = rows[:, 2].sum(axis=0) / rows[:, 4].sum(axis=0)
     assert (ratio < most).all(), ratio
     assert (ratio > 0.7).all(), ratio

@@ -85,11 +85,11 @@ def test_what_is_usual_of_a_mean_is_part_of_the_state():
     assert state.usual[0] is None
     assert state.usual[1].settled().parts.any()
     again = stream.decode(stream.encode(state))
-    told = [one.counts.reshape(1, -1) for one in (releases[1], releases[1])]
+    counts_of = [one.counts.reshape(1, -1) for one in (releases[1], releases[1])]
     errors = releases[1].stderr.reshape(1, -1) ** 2
     first, second = (
         mean.statistic.answer(counts.astype(float), errors, one.usual[1]).values
-        for counts, one in zip(told, (state, again), strict=True)
+        for counts, one in zip(counts_of, (state, again), strict=True)
     )
     assert first == second
     assert again.usual[0] is None
@@ -103,9 +103,9 @@ def test_what_is_usual_follows_from_what_was_released():
     true = np.full((2, 4), 50 * 1024, np.int64)
     for base_slot in range(3):
         state, releases = stream.release(state, base_slot, {0: true})
-        told = releases[0]
-        assert (told.counts != true.sum(axis=0)).any()
-        expected = expected.after(observed_parts(mean, told))
+        release = releases[0]
+        assert (release.counts != true.sum(axis=0)).any()
+        expected = expected.after(observed_parts(mean, release))
         assert state.usual[0].encode() == expected.encode()
 
 
@@ -344,7 +344,7 @@ def test_counts_are_of_what_is_due():
         stream.release(state, 2, counts_at(stream, 2))
 
 
-# Of base slots with which nothing is due, a stream need not be told.
+# A stream need not see base slots with which nothing is due.
 def test_base_slots_with_which_nothing_is_due_may_be_passed():
     long = Query("long", slots=50, value=PLACE, domain=PLACES, mechanism="pba")
     asked = SHIFT, long
@@ -379,8 +379,8 @@ def test_lots_for_every_unit_are_refused_where_events_add_many():
 
 def test_mechanisms_are_told_the_most_that_an_event_adds_to_a_cell():
     queries = (HOUR, Query("sum", statistic=Sum("x", 0.0, 10.0), max_contributions=3))
-    told = [one.mechanism.population for one in stream_of(*queries).streams]
-    assert [(one.quantum, one.sensitivity) for one in told] == [(1, 1), (1024, 3 * 1024)]
+    populations = [one.mechanism.population for one in stream_of(*queries).streams]
+    assert [(one.quantum, one.sensitivity) for one in populations] == [(1, 1), (1024, 3 * 1024)]
 
 
 class DrawnError(Exception):

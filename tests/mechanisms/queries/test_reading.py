@@ -400,10 +400,10 @@ MEAN = "statistic: mean, of: a"
     ],
 )
 def test_faults_of_a_query_are_told_with_its_name(keys, message):
-    told = refused(f"slot: 1h\nqueries:\n  - {{name: asked, {keys}}}\n")
-    assert told.startswith("query 'asked': ")
-    assert told.count("query 'asked'") == 1
-    assert message in told
+    error = refused(f"slot: 1h\nqueries:\n  - {{name: asked, {keys}}}\n")
+    assert error.startswith("query 'asked': ")
+    assert error.count("query 'asked'") == 1
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -421,17 +421,17 @@ def test_faults_of_a_query_are_told_with_its_name(keys, message):
     ],
 )
 def test_a_key_that_was_renamed_is_refused_with_its_new_name(key, remedy):
-    told = refused(f"{{slot: 1h, queries: [{{name: a, {key}: 1d}}]}}")
-    assert told == f"query 'a': the key {key!r} is unknown: write {remedy}"
+    message = refused(f"{{slot: 1h, queries: [{{name: a, {key}: 1d}}]}}")
+    assert message == f"query 'a': the key {key!r} is unknown: write {remedy}"
 
 
 def test_a_base_slot_is_now_called_slot():
-    told = refused("{base_slot: 1h, queries: [{name: a}]}")
-    assert told == "the key 'base_slot' is unknown: write slot"
+    message = refused("{base_slot: 1h, queries: [{name: a}]}")
+    assert message == "the key 'base_slot' is unknown: write slot"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "{slot: 1 month, queries: [{name: a}]}",
@@ -492,17 +492,17 @@ def test_a_base_slot_is_now_called_slot():
         ),
     ],
 )
-def test_months_that_do_not_fit_are_refused_in_words(text, told):
-    assert refused(text) == told
+def test_months_that_do_not_fit_are_refused_in_words(text, message):
+    assert refused(text) == message
 
 
 def test_title_and_unit_are_text_for_people_and_change_no_identity():
-    plain, told = one("name: a"), one("name: a, title: Late buses, unit: minutes")
-    assert (told.title, told.unit, told.heading, plain.heading) == (
+    plain, titled = one("name: a"), one("name: a, title: Late buses, unit: minutes")
+    assert (titled.title, titled.unit, titled.heading, plain.heading) == (
         *("Late buses", "minutes"),
         *("Late buses", "a"),
     )
-    assert told.identity() == plain.identity()
+    assert titled.identity() == plain.identity()
     for keys, message in {
         "title: 5": "title is 5: write text",
         'title: "a\\nb"': "title is 'a\\nb': write one line of at most 200 characters",
@@ -522,9 +522,9 @@ def test_bounds_of_quantiles_are_the_outer_ones_of_32_even_intervals():
 
 def test_a_long_value_is_cut():
     domain = [[n] for n in range(100)]
-    told = refused(f"{{slot: 1h, queries: [{{name: a, where: {domain}}}]}}")
-    assert "where is [[0], [1]" in told
-    assert len(told) < 200
+    message = refused(f"{{slot: 1h, queries: [{{name: a, where: {domain}}}]}}")
+    assert "where is [[0], [1]" in message
+    assert len(message) < 200
 
 
 # What YAML can make of a value.
@@ -573,9 +573,9 @@ WHOLE = (
     st.just("1h") | ANYTHING,
 )
 def test_whatever_is_written_is_read_or_refused_in_one_line(query, changes, base):
-    told = ""
+    text = ""
     try:
         query_set_of({"slot": base, "queries": [{**query, **changes}]})
     except ConfigurationError as error:
-        told = str(error)
-    assert told.isprintable()
+        text = str(error)
+    assert text.isprintable()

@@ -52,8 +52,8 @@ def played(stream, slots, state=None, first=0):
     state, found = state or stream.start(), []
     for base_slot in range(first, first + slots):
         state, releases = stream.release(state, base_slot, crowds(stream, base_slot))
-        told = {q: (one.counts.tolist(), one.spent.tolist()) for q, one in releases.items()}
-        found.append((told, state.plan.caps.tolist()))
+        released = {q: (one.counts.tolist(), one.spent.tolist()) for q, one in releases.items()}
+        found.append((released, state.plan.caps.tolist()))
     return state, found
 
 
@@ -221,8 +221,10 @@ def test_base_slots_with_which_nothing_is_due_change_no_plan():
         state, found = stream.start(), []
         for base_slot in range(120):
             if stream.due(base_slot) or base_slot in some:
-                state, told = stream.release(state, base_slot, crowds(stream, base_slot))
-                found += [(q, one.counts.tolist(), one.spent.tolist()) for q, one in told.items()]
+                state, releases = stream.release(state, base_slot, crowds(stream, base_slot))
+                found += [
+                    (q, one.counts.tolist(), one.spent.tolist()) for q, one in releases.items()
+                ]
         return found, state.plan.record()
 
     assert released(()) == released((3, 30, 31, 64, 90))

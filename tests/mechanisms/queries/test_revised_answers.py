@@ -78,14 +78,16 @@ def counts_at(stream, base_slot):
 
 def played(stream, slots, state=None, first=0):
     """The state in the end, and all that is answered first, and of revisions."""
-    state, told, revised = state or stream.start(), [], []
+    state, answers, revised = state or stream.start(), [], []
     for base_slot in range(first, first + slots):
         state, releases = stream.release(state, base_slot, counts_at(stream, base_slot))
         for q, one in releases.items():
             query_set, slot = stream.query_set, base_slot // stream.query_set.queries[q].slots
-            told.append(SlotAnswer.of(one, slot, query_set.queries[q], query_set, state.usual[q]))
+            answers.append(
+                SlotAnswer.of(one, slot, query_set.queries[q], query_set, state.usual[q])
+            )
             revised += answered(stream, state, q, slot, one.revisions)
-    return state, [shown(one) for one in told], [shown(one) for one in revised]
+    return state, [shown(one) for one in answers], [shown(one) for one in revised]
 
 
 def answered(stream, state, q, slot, revisions):
@@ -123,7 +125,7 @@ def test_every_statistic_is_revised_so_many_of_its_slots_later(name):
             (s, slots - 1) for s in range(-3, 0)
         ]
         assert rest[0].revised_at == stream.query_set.slots_of(one).end(slots - 1)
-        first = [row for row in told if row[0] == one.name]
+        first = [row for row in answers if row[0] == one.name]
         assert np.shape(own[0][-1]) == np.shape(first[0][-1])
     # The first answers are the same as without revisions.
     assert played(stream_of(*stream.query_set, revise=0), 30)[1] == told
@@ -263,7 +265,7 @@ TRUTH = {
 }
 
 
-def told_and_revised(name, draw, epsilon, seed):
+def first_and_revised(name, draw, epsilon, seed):
     """Of first answers and of revised ones the part that intervals hold, and squared errors."""
     random = np.random.default_rng(seed)
     asked = Query(name, **STATISTICS[name])
@@ -297,7 +299,7 @@ def told_and_revised(name, draw, epsilon, seed):
 @pytest.mark.parametrize("draw", [moving, still])
 @pytest.mark.parametrize("name", TRUTH)
 def test_intervals_of_revised_figures_hold_nine_in_ten_and_errors_are_smaller(name, draw):
-    rows = [list(told_and_revised(name, draw, 1.0, seed)) for seed in range(SEEDS)]
+    rows = [list(first_and_revised(name, draw, 1.0, seed)) for seed in range(SEEDS)]
     held, errors = (np.array([[one[i] for one in row] for row in rows]) for i in (0, 1))
     assert (held[:, 1].mean(axis=0) > 0.85).all(), held.mean(axis=0)
     first, revised = errors.mean(axis=0)

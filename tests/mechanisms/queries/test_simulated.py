@@ -32,13 +32,13 @@ def test_it_releases_what_the_stream_of_a_query_set_does():
     counts, shares = counts_of(7), np.tile(Requirements(ASKED).budgets // 2, (2, 1))
     found = simulate_query_set(BOTH, counts, ASKED, SIZES, KEY, shares=shares)
     stream = QueryStream(BOTH, Requirements(ASKED), SIZES, shares, NoiseSource(KEY))
-    state, told = stream.start(), []
+    state, releases = stream.start(), []
     for slot in range(7):
         due = {q: counts[("hour", "day")[q]][slot // (1, 3)[q]] for q in stream.due(slot)}
         state, released = stream.release(state, slot, due)
-        told.append(released)
-    assert (found.counts("hour") == [each[0].counts for each in told]).all()
-    assert (found.counts("day") == [told[2][1].counts, told[5][1].counts]).all()
+        releases.append(released)
+    assert (found.counts("hour") == [each[0].counts for each in releases]).all()
+    assert (found.counts("day") == [releases[2][1].counts, releases[5][1].counts]).all()
     assert [one.query for one in found.entries[:4]] == ["hour", "hour", "hour", "day"]
 
 

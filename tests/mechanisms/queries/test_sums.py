@@ -29,13 +29,13 @@ def released(numbers, epsilon, seed):
 
 # Numbers at a twentieth of the range: what is above it, and at its upper end, is mostly noise.
 def test_sums_of_small_numbers_are_not_too_large():
-    told, held = [], []
+    ratios, held = [], []
     for seed in range(SEEDS):
         draw = np.random.default_rng(seed)
         numbers = [draw.uniform(0, 10, draw.poisson(EVENTS)) for _ in range(SLOTS)]
         for one, found in zip(numbers, released(numbers, 0.5, seed), strict=True):
-            told.append(found.values[0, 0] / one.sum())
+            ratios.append(found.values[0, 0] / one.sum())
             held.append(found.low[0, 0] <= one.sum() <= found.high[0, 0])
             assert 0 <= found.low[0, 0] <= found.values[0, 0] <= found.high[0, 0]
-    assert abs(np.mean(told) - 1) < 0.2  # 60 seeds: 0.95, with a standard error of 0.033
+    assert abs(np.mean(ratios) - 1) < 0.2  # 60 seeds: 0.95, with a standard error of 0.033
     assert np.mean(held) > 0.85

@@ -66,8 +66,8 @@ def answers(asked, releases, first=0):
     for slot, one in enumerate(releases, first):
         parts = parts_of_release(asked, one)
         sums = tuple(each.after(slot, *parts, lasting_of(asked, one), one.status) for each in sums)
-        told = (SlotAnswer.of_time(each, asked, query_set(asked)) for each in sums if each.ended)
-        found += [(answer.length, answer.slot, answer) for answer in told]
+        results = (SlotAnswer.of_time(each, asked, query_set(asked)) for each in sums if each.ended)
+        found += [(answer.length, answer.slot, answer) for answer in results]
     return found
 
 
@@ -159,8 +159,8 @@ def test_figures_add_up_over_times_and_groups(statistic, seed, noise):
     if statistic.name in ("count", "distinct", "sum"):
         close = {"rtol": 1e-9, "atol": 1e-6} if statistic.name == "sum" else {"rtol": 0}
         per_slot = np.array([one.values for one in slots])
-        for told, those in ((early, per_slot[:3]), (late, per_slot[3:]), (both, per_slot)):
-            np.testing.assert_allclose(told.values, those.sum(axis=0), **close)
+        for figures, those in ((early, per_slot[:3]), (late, per_slot[3:]), (both, per_slot)):
+            np.testing.assert_allclose(figures.values, those.sum(axis=0), **close)
         np.testing.assert_allclose(both.values, early.values + late.values, **close)
     if statistic.name in ("count", "distinct"):
         most = np.sum([one.stderr for one in slots], axis=0)
@@ -207,15 +207,15 @@ def test_state_goes_on_and_times_may_be_added_and_left_out():
     state, counts = stream.start(), {0: np.array([[3, 4, 5, 12]])}
     for base_slot in range(4):
         state, _ = stream.release(state, base_slot, counts if base_slot % 2 else {})
-    (told,) = state.times[0]
-    assert (told.added, told.last, told.cut) == (2, 1, Even(3))
+    (total,) = state.times[0]
+    assert (total.added, total.last, total.cut) == (2, 1, Even(3))
     written = stream.encode(state)
     (again,) = stream.decode(written).times[0]
-    for name, value in vars(told).items():
+    for name, value in vars(total).items():
         np.testing.assert_array_equal(getattr(again, name), value)
     other = stream_of(query(times=(SIX, TWELVE)))  # times are no part of what is released
     same, fresh = other.decode(written).times[0]
-    np.testing.assert_array_equal(same.counts, told.counts)
+    np.testing.assert_array_equal(same.counts, total.counts)
     assert (fresh.cut, fresh.added) == (Even(6), 0)
     assert stream_of(query(times=())).decode(written).times == [()]
 
@@ -242,12 +242,14 @@ def test_intervals_of_sums_hold_the_truth():
             query_set(asked), {"q": counts}, requirements, sizes, bytes([seed]) * 32
         )
         truth = counts.sum(axis=1).reshape(10, 24, bins).sum(axis=1)
-        told = times_of(asked, query_set(asked), done.releases["q"], 0)[24]
-        low, high = (np.array([getattr(one, end)[:, 0] for one in told]) for end in ("low", "high"))
+        results = times_of(asked, query_set(asked), done.releases["q"], 0)[24]
+        low, high = (
+            np.array([getattr(one, end)[:, 0] for one in results]) for end in ("low", "high")
+        )
         held.append(((low <= truth) & (truth <= high))[1:].mean())
         stderr = np.array([one.stderr for one in done.releases["q"]])
         spread = 1.645 * (stderr**2).reshape(10, 24, bins).sum(axis=1) ** 0.5
-        values = np.array([one.values[:, 0] for one in told])
+        values = np.array([one.values[:, 0] for one in results])
         slots_alone.append((np.abs(values - truth) <= spread)[1:].mean())
     assert 0.84 < np.mean(held) < 0.96
     assert np.mean(slots_alone) < 0.6  # as if errors of slots were independent
@@ -270,7 +272,7 @@ def test_a_file_names_rollups():
 
 
 @pytest.mark.parametrize(
-    ("rollups", "told"),
+    ("rollups", "message"),
     [
         (["3h"], "rollups: 3h is not made of two or more whole times of 2h, which the query's"),
         (["2h"], "rollups: 2h is not made of two or more .*: write such as 4h"),
@@ -287,8 +289,8 @@ def test_a_file_names_rollups():
         (None, "rollups is empty"),
     ],
 )
-def test_wrong_rollups_are_refused_in_a_line(rollups, told):
-    with pytest.raises(ConfigurationError, match=rf"query 'q': {told}") as refused:
+def test_wrong_rollups_are_refused_in_a_line(rollups, message):
+    with pytest.raises(ConfigurationError, match=rf"query 'q': {message}") as refused:
         query_set_of(asking(rollups=rollups))
     assert "\n" not in str(refused.value)
 

@@ -6,15 +6,15 @@ import pytest
 from streamveil.mechanisms.protocol import Observed
 from streamveil.mechanisms.queries.answers import FEW, UNKNOWN
 from streamveil.mechanisms.queries.statistics import Mean, Quantiles, StandardDeviation, Variance
-from streamveil.mechanisms.queries.usual import TOGETHER, Ratios, Told, Usual
+from streamveil.mechanisms.queries.usual import TOGETHER, Ratios, RatioSums, Usual
 
 SEED = 10
 DELAY = Mean("delay", -30, 180)
 SLOTS, KNOWN = 200, 60
-SHARES = Ratios(lambda counts, variances, _: Told.shares(counts, variances), 1.0)
+SHARES = Ratios(lambda counts, variances, _: RatioSums.shares(counts, variances), 1.0)
 
 
-def told(statistic, slots, noise, seed=SEED):
+def simulated(statistic, slots, noise, seed=SEED):
     """Figures of slots in a row, each numbers by node; with the truth, shapes (slots, nodes)."""
     random, whole = np.random.default_rng(seed), statistic.bounds.whole
     usual, found, truth = None, [], []
@@ -43,7 +43,7 @@ def delays(events, slots=SLOTS, seed=SEED):
 @pytest.mark.slow
 @pytest.mark.parametrize("events", [[20], [20, 5, 200, 2]])
 def test_a_mean_is_hardly_worse_than_a_constant(events):
-    found, truth = told(DELAY, delays(events), noise=4)
+    found, truth = simulated(DELAY, delays(events), noise=4)
     values = np.array([one.values[:, 0] for one in found])[KNOWN:]
     there, truth = np.isfinite(values), truth[KNOWN:]
     error = np.sqrt(np.mean((values - truth)[there] ** 2))
@@ -57,13 +57,13 @@ def test_a_mean_is_hardly_worse_than_a_constant(events):
 
 
 def test_where_a_slot_tells_enough_it_stays_what_it_is():
-    found, truth = told(DELAY, delays([5000]), noise=20)
+    found, truth = simulated(DELAY, delays([5000]), noise=20)
     values = np.array([one.values[0, 0] for one in found])
     assert np.abs(values - truth[:, 0]).max() < 3
 
 
 def test_nodes_of_which_little_is_known_are_like_the_others():
-    found, _ = told(DELAY, delays([5000, 4000, 1, 3000]), noise=20)
+    found, _ = simulated(DELAY, delays([5000, 4000, 1, 3000]), noise=20)
     assert found[-1].notes[2, 0] == FEW or np.isnan(found[-1].values[2, 0])
     some = [one for one in found[KNOWN:] if np.isfinite(one.values[2, 0])]
     assert some
@@ -75,7 +75,7 @@ def test_nodes_of_which_little_is_known_are_like_the_others():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Variance, StandardDeviation])
 def test_variances_are_pulled_as_well(kind):
-    found, truth = told(kind("delay", -30, 180), delays([20]), noise=3)
+    found, truth = simulated(kind("delay", -30, 180), delays([20]), noise=3)
     values = np.array([one.values[0, 0] for one in found])[KNOWN:]
     there = np.isfinite(values)
     assert np.abs(np.median(values[there]) / np.median(truth) - 1) < 1
@@ -88,7 +88,7 @@ def test_variances_are_those_around_the_mean_of_their_own_slot(noise, part):
     """Means move further than numbers of one slot do: around one of all, variances are 1160."""
     random = np.random.default_rng(SEED)
     slots = [[random.normal(75 + 45 * np.sin(slot), 12, 400)] for slot in range(SLOTS)]
-    found, truth = told(Variance("delay", -30, 180), slots, noise)
+    found, truth = simulated(Variance("delay", -30, 180), slots, noise)
     values = np.array([one.values[0, 0] for one in found])[KNOWN:]
     assert values.mean() == pytest.approx(truth[KNOWN:].mean(), rel=part)
 
@@ -118,11 +118,11 @@ def test_shares_below_edges_are_ratios_as_any():
     random = np.random.default_rng(SEED)
     counts, variances = random.normal(10, 5, (3, 5)), random.uniform(1, 9, (3, 5))
     each = np.triu(np.ones((5, 5)))[:, :-1]
-    below, same = Told.below(counts, variances), Told.of(counts, variances, each)
+    below, same = RatioSums.below(counts, variances), RatioSums.of(counts, variances, each)
     ratio = np.linspace(0.2, 0.9, 4)[None]
     assert below.away(ratio) == pytest.approx(same.away(ratio))
     assert below.error(ratio) == pytest.approx(same.error(ratio))
-    assert (Told.below(counts, variances, TOGETHER).error(ratio) > same.error(ratio)).all()
+    assert (RatioSums.below(counts, variances, TOGETHER).error(ratio) > same.error(ratio)).all()
 
 
 def test_a_forecast_after_a_mean_of_many_slots_tells_nothing_of_a_slot():
@@ -146,19 +146,19 @@ def test_of_a_slot_in_which_nothing_was_observed_no_more_is_known_than_how_much_
 
 
 def test_a_forecast_tells_how_far_shares_below_edges_moved_but_not_their_chance():
-    """Only how far slots are from what is usual was told, however sure the forecast."""
+    """The variance was only that of slots around the prior, however sure the forecast."""
     parts, sure, unsure = (np.full((1, 4), each) for each in (100.0, 1.0, 1e6))
     usual = Usual.start(1, 4, Quantiles("delay", (0, 10, 20)).ratios)
     usual = usual.after([Observed(parts, sure)]).after([])
     moved = parts + np.array([[40.0, 40.0, -40.0, -40.0]])
     before = np.array([0.25, 0.5, 0.75])
-    below, told = usual.below(moved, sure, before)
+    below, variance = usual.below(moved, sure, before)
     _, nothing = usual.below(moved, unsure, before)
-    assert (told < 0.6 * nothing).all()
-    assert (told > below * (1 - below) / 400).all()
+    assert (variance < 0.6 * nothing).all()
+    assert (variance > below * (1 - below) / 400).all()
     _, many = usual.below(moved * 1e6, sure, before)
     chance = np.array([0.25, 0.5, 0.75]) * np.array([0.75, 0.5, 0.25]) / 400
-    assert (told - many)[0] == pytest.approx(chance, rel=0.15)
+    assert (variance - many)[0] == pytest.approx(chance, rel=0.15)
 
 
 def test_shares_that_move_err_as_is_told_where_every_third_slot_is_observed():
@@ -173,9 +173,9 @@ def test_shares_that_move_err_as_is_told_where_every_third_slot_is_observed():
             usual, forecast = usual.after([Observed(parts, errors)]), parts
             continue
         usual = usual.after([])
-        below, told = usual.below(forecast, errors, np.full(4, 0.5))
+        below, variance = usual.below(forecast, errors, np.full(4, 0.5))
         truth = (numbers[:, None] < edges).mean(axis=0)
-        scores.append((below - truth) / np.sqrt(told))
+        scores.append((below - truth) / np.sqrt(variance))
     assert 0.65 < np.sqrt(np.mean(np.square(scores[KNOWN:]))) < 1.1
 
 

@@ -89,7 +89,7 @@ MISTAKES = {
     "the_truth_too_often": ("lbu", 1, "reports", REPORT),
     "one_symbol_too_few": ("rotation", 4, "reports", REPORT),
     "true_bits_kept_as_others": ("rotation", 80, "reports", REPORT),
-    "every_event_told": ("rotation:turns=4", 2, "windows", WINDOW),
+    "every_event_reported": ("rotation:turns=4", 2, "windows", WINDOW),
     "an_answer_drawn_anew": ("rotation", 3, "asked again", REPORT),
 }
 
@@ -104,7 +104,7 @@ def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
     with MUTANTS[name].patched():
         found = audited_devices([asked], mechanism=mechanism, bins=bins, extent=BRIEF)
     assert check_of(found, part, claim, asked).violated
-    if name == "every_event_told":  # each report by itself tells no more than its price
+    if name == "every_event_reported":  # each report by itself tells no more than its price
         assert not check_of(found, "reports", REPORT, asked).violated
 
 
@@ -242,7 +242,7 @@ def test_spans_meet_whole_windows_and_forget_who_was_not_asked():
         rows, here = spans.asked(np.array([1, 3, 5], np.int32))
         assert (spans.values[here] >= 0).all()
         assert (rows == here + 1).all()
-        spans.told(here, np.where(spans.values[here] == 0, 1.0, -1.0), 0.5)
+        spans.note(here, np.where(spans.values[here] == 0, 1.0, -1.0), 0.5)
         spans.close()
     lengths = [len(run) for row in np.array(seen).T for run in _runs(row)]
     assert set(lengths[1:-1]) == {2}

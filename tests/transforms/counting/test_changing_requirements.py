@@ -93,7 +93,7 @@ class User:
 
 
 @dataclass
-class Told:
+class Seen:
     """What is known of the slots: by slot, events by history and bin, and users by history."""
 
     events: dict = field(default_factory=lambda: defaultdict(Counter))
@@ -113,7 +113,7 @@ def first_of(registry, name):
 def truth(registry, events, changes, first=0, last=LAST):
     """One dictionary per user. Changes are (user, slot, asked, first slot open when it came)."""
     people = {}
-    told = Told()
+    expected = Seen()
     for slot in range(first, last + 1):
         due = defaultdict(list)
         for name, at, asked, came in changes:
@@ -140,22 +140,22 @@ def truth(registry, events, changes, first=0, last=LAST):
                 user.history, user.left = None, None
                 if name not in registry.users and registry.default_class is None:
                     del people[name]
-        told.sizes[slot] = Counter(
+        expected.sizes[slot] = Counter(
             user.history for user in people.values() if user.history and len(user.history) > 1
         )
         for name, value, at in events:
             if at == slot:
                 user = people.get(name, first_of(registry, name))
                 if any(user.asked):
-                    told.events[slot][user.history, value] += 1
+                    expected.events[slot][user.history, value] += 1
                 else:
-                    told.homeless[slot] += 1
-    return told
+                    expected.homeless[slot] += 1
+    return expected
 
 
 def read(registry, messages, last=LAST, first=0, letters=()):
-    """What ShardCounts as bytes say, as Told."""
-    told, histories, sizes = Told(), {k: (k,) for k in range(len(registry.classes))}, Counter()
+    """What ShardCounts as bytes say, as Seen."""
+    counted, histories, sizes = Seen(), {k: (k,) for k in range(len(registry.classes))}, Counter()
     by_slot = defaultdict(list)
     numbers = Counter()
     for data in messages:
@@ -188,17 +188,17 @@ def read(registry, messages, last=LAST, first=0, letters=()):
                 sizes[child] += users
             for cell, events in zip(counts.cells.tolist(), counts.counts.tolist(), strict=True):
                 cohort = int(counts.cohorts[cell // 2])
-                told.events[slot][histories[cohort], "ab"[cell % 2]] += events
+                counted.events[slot][histories[cohort], "ab"[cell % 2]] += events
         made = [c for c, n in sizes.items() if c >= len(registry.classes) and n]
         assert all(sizes[c] > 0 for c in made)
-        told.sizes[slot] = Counter()
+        counted.sizes[slot] = Counter()
         for cohort in made:
-            told.sizes[slot][histories[cohort]] += sizes[cohort]
+            counted.sizes[slot][histories[cohort]] += sizes[cohort]
     assert set(numbers.values()) <= {1}  # a number is never used again
     for letter in letters:
         record = json.loads(letter["record"])
-        told.homeless[record["slot"]] += record["events"]
-    return told
+        counted.homeless[record["slot"]] += record["events"]
+    return counted
 
 
 def assert_same(mine, theirs):
@@ -359,19 +359,19 @@ def test_visits_that_come_again_count_once_or_fail(kit):
     ((_, key, message),) = visit_elements(kit, transform, config, [("m0", "a", 0)])
     ((_, _, other),) = visit_elements(kit, transform, config, [("m0", "b", 0)])
 
-    def told(*messages):
+    def arrive(*messages):
         shard = Shard(config, key)
         for one in messages:
             shard.take(one)
         return shard, split(shard.fire())
 
-    _, once = told(message)
-    shard, twice = told(message, message)
+    _, once = arrive(message)
+    shard, twice = arrive(message, message)
     assert once == twice
     assert shard.take(other) == []
     assert shard.waiting.bag == []
     with pytest.raises(ConfigurationError, match="of slot 0 came twice with different content"):
-        told(message, other)
+        arrive(message, other)
 
 
 def test_a_timer_that_fires_again_decides_nothing(kit):
@@ -381,10 +381,10 @@ def test_a_timer_that_fires_again_decides_nothing(kit):
     (_, key, first), (_, _, second) = visit_elements(kit, transform, config, seen)
     shard = Shard(config, key)
     shard.take(first)
-    told = shard.fire()
+    released = shard.fire()
     assert shard.fire() == []
     shard.take(second)
-    messages, letters = split([*told, *shard.fire()])
+    messages, letters = split([*released, *shard.fire()])
     assert [one.slot for one in messages] == [0, 1]
     assert letters == []
 
@@ -463,7 +463,7 @@ def test_random_histories_of_a_stream(kit, registry):
     check()
 
 
-# What is told is the same to the last byte, in whatever order it came.
+# Outputs are the same to the last byte, in whatever order it came.
 @pytest.mark.slow
 def test_order_of_arrival_does_not_matter(kit, registry):
     random = np.random.default_rng(5)
@@ -547,8 +547,8 @@ def test_users_who_move_alike_are_one_cohort(kit):
             for o in AtEnd(partial(close_at_end, config)).process(element)
         )[0]
     )
-    told = [(parent, users, asked) for _, parent, _, users, asked in found]
-    assert told == [(NEWCOMER, 2, units(THIRD)), (0, 3, units(THIRD)), (1, 3, units(THIRD))]
+    moves = [(parent, users, asked) for _, parent, _, users, asked in found]
+    assert moves == [(NEWCOMER, 2, units(THIRD)), (0, 3, units(THIRD)), (1, 3, units(THIRD))]
     assert len({child for _, _, child, _, _ in found}) == 3
 
 
@@ -575,8 +575,8 @@ def test_who_left_is_forgotten_after_the_horizon(kit):
 def test_who_left_is_never_counted_again(kit, name):
     events = [(name, "a", slot) for slot in range(LAST + 1)]
     messages, letters = at_end(kit, DEFAULT, events, [(name, 2, LEAVE, 0)])
-    told = read(DEFAULT, messages, letters=letters)
-    assert told.homeless == dict.fromkeys(range(2, LAST + 1), 1)
+    counted = read(DEFAULT, messages, letters=letters)
+    assert counted.homeless == dict.fromkeys(range(2, LAST + 1), 1)
     assert letters[0]["detail"] == "slot 2: these events are of users with no requirement in force"
 
 
@@ -608,8 +608,8 @@ def test_a_late_change_applies_from_the_next_open_slot_and_is_counted(kit, monke
 def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
     messages, _ = in_time(kit, STRICT, [], [("m0", 2, ASKED[2], 0), ("m0", 2, ASKED[3], 6)])
     kept = (4, to_units(0.25), 4, to_units(0.5))
-    told = [(slot, asked) for slot, _, _, _, asked in moves_of(messages)]
-    assert told == [(2, units(ASKED[2])), (6, kept)]
+    moves = [(slot, asked) for slot, _, _, _, asked in moves_of(messages)]
+    assert moves == [(2, units(ASKED[2])), (6, kept)]
 
 
 SEALED = ConfigurationError, "wrong checksum"
@@ -865,8 +865,8 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
     messages, letters = live(transform, stream.advance_watermark_to_infinity())
     assert_same(read(STRICT, messages, letters=letters), truth(STRICT, ROWS, CHANGED))
     counts = [ShardCounts.of(data) for data in messages]
-    told = Counter((one.slot, one.shard) for one in counts)
-    assert told == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
+    counted = Counter((one.slot, one.shard) for one in counts)
+    assert counted == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
 
 
 # ---- what cannot be joined ------------------------------------------------------------------

@@ -101,17 +101,17 @@ def level_of(user, slot, phase):
     table = LEVELS[USERS.index(user) % 3] if user in USERS else 0.0
     asked = sorted((at, min(one[1], one[3]) if one[1] else 0.0)
                    for who, at, one in CHANGES if who == user)  # fmt: skip
-    now, waits, told, force = table, table, table, []
+    now, waits, reported, force = table, table, table, []
     for t in range(slot + 1):
         if (t + phase) % LENGTH == 0:
             now = waits
         for at, epsilon in asked:
             if at == t:
-                waits = told = epsilon
+                waits = reported = epsilon
                 if t == 0 or (t + phase) % LENGTH == 0 or not now:
                     now = epsilon
         force.append(now)
-    if not now or not told:
+    if not now or not reported:
         return -1
     begin = slot - (slot + phase) % LENGTH
     smallest = min(one for one in force[max(begin - LONGEST + 1, 0) :] if one)
@@ -155,7 +155,7 @@ def expected(made, kit, rows):
         made.context,
         Presence((LIMIT,) * 3, known.classes, "add_remove", moving=True),
     )
-    state, told = stream.start(), []
+    state, outputs = stream.start(), []
     for slot in range(LAST + 1):
         above = []
         for layer in (1, 2, 3):
@@ -164,8 +164,8 @@ def expected(made, kit, rows):
             above.append(np.stack((np.full(len(bins), layer), classes, bins, counts)))
         beyond = Beyond(*np.hstack(above))
         state, release = stream.release(state, slot, tables[0, slot], beyond)
-        told.append(release)
-    return told, found, homeless, strict
+        outputs.append(release)
+    return outputs, found, homeless, strict
 
 
 def letters(ran):
@@ -181,9 +181,11 @@ def test_at_the_end_users_are_in_the_classes_of_their_blocks(here, kit, made):
     transform = made()
     parts = [kit.batch(ROWS[part::3]) for part in range(3)]
     ran = here(WithChanges(transform, change_batch(CHANGES[::-1])), parts)
-    told, found, homeless, strict = expected(transform, kit, ROWS)
+    releases, found, homeless, strict = expected(transform, kit, ROWS)
     assert strict > 0
-    assert [one.counts.tolist() for one in ran.releases] == [one.counts.tolist() for one in told]
+    assert [one.counts.tolist() for one in ran.releases] == [
+        one.counts.tolist() for one in releases
+    ]
     assert letters(ran) == homeless
     kept, beyond = len(found[0]), sum(len(found[layer]) for layer in (1, 2, 3))
     assert ran.counters[metrics.EVENTS_COUNTED] == kept
@@ -231,7 +233,7 @@ LATER = [(*one, slot) for one in (("x0", "a"), ("u0", "a"), ("u0", "b")) for slo
 
 @pytest.fixture
 def begun(run, kit, made):
-    """State of a short run that was told of changes to come."""
+    """State of a short run that knew changes to come."""
     first = made(last_slot=2)
     ran = run(WithChanges(first, change_batch(JOINS)), [kit.batch([("u1", "a", 0)])])
     return max(ran.state)[1]
@@ -340,7 +342,9 @@ def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed
     )
     mapped, _ = transform.change_mapper().map(change_batch(CHANGES))
     changes, _ = mapped[MEMBERS]
-    told = [visits(config, slot, *np.flatnonzero(random.random(24) < 0.6)) for slot in range(40)]
+    slots_visited = [
+        visits(config, slot, *np.flatnonzero(random.random(24) < 0.6)) for slot in range(40)
+    ]
     due = {}
     for row, slot in enumerate(changes.slots.tolist()):
         some = changes[np.arange(len(changes.slots)) == row]
@@ -356,7 +360,7 @@ def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed
             order = random.permutation(len(due.get(slot, [])))
             for i in order:
                 shard.take(due[slot][i])
-            shard.take(told[slot])
+            shard.take(slots_visited[slot])
             found[-1] += shard.run()
     assert found[0] == found[1]
     assert len(found[0]) == 40

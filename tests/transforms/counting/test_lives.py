@@ -81,8 +81,8 @@ def same(ran, releases):
     assert [one.counts.tolist() for one in ran.releases] == [
         one.counts.tolist() for one in releases
     ]
-    told = [one.diagnostics["kept_share"] for one in ran.releases]
-    assert told == [one.diagnostics["kept_share"] for one in releases]
+    shares = [one.diagnostics["kept_share"] for one in ran.releases]
+    assert shares == [one.diagnostics["kept_share"] for one in releases]
 
 
 @pytest.mark.slow

@@ -122,19 +122,21 @@ def expected(kit, known, made, rows, slots=SLOTS, **how):
         )
         state, known[at] = stream.start(), []
         for slot in range(slots):
-            told = []
+            cells = []
             for layer, some in above.items():
                 classes, bins = np.nonzero(some[slot])
-                told.append((np.full(len(bins), layer), classes, bins, some[slot][classes, bins]))
+                cells.append((np.full(len(bins), layer), classes, bins, some[slot][classes, bins]))
             state, release = stream.release(
-                state, slot, tables[slot], Beyond(*np.hstack([*map(np.stack, told)]))
+                state, slot, tables[slot], Beyond(*np.hstack([*map(np.stack, cells)]))
             )
             known[at].append(release)
     return known[at]
 
 
-def same(ran, told):
-    assert [one.counts.tolist() for one in ran.releases] == [one.counts.tolist() for one in told]
+def same(ran, releases):
+    assert [one.counts.tolist() for one in ran.releases] == [
+        one.counts.tolist() for one in releases
+    ]
 
 
 @pytest.mark.slow
@@ -285,8 +287,8 @@ def config(**options):
 def visits(made, slot, *users):
     """Message of one event of each of some members in bin 0."""
     codes = np.array(sorted(users), made.layout.dtype) * 2
-    told = Visits(slot, codes, np.ones(len(codes), np.int64))
-    return made.layout.message(Kind.COUNTS, slot, (MEMBERS, 0), told.to_bytes())
+    of_slot = Visits(slot, codes, np.ones(len(codes), np.int64))
+    return made.layout.message(Kind.COUNTS, slot, (MEMBERS, 0), of_slot.to_bytes())
 
 
 class Shard(Hosted):
@@ -302,30 +304,30 @@ class Shard(Hosted):
 
     def fire(self):
         self.fn.start_bundle()
-        told = super().fire()
+        outputs = super().fire()
         self.fn.finish_bundle()
-        return [one.value[1] for one in told if getattr(one, "tag", None) is None]
+        return [one.value[1] for one in outputs if getattr(one, "tag", None) is None]
 
     def run(self):
-        told = []
+        fired = []
         while self.timer.time is not None:
-            told += self.fire()
-        return told
+            fired += self.fire()
+        return fired
 
 
 def test_slots_are_decided_in_order_whatever_order_they_come_in():
     made = config()
     in_order, mixed = Shard(made), Shard(made)
-    told = []
+    fired = []
     for shard, order in ((in_order, range(12)), (mixed, [3, 1, 2, 0, 7, 4, 5, 6, 11, 10, 9, 8])):
         shard.take(Message(Kind.START, 0))
         found = []
         for slot in order:
             shard.take(visits(made, slot, *range(slot % 3, 6)))
             found += shard.run()
-        told.append(found)
-    assert [one.slot for one in told[0]] == list(range(12))
-    assert told[0] == told[1]
+        fired.append(found)
+    assert [one.slot for one in fired[0]] == list(range(12))
+    assert fired[0] == fired[1]
 
 
 class Shaken(Shard):
@@ -359,17 +361,17 @@ def test_a_shard_that_is_shaken_decides_as_one_that_is_not(seed):
     made, random = config(), np.random.default_rng(seed)
     messages = [visits(made, slot, *np.flatnonzero(random.random(24) < 0.6)) for slot in range(30)]
     calm, shaken = Shard(made), Shaken(config(), random)
-    told, found = [], []
+    expected, found = [], []
     for message in [Message(Kind.START, 0), *messages]:
         calm.take(message)
-        told += calm.run()
+        expected += calm.run()
     again = [messages[i] for i in random.integers(0, 30, 10)]
     order = random.permutation(30 + len(again))
     shaken.take(Message(Kind.START, 0))
     for message in ([*messages, *again][i] for i in order):
         shaken.take(message)
         found += shaken.run()
-    assert found == told
+    assert found == expected
 
 
 def test_nothing_is_decided_before_the_start_is_told():
@@ -440,11 +442,11 @@ def test_a_shard_that_is_quiet_for_long_forgets_everybody():
     sizes = []
     for slot in range(40):
         shard.take(visits(made, slot, *range(24) if slot in (0, 1, 39) else ()))
-        told = shard.run()
+        messages = shard.run()
         sizes.append(len(shard.state.value[1]))
     assert sizes[38] == min(sizes) < sizes[1] - 24  # 12 slots are the longest block
     assert sizes[12:38] == [sizes[38]] * 26
-    assert BlockCounts.of(told[0]).events == 24
+    assert BlockCounts.of(messages[0]).events == 24
 
 
 def test_what_waits_must_all_be_there():
@@ -463,13 +465,13 @@ def test_messages_and_events_add_up_at_the_end():
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     outputs = list(AtEnd(partial(close_at_end, made)).process(((MEMBERS, 0), messages)))
     tallies = [one.value for one in outputs if getattr(one, "tag", None) == TALLIES]
-    told = [one[1] for one in outputs if getattr(one, "tag", None) is None]
+    sent = [one[1] for one in outputs if getattr(one, "tag", None) is None]
     tally = EventTally.of_bytes(tallies[0])
     assert tally.counted + tally.beyond_limit == 72
-    assert tally.messages == len(told) - 12
-    assert [one.kind for one in told[:-1]] == [Kind.COUNTS] * (len(told) - 1)
-    assert told[-1].kind is Kind.KEPT
-    counts = [BlockCounts.of(one) for one in told[:-1]]
+    assert tally.messages == len(sent) - 12
+    assert [one.kind for one in sent[:-1]] == [Kind.COUNTS] * (len(sent) - 1)
+    assert sent[-1].kind is Kind.KEPT
+    counts = [BlockCounts.of(one) for one in sent[:-1]]
     assert sum(one.events for one in counts) == tally.counted
     assert sum(int(one.beyond[1].sum()) for one in counts if one.beyond) == tally.beyond_limit
 
@@ -503,7 +505,9 @@ def broken(monkeypatch):
 def test_a_decision_that_is_broken_fails_at_the_end():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
-    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+    with pytest.raises(
+        BudgetExceeded, match="more than 2 slots of a block, so nothing is released"
+    ):
         list(AtEnd(partial(close_at_end, made)).process(((MEMBERS, 0), messages)))
 
 
@@ -514,7 +518,9 @@ def test_a_decision_that_is_broken_tells_nothing_in_time():
     shard.take(Message(Kind.START, 0))
     for slot in range(12):
         shard.take(visits(made, slot, *range(6)))
-    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+    with pytest.raises(
+        BudgetExceeded, match="more than 2 slots of a block, so nothing is released"
+    ):
         shard.run()
     decided, _ = shard.state.value
     assert decided < 11  # of the slot that was refused, nothing is kept

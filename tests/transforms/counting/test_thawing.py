@@ -7,7 +7,7 @@ import pytest
 from streamveil.engine.messages import Kind
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.presence import Limit
-from tests.transforms.limited_streams import CHANGES, CUT, LAST, LONGEST, USERS, Limited, told
+from tests.transforms.limited_streams import CHANGES, CUT, LAST, LONGEST, USERS, Limited, summaries
 
 KEY = bytes(range(32))
 ASKED = [20.0, 30.0, 60.0]
@@ -41,7 +41,7 @@ def test_it_goes_on_and_draws_other_noise():
     releases, state = THAWED.released(CUT, LAST, before)
     some, halfway = THAWED.released(CUT, CUT + 3, before)
     rest, after = THAWED.released(CUT + 4, LAST, halfway)
-    assert told([*some, *rest]) == told(releases)
+    assert summaries([*some, *rest]) == summaries(releases)
     assert after == state
     fixed, _ = replace(THAWED, changes=()).read(before)
     assert driver_of(THAWED).decode(before).stream.history != fixed.stream.history

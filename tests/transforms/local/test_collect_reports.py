@@ -96,8 +96,8 @@ def play(transform, silent=lambda slot, round, user: False):
             ]
             played.assignments += asked
             played.rounds.append(reports)
-            told = [told_of(setting, report) for report in reports]
-            tally, rejected = tally_of(answer, server.stream.users, told)
+            answers = [report_of(setting, report) for report in reports]
+            tally, rejected = tally_of(answer, server.stream.users, answers)
             assert rejected == []
             state, answer = server.stream.take(state, tally)
         played.release = server.counted(state, answer)
@@ -105,7 +105,7 @@ def play(transform, silent=lambda slot, round, user: False):
     return slots
 
 
-def told_of(setting, data):
+def report_of(setting, data):
     report = decode_report(data)
     user = setting.tokens().user_of(report.slot, report.round, report.token)
     return Answer(report.slot, report.round, user, report.answer).to_bytes()
@@ -282,9 +282,9 @@ def test_the_order_of_one_users_different_reports_does_not_matter(slots):
     server = transform.setting.make()
     _, ask = server.stream.begin(server.start(), 0)
     user = int(ask.users[0])
-    told = [Answer(0, 1, user, symbol).to_bytes() for symbol in (2, 0, 1)]
-    one, rejected = tally_of(ask, server.stream.users, told)
-    two, _ = tally_of(ask, server.stream.users, told[::-1])
+    answers = [Answer(0, 1, user, symbol).to_bytes() for symbol in (2, 0, 1)]
+    one, rejected = tally_of(ask, server.stream.users, answers)
+    two, _ = tally_of(ask, server.stream.users, answers[::-1])
     np.testing.assert_array_equal(one.supports, two.supports)
     assert one.reports.sum() == 1
     assert sum(letters.num_rows for letters in rejected) == 2

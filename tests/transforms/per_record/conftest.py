@@ -77,8 +77,8 @@ class Timeline(beam.PTransform):
         self._tick(start)
 
     def _tick(self, *hours):
-        told = [TimestampedValue(hour, hour * 3600) for hour in hours]
-        self._stream.add_elements(told, tag="ticks")
+        ticks = [TimestampedValue(hour, hour * 3600) for hour in hours]
+        self._stream.add_elements(ticks, tag="ticks")
 
     def records(self, *rows):
         batch = TimestampedValue(as_batch(rows), self._now * 3600)
@@ -86,7 +86,7 @@ class Timeline(beam.PTransform):
         return self
 
     def advance(self, to):
-        """Every hour that begins is told, then the watermarks move."""
+        """Every hour that begins sends a tick, then the watermarks move."""
         self._tick(*range(int(self._now) + 1, int(to) + 1))
         for tag in ("ticks", "records"):
             self._stream.advance_watermark_to(to * 3600, tag=tag)

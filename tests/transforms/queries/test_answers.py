@@ -288,15 +288,15 @@ def test_slots_that_are_not_over_go_on_in_the_next_pass(here, asked_for):
         found |= figures(ran)
         ((at, state),) = ran.state
         assert at == end + 1
-    told = {key: one for key, one in figures(whole).items() if key in found}
-    assert str(sorted(found.items())) == str(sorted(told.items()))
+    expected = {key: one for key, one in figures(whole).items() if key in found}
+    assert str(sorted(found.items())) == str(sorted(expected.items()))
     # The first day is answered by the last pass; slots that are not over, where a stream ends.
     assert ("daily", 0) in found
     rest = [("daily", 1), ("distinct", 4), ("hourly", 28), ("hourly", 29), ("speed", 5)]
     assert sorted(figures(whole).keys() - found.keys()) == rest
 
 
-# Slots of queries that the range cuts count what is within; later ones are not told.
+# Slots of queries that the range cuts count what is within; later ones have no result.
 def test_a_range_within_slots_of_queries(here, caplog):
     rows = [("u1", "a", slot, "car", 0.0) for slot in range(2, 30)]
     ran = here(answers(HOURLY, DAILY, first_slot=4, last_slot=26), [batch(rows)])
@@ -362,11 +362,11 @@ def test_longer_times_go_on_in_the_next_pass(here):
         answers(IN_TIMES, first_slot=at, last_slot=9, resume=state, **asked), [batch(parts[1])]
     )
     assert list(times(first)) == [("3h", 0)]
-    told = times(first) | times(second)
-    assert list(told) == list(times(whole))
+    pieces = times(first) | times(second)
+    assert list(pieces) == list(times(whole))
     for key, one in times(whole).items():
-        np.testing.assert_array_equal(one.values, told[key].values)
-        np.testing.assert_array_equal(one.stderr, told[key].stderr)
+        np.testing.assert_array_equal(one.values, pieces[key].values)
+        np.testing.assert_array_equal(one.stderr, pieces[key].stderr)
     assert whole.state == second.state
 
 
@@ -754,8 +754,8 @@ def test_a_longer_time_of_a_stream_comes_with_its_last_slot(live):
         line.events(event("u3", 2), event("u4", 3)).advance(6.5)
 
     ran, _ = live(happens, replace(HOURLY, times=(3,)))
-    told = [(one.length, one.slot, int(one.values[0, 0])) for one in ran.answers]
-    assert told[:8] == [
+    answers = [(one.length, one.slot, int(one.values[0, 0])) for one in ran.answers]
+    assert answers[:8] == [
         *(("1h", 0, 1), ("1h", 1, 0), ("1h", 2, 2), ("3h", 0, 3)),
         *(("1h", 3, 1), ("1h", 4, 0), ("1h", 5, 0), ("3h", 1, 1)),
     ]

@@ -1,4 +1,4 @@
-"""Bounds that a run chooses itself: by which events, what is told of it, kept and refused."""
+"""Bounds that a run chooses itself: by which events, what is logged, kept and refused."""
 
 import re
 from dataclasses import replace
@@ -78,7 +78,7 @@ def rows_of(slots, low=20.0, high=30.0, seed=10):
     ]
 
 
-def told(ran):
+def bounds_chosen(ran):
     prefix = "bounds chosen of query "
     return sorted(name.removeprefix(prefix) for name in ran.counters if name.startswith(prefix))
 
@@ -90,7 +90,7 @@ def figures(ran):
 def test_bounds_are_chosen_told_and_used(here, caplog):
     caplog.set_level("INFO", "streamveil")
     ran = here(answers(SPEED, VISITS, CARS, first_slot=0, last_slot=5), [batch(rows_of(6))])
-    assert told(ran) == ["cars: 64 to 130", "speed: 0 to 130"]
+    assert bounds_chosen(ran) == ["cars: 64 to 130", "speed: 0 to 130"]
     assert "bounds of query speed: 0 to 130, chosen by a private look" in caplog.text
     assert ran.counters["events_read"] == 240
     assert (ran.counters["events_counted"], "events_bounded_away" in ran.counters) == (240, False)
@@ -104,7 +104,7 @@ def test_bounds_are_chosen_told_and_used(here, caplog):
     )
     given_bounds = here(answers(*known, first_slot=0, last_slot=5), [batch(rows_of(6))])
     assert figures(given_bounds) == figures(ran)
-    assert told(given_bounds) == []
+    assert bounds_chosen(given_bounds) == []
     speeds = [row[4] for row in rows_of(6) if row[2] == 0]
     assert ran.answers[0].values[0, 0] == pytest.approx(np.mean(speeds), abs=1)
 
@@ -114,7 +114,7 @@ def test_the_look_comes_first_on_every_runner(run_on, runner):
     ran = run_on(
         runner, answers(SPEED, first_slot=0, last_slot=0), [batch(rows[:9]), batch(rows[9:])]
     )
-    assert told(ran) == ["speed: 0 to 130"]
+    assert bounds_chosen(ran) == ["speed: 0 to 130"]
     assert ran.answers[0].values[0, 0] == pytest.approx(np.mean([row[4] for row in rows]), abs=1)
 
 
@@ -137,7 +137,7 @@ def test_a_replay_chooses_the_same(here):
     other = here(
         answers(SPEED, CARS, shards=3, **options), [batch(rows[50:][::-1]), batch(rows[:50])]
     )
-    assert told(one) == told(other)
+    assert bounds_chosen(one) == bounds_chosen(other)
     assert figures(one) == figures(other)
 
 
@@ -149,8 +149,8 @@ def test_a_run_that_goes_on_keeps_the_bounds(here):
     going_on = answers(*asked, first_slot=at, last_slot=5, resume=state)
     assert going_on.query_set.queries[0].statistic == AutoBounds("mean", "speed", 0, 130)
     second = here(going_on, [batch(later)])
-    assert told(first) == ["cars: 64 to 130", "speed: 0 to 130"]
-    assert told(second) == []
+    assert bounds_chosen(first) == ["cars: 64 to 130", "speed: 0 to 130"]
+    assert bounds_chosen(second) == []
     assert max(one.values.max() for one in second.answers if one.query == "speed") < 131
     ((at, state),) = second.state
     third = answers(*asked, first_slot=at, last_slot=8, resume=state)
@@ -176,7 +176,7 @@ def test_a_state_belongs_to_its_bounds(here):
         answers(SPEED, resume=plain.state[0][1], **options)
 
 
-# Events go by twice: what a query cannot read is told once, whatever it is called.
+# Events go by twice: what a query cannot read is reported once, whatever it is called.
 def test_a_look_tells_no_counters(here):
     rows = [*rows_of(1), ("u0", "a", 0, "car", float("nan"))]
     asked = replace(SPEED, name="look-0")
@@ -188,7 +188,9 @@ def test_a_look_tells_no_counters(here):
 # Two looks at the same counts, and one look at other ones, have different noise.
 def test_every_look_has_noise_of_its_own(monkeypatch):
     seen = []
-    monkeypatch.setattr(bounds_choice, "choice", lambda told, rate: seen.append(told) or (0.0, 1.0))
+    monkeypatch.setattr(
+        bounds_choice, "choice", lambda counts, rate: seen.append(counts) or (0.0, 1.0)
+    )
     choice = BoundsChoice(sample(), lambda: NoiseKeys(bytes(32)), b"", "queries", 0)
 
     def noise(events, *words):
@@ -196,7 +198,7 @@ def test_every_look_has_noise_of_its_own(monkeypatch):
         messages = [Message(Kind.COUNTS, look, payload=array_to_bytes(cells)) for look in range(2)]
         messages += [Message(Kind.WHOLE, payload=word) for word in words]
         list(choice.choose("", messages))
-        return [(told - cells).tolist() for told in seen[-2:]]
+        return [(noisy - cells).tolist() for noisy in seen[-2:]]
 
     once, again, other = noise(100, b"2"), noise(100, b"2"), noise(101, b"2")
     assert once == again
@@ -253,13 +255,13 @@ def test_a_run_that_chooses_is_refused_as_one_that_knows(here, share):
         replace(SPEED, statistic=AutoBounds("mean", "speed", 0, 130)),
         replace(CARS, statistic=AutoBounds("sum", "speed", 64, 130)),
     )
-    lost, told = [batch(lost_rows(4, float("nan"), share))], []
+    lost, messages = [batch(lost_rows(4, float("nan"), share))], []
     for asked in ((SPEED, CARS), known):
         try:
             here(answers(*asked, first_slot=0, last_slot=2, max_rejected=0.5), lost)
         except Exception as error:
-            told.append(re.search("4. of 80 events .*counted", str(error))[0])
-    assert told == ([] if share == 0.5 else [told[0], told[0]])
+            messages.append(re.search("4. of 80 events .*counted", str(error))[0])
+    assert messages == ([] if share == 0.5 else [messages[0], messages[0]])
 
 
 # In nanoseconds, and in terabytes per second: the cells go far beyond what people have at hand.

@@ -22,7 +22,7 @@ from streamveil.mechanisms.queries.cuts import Months
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.statistics import DistinctUsers, Mean
 from streamveil.transforms.release_plan import PrivateAnswers
-from tests.transforms.queries.test_months import batch, told
+from tests.transforms.queries.test_months import batch, published
 from tests.transforms.stand_ins import WithChanges
 from tests.transforms.test_changing import NOBODY, change_batch
 
@@ -206,7 +206,7 @@ def test_beam_and_streams_give_what_a_call_gives(run_on, here, kit, more):
         WithChanges(plan(shards=2, **more), *split),
         [batch(rows[::2], 24), batch(rows[1::2], 24)],
     )
-    assert told(ran) == told(whole)
+    assert published(ran) == published(whole)
     assert sum(len(one) for one in letters(whole))
 
 
@@ -232,7 +232,7 @@ def test_a_stream_follows_changes_within_a_day(run_on, kit, here, more):
         line.events(*[row for row in rows if slot <= row[2] < slot + 3]).advance(slot + 3)
     split = [change_batch(changes[i::2]) for i in range(2)]
     streamed = run_on("bundle_based", WithChanges(transform, *split), line, "--streaming")
-    assert told(streamed) == told(whole)
+    assert published(streamed) == published(whole)
 
 
 @pytest.mark.parametrize("more", [{}, LIMITED])
@@ -248,7 +248,7 @@ def test_states_go_on_in_the_middle_of_slots(here, more):
         later = [row for row in rows if first <= row[2] <= last]
         runs.append(here(WithChanges(made, change_batch(now)), [batch(later, 24)]))
         ((first, resume),) = runs[-1].state
-    assert told(*runs) == told(whole)
+    assert published(*runs) == published(whole)
 
 
 def test_changes_of_later_slots_wait_in_the_state(here):
@@ -261,7 +261,7 @@ def test_changes_of_later_slots_wait_in_the_state(here):
     ((following, state),) = first.state
     later = plan(first_slot=following, resume=state, changing=False, **options)
     rest = here(later, [batch([row for row in rows if row[2] > early], 24)])
-    assert told(first, rest) == told(whole)
+    assert published(first, rest) == published(whole)
 
 
 # ---- what is refused -----------------------------------------------------------------------------

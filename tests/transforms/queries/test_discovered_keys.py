@@ -76,7 +76,7 @@ def plan_of(made, **options):
 
 def in_passes(made, *edges, last=SLOTS, ends=False, some=ROWS):
     """What passes give, as text, and the state that they leave."""
-    told, state = [], made.plan.resume
+    rows, state = [], made.plan.resume
     first = made.plan.first_slot
     for after in (*edges, last):
         own = [batch([row for row in some if first <= row[-1] < after])]
@@ -89,10 +89,10 @@ def in_passes(made, *edges, last=SLOTS, ends=False, some=ROWS):
             stream_start=made.plan.first_slot,
         )
         outputs = list(release_by_discovery_slot(due, own))
-        told += [repr(one.value) for one in outputs if one.tag in (None, LEDGER)]
+        rows += [repr(one.value) for one in outputs if one.tag in (None, LEDGER)]
         state = next((one.value[1] for one in outputs if one.tag == STATE), state)
         first = after
-    return sorted(told), state
+    return sorted(rows), state
 
 
 def streamed(made, run_on, kit, some=ROWS, runner="bundle_based"):
@@ -141,9 +141,9 @@ def test_a_stream_resumes_from_the_state_of_passes(run_on, kit):
     first, state = in_passes(transform(final=False), 3, last=7)
     later = transform(start="1970-01-01T07:00", resume=state)
     found = streamed(later, run_on, kit, [row for row in ROWS if row[-1] >= 7])
-    told = [repr(one) for one in (*found.answers, *found.ledger)]
+    rows = [repr(one) for one in (*found.answers, *found.ledger)]
     whole, _ = in_passes(transform())
-    assert sorted([*first, *told]) == whole
+    assert sorted([*first, *rows]) == whole
 
 
 def test_each_event_is_judged_once(run_on, kit):
@@ -165,8 +165,8 @@ def here(made, batches):
     plan = plan_of(made, growing=False, max_rejected=made.plan.max_rejected)
     with metrics.counting() as counts:
         outputs = list(release_plan(discover_keys(plan, batches), batches))
-    told = sorted(repr(one.value) for one in outputs if one.tag in (None, LEDGER, REVISIONS))
-    return told, dict(counts.counters)
+    rows = sorted(repr(one.value) for one in outputs if one.tag in (None, LEDGER, REVISIONS))
+    return rows, dict(counts.counters)
 
 
 def on_beam(found):
@@ -178,9 +178,9 @@ def test_a_bounded_input_on_beam_gives_the_same_as_in_this_process(run_on, runne
     rows = [*ROWS, *bad]
     parts = [batch(rows[::2]), batch(rows[1::2]), batch([])]
     found = run_on(runner, transform(), parts)
-    told, counters = here(transform(), parts[::-1])
-    assert on_beam(found) == told
-    assert "key 2" in "".join(told)
+    expected, counters = here(transform(), parts[::-1])
+    assert on_beam(found) == expected
+    assert "key 2" in "".join(expected)
     if runner != "bundle_based":  # it has no counters of steps with side inputs
         assert {name: found.counters[name] for name in counters} == counters
     assert found.done == [len(found.results)]
@@ -228,8 +228,8 @@ def test_all_statistics_of_found_keys_are_the_same_on_beam(run_on):
     hours = pa.array([float(slot) for *_, slot in ROWS])
     rows = pa.RecordBatch.from_arrays([*rows.columns, hours], [*rows.schema.names, of["of"]])
     found = run_on("fn_api", made, [rows.slice(0, 400), rows.slice(400)])
-    told, _ = here(made, [rows])
-    assert on_beam(found) == told
+    expected, _ = here(made, [rows])
+    assert on_beam(found) == expected
     assert {"key 1", "unlisted"} < {key for one in found.results for key in one.labels}
 
 

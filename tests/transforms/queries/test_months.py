@@ -62,7 +62,7 @@ def batch(rows, hours=6):
     )
 
 
-def told(*runs):
+def published(*runs):
     """All of answers and of the ledger, in an order of their own."""
     found = [
         (one.query, one.length, one.slot, one.start, one.end, one.status, str(one.values.tolist()))
@@ -82,7 +82,7 @@ def test_beam_gives_what_a_call_gives(run_on, here, more):
     rows = rows_of()
     alone = here(answers(**more), [batch(rows)])
     ran = run_on("bundle_based", answers(shards=2, **more), [batch(rows[::2]), batch(rows[1::2])])
-    assert told(ran) == told(alone)
+    assert published(ran) == published(alone)
     lengths = {(one.query, one.length): one for one in alone.answers}
     assert set(lengths) == {
         *(("days", "1d"), ("days", "1w"), ("days", "1mo")),
@@ -106,7 +106,7 @@ def test_passes_that_end_within_months_add_up(here, more):
         runs.append(here(answers(shards=shards, **given, **more), [batch(rows_of(at, end))]))
         ((at, state),) = runs[-1].state
         assert at == end + 1
-    assert told(*runs) == told(whole)
+    assert published(*runs) == published(whole)
     assert [(one.query, one.slot) for one in runs[-1].answers if one.length == "1mo"] == [
         *(("days", 650), ("speed", 650), ("people", 650))
     ]
@@ -127,7 +127,7 @@ def test_a_stream_answers_a_month_when_it_is_over(run_on, kit, here, more):
         line.events(*[row for row in rows if slot <= row[2] < slot + 3]).advance(slot + 3)
     streamed = run_on("bundle_based", line.transform, line.advance(end + 5), "--streaming")
     alone = here(answers(days, PEOPLE, **asked, **more), [hours(rows)])
-    assert told(streamed) == told(alone)
+    assert published(streamed) == published(alone)
     assert [one.slot for one in streamed.answers if one.query == "people"] == [0]
 
 
@@ -164,7 +164,7 @@ def test_base_slots_may_be_months_on_beam_and_in_a_call(run_on, here, more):
     rows = rows_of(648, 653)
     alone = here(monthly(**more), [in_months(rows)])
     ran = run_on("bundle_based", monthly(shards=2, **more), [in_months(rows)])
-    assert told(ran) == told(alone)
+    assert published(ran) == published(alone)
     days = [(one.query, one.length, one.slot) for one in alone.answers]
     assert [slot for query, length, slot in days if length == "1mo"] == [*range(648, 654)]
     assert {(query, slot) for query, length, slot in days if length == "3mo"} == {
@@ -195,7 +195,7 @@ def test_a_stream_closes_each_month_when_it_is_over(run_on, kit, here):
     for slot in range(648, 654):
         line.events(*[row for row in rows if row[2] == slot]).advance(slot + 1)
     streamed = run_on("bundle_based", line.transform, line.advance(655), "--streaming")
-    assert told(streamed) == told(here(monthly(), [in_months(rows)]))
+    assert published(streamed) == published(here(monthly(), [in_months(rows)]))
 
 
 # Beam's impulse has one interval, the average length; the nearest slot is the one that begins.

@@ -45,7 +45,7 @@ def transform(statistic) -> PrivateAnswers:
     return PrivateAnswers(query_set, REGISTRY, columns, **asked)
 
 
-def told(ran):
+def plain_values(ran):
     """All that came out, as plain values; dead letters in any order."""
     return (
         [
@@ -64,7 +64,7 @@ def test_a_file_whose_bundles_all_fail_once(run_on, monkeypatch, stage):
 
     def once():
         asked = transform(AutoBounds("mean", "speed"))
-        return told(run_on("bundle_based", asked, [batch(rows[:99]), batch(rows[99:])]))
+        return plain_values(run_on("bundle_based", asked, [batch(rows[:99]), batch(rows[99:])]))
 
     calm = once()
     happened = fail_every_bundle_once(monkeypatch, stage)
@@ -83,7 +83,7 @@ def test_a_stream_whose_bundles_all_fail_once(run_on, kit, monkeypatch, stage):
         for hour in range(LAST + 1):
             line.events(*[row for row in rows if row[2] == hour])
             line.events(("u1", "a", max(hour - 3, 0), "car", 3.0)).advance(hour + 1)
-        return told(run_on("bundle_based", line.transform, line.advance(20), "--streaming"))
+        return plain_values(run_on("bundle_based", line.transform, line.advance(20), "--streaming"))
 
     calm = once()
     assert any("late" in letter for letter in calm[2])

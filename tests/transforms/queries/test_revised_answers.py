@@ -50,7 +50,7 @@ def batch(rows):
     return pa.RecordBatch.from_pydict(columns)
 
 
-def told(some):
+def plain_values(some):
     """All of answers, in an order of their own."""
     return sorted(
         str(
@@ -76,7 +76,7 @@ def test_every_slot_is_revised_so_many_of_its_slots_later(here):
     # A longer time is answered once, and first answers are as they would have been.
     assert {one.length for one in ran.revisions} == {"1h", "3h"}
     plain = here(answers(first_slot=0, last_slot=LAST, revise=0), [batch(rows_of(0, LAST))])
-    assert told(plain.answers) == told(ran.answers)
+    assert plain_values(plain.answers) == plain_values(ran.answers)
     assert plain.revisions == []
     for one in ran.revisions:
         if one.query == "visits":
@@ -117,8 +117,8 @@ def test_pieces_revise_what_one_run_does(here):
     ran = here(whole, [batch(rows_of(0, LAST))])
     assert slots_of(ran.revisions, "speed") == [(s, min(s + LAG, 5)) for s in range(6)]
     found, revisions = pieces(here)
-    assert told(found) == told(ran.answers)
-    assert told(revisions) == told(ran.revisions)
+    assert plain_values(found) == plain_values(ran.answers)
+    assert plain_values(revisions) == plain_values(ran.revisions)
 
 
 # Under a participation limit cells are scaled, those of revisions by what is known by then.
@@ -135,7 +135,7 @@ def test_revisions_are_scaled_as_first_answers_are(here):
     assert slots_of(limited.revisions, "visits") == [
         (s, min(s + LAG, LAST)) for s in range(LAST + 1)
     ]
-    assert told(ran(revise=0).answers) == told(limited.answers)
+    assert plain_values(ran(revise=0).answers) == plain_values(limited.answers)
     first = {(one.query, one.slot): one for one in limited.answers if one.length in ("1h", "3h")}
     for one in limited.revisions:
         assert np.isfinite(one.values).all()
@@ -151,8 +151,8 @@ def test_beam_revises_as_the_engine_does(here, run):
     transform = answers(first_slot=0, last_slot=LAST)
     batches = [batch(rows_of(0, 9)), batch(rows_of(10, LAST))]
     expected, ran = here(transform, batches), run(transform, batches)
-    assert told(ran.revisions) == told(expected.revisions)
-    assert told(ran.answers) == told(expected.answers)
+    assert plain_values(ran.revisions) == plain_values(expected.revisions)
+    assert plain_values(ran.answers) == plain_values(expected.answers)
     assert ran.revised == expected.revised == [LAST + 1 + 7]
 
 
@@ -172,7 +172,7 @@ def test_a_stream_in_time_revises_as_it_goes(run_on, here, kit, last):
         ran.revisions, bounded.revisions = (
             [one for one in some if one.end <= until] for some in (ran.revisions, bounded.revisions)
         )
-    assert told(ran.revisions) == told(bounded.revisions)
+    assert plain_values(ran.revisions) == plain_values(bounded.revisions)
     assert len(ran.revisions) > 15
 
 

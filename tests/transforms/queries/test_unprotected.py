@@ -84,10 +84,10 @@ def test_what_counts_is_what_is_released(here):
     for answer in ran.answers:
         found[answer.query].append(answer.values)
     assert first == 2
-    told = np.array(found["places"])[..., 0]
+    counts = np.array(found["places"])[..., 0]
     # Places go on to the end of the second half of the day, which nobody asked about.
     assert (len(places.counts), len(places.figures)) == (22, 20)
-    np.testing.assert_array_equal(places.counts.sum(axis=1)[:20], told)
+    np.testing.assert_array_equal(places.counts.sum(axis=1)[:20], counts)
     assert not places.counts[20:].any()
     assert len(days.counts) == len(days.figures) == len(found["daily"]) == 2
     parts = days.counts.sum(axis=1).reshape(2, -1)

@@ -42,19 +42,19 @@ class TooEarlyError(AssertionError):
 
 
 class Runner:
-    """A runner that commits as Flink's does: a commit is told to every bundle that has ended.
+    """A runner that commits as Flink's does: a commit is announced to every bundle that has ended.
 
     Up to `concurrent` checkpoints are under way at a time. What is closed travels here through a
     channel; a barrier waits for it if `aligned`, or else overtakes it, and the checkpoint keeps it.
-    Where commits are told `late`, the end of a checkpoint is told before the next one ends; or else
-    at once.
+    Where commits are announced `late`, the end of a checkpoint is announced before the next one
+    ends; or else at once.
     """
 
     def __init__(self, concurrent=1, aligned=True, late=False):
         settling._commits.clear()
         self.concurrent, self.aligned, self.late = concurrent, aligned, late
         self.state, self.timer, self.channel = Cell(), Timer(), []
-        self.pending, self.untold = [], False
+        self.pending, self.unannounced = [], False
         self.committed = (), ()
         self.callbacks = []
         self.left = []
@@ -95,13 +95,13 @@ class Runner:
         if self.pending:
             self.tell()
             self.committed = self.pending.pop(0)
-            self.untold = True
+            self.unannounced = True
             if not self.late:
                 self.tell()
 
     def tell(self):
-        if self.untold:
-            self.untold = False
+        if self.unannounced:
+            self.unannounced = False
             callbacks, self.callbacks = self.callbacks, []
             for callback in callbacks:
                 callback()
@@ -116,7 +116,7 @@ class Runner:
     def restart(self, *, forgetful):
         state, channel = self.committed
         self.state[:], self.channel = state, list(channel)
-        self.pending, self.untold, self.callbacks = [], False, []
+        self.pending, self.unannounced, self.callbacks = [], False, []
         if forgetful:
             settling._commits.clear()
 
@@ -175,7 +175,7 @@ def test_what_is_committed_stays_what_it_is():
     assert runner.channel == [SLOT]
 
 
-# A slot closes behind two barriers, and before that a checkpoint ended that was not told of yet.
+# A slot closes behind two barriers, and before that a checkpoint ended that was not announced yet.
 OVERTAKEN = ["barrier", "end", "barrier", "barrier", "close", "arrive"]
 COMMITTED = ["tell", "pulse", "end"] * settling.COMMITS
 

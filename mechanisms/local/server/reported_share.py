@@ -1,18 +1,18 @@
-"""Which share of the events that devices are asked about they tell, where that is one of a window.
+"""The share of events that devices report, where they report one event of a window.
 
-Nobody says it; it follows from how much is told. Let users be asked T times in a block, with x
-events of these on average. If all come equally often, at random, an event is told k turns after
-its block began with probability exp(-x k / T); if how often they come is spread as an exponential
-distribution is, with (1 + x k / T)**-2. In every slot turns are spread over blocks evenly, and no
-block began before the stream. So of x events a share g(u) is told, a fraction u <= 1 of a block
-after the beginning:
+It is not reported; it follows from how many events are reported. Let users be asked T times in a
+block, with x events of these on average. If all come equally often, at random, an event is reported
+k turns after its block began with probability exp(-x k / T); if how often they come is spread as an
+exponential distribution is, with (1 + x k / T)**-2. In every slot turns are spread over blocks
+evenly, and no block began before the stream. So of x events a share g(u) is reported, a fraction u
+<= 1 of a block after the beginning:
 
     g(u) = (1 - exp(-x u)) / x + (1 - u) exp(-x u),    u / (1 + x u) + (1 - u) / (1 + x u)**2.
 
 How likely each x is, under both, is kept on a grid, from what reports tell of all events together;
 older ones have less weight. Before there are any, x is taken for about 1, which is what `turns` are
 to be chosen for. The share and its variance are those of the grid, so that it is doubted which of
-the two it is for as long as that cannot be told apart.
+the two it is for as long as they cannot be distinguished.
 
 Guarantee: post-processing of reports, which costs nothing.
 Source: our own.
@@ -31,7 +31,7 @@ _BEFORE = -0.5 * (np.log(_EVENTS / 0.25) / 0.8) ** 2
 
 
 def shares(elapsed: float) -> Floats:
-    """Share that is told by how users come and how often, shape (2, 96).
+    """Share that is reported by how users come and how often, shape (2, 96).
 
     Args:
         elapsed: blocks since the stream began; from 1 on all is as it will be.
@@ -43,7 +43,7 @@ def shares(elapsed: float) -> Floats:
 
 
 @dataclass(eq=False)
-class ToldShare:
+class ReportedShare:
     """What is known of it: a function of reports alone, so public.
 
     Args:
@@ -55,21 +55,21 @@ class ToldShare:
     block: float
 
     def __post_init__(self) -> None:
-        """Nothing told yet."""
+        """Nothing reported yet."""
         self.likely = np.zeros((2, len(_EVENTS)))
         """Logarithm of how likely each is, shape (2, 96)."""
 
-    def learn(self, told: float, variance: float, elapsed: int) -> None:
+    def learn(self, reported: float, variance: float, elapsed: int) -> None:
         """Learn from a slot.
 
         Args:
-            told: share of users who told of any event, as estimated from reports.
+            reported: share of users who reported any event, as estimated from reports.
             variance: of that.
             elapsed: slots since the stream began.
         """
         expected = shares(elapsed / self.block) * _EVENTS / self.turns
         self.likely *= 1 - 1 / (4 * self.block)
-        self.likely -= (told - expected) ** 2 / (2 * variance)
+        self.likely -= (reported - expected) ** 2 / (2 * variance)
         self.likely -= self.likely.max()
 
     def estimate(self, elapsed: int) -> tuple[float, float]:
