@@ -164,7 +164,7 @@ TEMPLATES: Mapping[str, Template] = {template.name: template for template in _AL
 def launch(argv: Sequence[str]) -> int:
     """Run the template that the image is of, as Dataflow's launcher asks; returns the exit code.
 
-    The workers run the image that launches, which its build is told.
+    The workers run the image that launches, whose name is set when it is built.
     """
     template = TEMPLATES[os.environ[NAME_VARIABLE]]
     worker = f"--sdk_container_image={os.environ[IMAGE_VARIABLE]}"

@@ -101,11 +101,14 @@ def audited(
     """
     if counts is not None:
         facts["bins"] = counts.shape[2]
-    told = Facts(mechanism=mechanism, requirements=requirements, **facts)
-    real, people = None if counts is None else [counts], told.population(own=counts is not None)
-    streams = OneStream(told, people, make_driver)
+    audit_facts = Facts(mechanism=mechanism, requirements=requirements, **facts)
+    real, people = (
+        None if counts is None else [counts],
+        audit_facts.population(own=counts is not None),
+    )
+    streams = OneStream(audit_facts, people, make_driver)
     if only_dynamic(mechanism):
-        streams = ChangingStream(told, people, horizon=people.requirements.longest)
+        streams = ChangingStream(audit_facts, people, horizon=people.requirements.longest)
     return found_by(StreamsAudit(mechanism, streams, real, extent.seed), extent)
 
 
@@ -127,7 +130,7 @@ def audited_queries(
     Args:
         query_set: what is asked; bounds of numbers are known.
         requirements: of each class, K of them, all distinct, windows in base slots.
-        name: of the query set, for what is told.
+        name: of the query set, in the findings.
         sizes: as of :class:`Facts`.
         guessed: as of :class:`Facts`.
         bins: of every query in worst cases, in place of its own.
@@ -243,24 +246,24 @@ class StreamsAudit(Audit):
             for plan, users in zip(made.plans, groups, strict=True)
         )
 
-    def transcript(self, told: Sequence[Public], q: int, plan: Canaries) -> Transcript:
+    def transcript(self, outputs: Sequence[Public], q: int, plan: Canaries) -> Transcript:
         """What a stream showed of a run with these canaries."""
         population = self.streams.scene.populations[q]
-        return Transcript(releases_of(told, q), population.sizes, population.sensitivity)
+        return Transcript(releases_of(outputs, q), population.sizes, population.sensitivity)
 
     def scored(
-        self, world: WorldOf, made: World, plan: Canaries, told: Sequence[Public], q: int
+        self, world: WorldOf, made: World, plan: Canaries, outputs: Sequence[Public], q: int
     ) -> Guesses:
         """What an attacker makes of the canaries of a stream."""
         k, kind = world
-        seen = self.transcript(told, q, plan)
+        seen = self.transcript(outputs, q, plan)
         found = guesses_of(seen, made.others[q], plan, alone=kind == SLOTS)
-        return found.promised(plan.largest(self.streams.promised(told, q, k)))
+        return found.promised(plan.largest(self.streams.promised(outputs, q, k)))
 
-    def fullest(self, told: Sequence[Public]) -> float:
+    def fullest(self, outputs: Sequence[Public]) -> float:
         """Largest charge of a window of a run in parts of its budget."""
         charges = [
-            (length, spent_of(told, q)) for q, length in enumerate(self.streams.scene.lengths)
+            (length, spent_of(outputs, q)) for q, length in enumerate(self.streams.scene.lengths)
         ]
         return fullest(self.streams.people.requirements, charges)
 
@@ -268,10 +271,11 @@ class StreamsAudit(Audit):
         """Worlds that are replayed, with neighbours of each; worst cases have few bins."""
         yield neighbours_of(self._replayed.scene, self.classes, random, self.counts)
 
-    def claims(self, some: Neighbours, number: int, told: Sequence[Public]) -> dict[str, int]:
+    def claims(self, some: Neighbours, number: int, outputs: Sequence[Public]) -> dict[str, int]:
         """Units that one of them may lose, by what was claimed."""
         charged = sum(
-            int(plan.charged(spent_of(told, q))[number]) for q, plan in enumerate(some.made.plans)
+            int(plan.charged(spent_of(outputs, q))[number])
+            for q, plan in enumerate(some.made.plans)
         )
         claim, whole = "what the slots were charged", some.promised[number]
         if some.aside:
@@ -323,15 +327,17 @@ class StreamsAudit(Audit):
         for each in several or [name]:
             made = self.made(world, number, random)
             plans = self.flipped(world, made, random)
-            told = self.run(made, plans, each)
-            runs.append([self.scored(world, made, plan, told, q) for q, plan in enumerate(plans)])
+            outputs = self.run(made, plans, each)
+            runs.append(
+                [self.scored(world, made, plan, outputs, q) for q, plan in enumerate(plans)]
+            )
         return tuple(map(joined, zip(*runs, strict=True)))
 
     def run(self, made: World, plans: Sequence[Canaries], name: str) -> list[Public]:
         """Release all slots of a world. Raises BudgetExceeded when a filter refuses."""
-        told = published_in(self.streams.public(self.key(name), made, plans))
-        self.ran(sum(map(len, made.others)), self.fullest(told))
-        return told
+        outputs = published_in(self.streams.public(self.key(name), made, plans))
+        self.ran(sum(map(len, made.others)), self.fullest(outputs))
+        return outputs
 
     def users(self, world: WorldOf, made: World) -> list[tuple[int, int]]:
         """Of each stream, users of a canary that shows in publications, and in looks."""
@@ -339,9 +345,9 @@ class StreamsAudit(Audit):
         people, scene = int(self.streams.people.sizes[k]), self.streams.scene
         if kind == WINDOWS:
             return [(telling_group(TELLING, self.requirement(k).epsilon, people),) * 2]
-        told, found = self.run(made, made.plans, f"trial {k} {kind}"), []
+        outputs, found = self.run(made, made.plans, f"trial {k} {kind}"), []
         for q, (mechanism, plan) in enumerate(zip(scene.mechanisms, made.plans, strict=True)):
-            slots, seen = np.unique(plan.first), self.transcript(told, q, plan)
+            slots, seen = np.unique(plan.first), self.transcript(outputs, q, plan)
             spent, published = seen.spent[slots, k], seen.published[slots]
             telling = _TELLING_AND_GONE if kind == BINS and saves_up(mechanism) else _TELLING
             users = [

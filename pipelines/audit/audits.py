@@ -69,7 +69,7 @@ class Audit:
     """
 
     about: About | None = None
-    """How findings are told, as of `Findings`."""
+    """How findings are described, as of `Findings`."""
     limits: Sequence[tuple[float, float]] = LOSSES
     """Of losses where guesses are made, to choose from."""
     queries: Sequence[str] = ("",)
@@ -185,8 +185,8 @@ def left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
     """What no canary was of."""
     known = len(population.requirements)
     if len(classes) < known:
-        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
+        described = "; ".join(asked_of(population.requirements[k]) for k in classes)
         yield (
-            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
+            f"canaries are of {len(classes)} of {known:,} classes: {described}; of the others only "
             "charges are checked"
         )

@@ -20,7 +20,7 @@ from scipy import optimize, stats
 
 from streamveil.mechanisms.core.arrays import Floats
 
-# Larger multiples of a claim are not told apart.
+# Larger multiples of a claim are not distinguished.
 MOST = 64.0
 
 

@@ -79,8 +79,8 @@ def audited_changes(
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    told = Facts(mechanism=mechanism, requirements=requirements, **facts)
-    people = told.population(own=False)
+    audit_facts = Facts(mechanism=mechanism, requirements=requirements, **facts)
+    people = audit_facts.population(own=False)
     later = asked_units(np.reshape([astuple(one) for one in changes], (-1, 4)))
     asked = np.unique(np.concatenate([people.requirements.as_changing, later]), axis=0)
     longest = int(asked[:, [0, 2]].max())
@@ -90,8 +90,10 @@ def audited_changes(
             f"longest_window is {horizon}, and a user asks for a window of {longest} slots: give "
             f"{longest} or more, or leave it out"
         )
-    dynamic_mechanism(mechanism, Setting(people.bins, horizon, told.sensitivity))  # or refuses it
-    stream = ChangingStream(told, people, horizon=horizon)
+    dynamic_mechanism(
+        mechanism, Setting(people.bins, horizon, audit_facts.sensitivity)
+    )  # or refuses it
+    stream = ChangingStream(audit_facts, people, horizon=horizon)
     return found_by(ChangesAudit(stream, asked, extent.seed), extent)
 
 
@@ -151,9 +153,9 @@ class ChangesAudit(StreamsAudit):
         """See :class:`StreamsAudit`."""
         return {BINS: (Part(BINS),), WINDOWS: (Part(WINDOWS, whole=WINDOW),)}
 
-    def fullest(self, told: Sequence[Public]) -> float:
+    def fullest(self, outputs: Sequence[Public]) -> float:
         """See :class:`StreamsAudit`: of all windows that were asked for."""
-        return fullest_asked(np.stack([one["asked"] for one in told]), spent_of(told))
+        return fullest_asked(np.stack([one["asked"] for one in outputs]), spent_of(outputs))
 
     # ---- runs with canaries -------------------------------------------------------------------
 
@@ -168,19 +170,19 @@ class ChangesAudit(StreamsAudit):
         """See :class:`StreamsAudit`: groups are as large as a window calls for."""
         return (made.plans[0].flipped(random),)
 
-    def transcript(self, told: Sequence[Public], q: int, plan: Canaries) -> Transcript:
+    def transcript(self, outputs: Sequence[Public], q: int, plan: Canaries) -> Transcript:
         """See :class:`StreamsAudit`: of users of each column."""
-        releases = releases_of(told)
+        releases = releases_of(outputs)
         users = self._stream.users(plan, releases[0].spent.size)
         return Transcript(releases, users, self._people.sensitivity)
 
     def scored(
-        self, world: WorldOf, made: World, plan: Canaries, told: Sequence[Public], q: int
+        self, world: WorldOf, made: World, plan: Canaries, outputs: Sequence[Public], q: int
     ) -> Guesses:
         """See :class:`StreamsAudit`: a story's window, where it is kept, was promised so much."""
-        found = guesses_of(self.transcript(told, q, plan), made.others[q], plan, alone=False)
+        found = guesses_of(self.transcript(outputs, q, plan), made.others[q], plan, alone=False)
         stories, known = made.stories, len(self._people.requirements)
-        spent = spent_of(told)[:, known:].T
+        spent = spent_of(outputs)[:, known:].T
         kept = np.array([one.kept(row) for one, row in zip(stories, spent, strict=True)])
         epsilons = to_epsilon([one.promised for one in stories])
         which = plan.columns - known
@@ -274,10 +276,10 @@ class ChangesAudit(StreamsAudit):
                 [one.promised for one in stories],
             )
 
-    def claims(self, some: Neighbours, number: int, told: Sequence[Public]) -> dict[str, int]:
+    def claims(self, some: Neighbours, number: int, outputs: Sequence[Public]) -> dict[str, int]:
         """See :class:`StreamsAudit`."""
-        story, found = some.made.stories[number], super().claims(some, number, told)
+        story, found = some.made.stories[number], super().claims(some, number, outputs)
         column = len(self._people.requirements) + number
-        if not story.kept(spent_of(told)[:, column]):
+        if not story.kept(spent_of(outputs)[:, column]):
             del found["the budget"]
         return found

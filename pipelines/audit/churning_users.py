@@ -3,13 +3,13 @@
 Whoever counts is decided by the counters of a pipeline. Users of a group come together and have one
 calendar, chosen among those there may be: so one of them stands for all. A group is asked about in
 two stories, of which a fair coin tells one. What counts in one of them alone is what releases may
-tell of it; what does not count is told beside that, in layers.
+tell of it; what does not count is counted apart, in layers.
 
 - Of a life with M slots the stories are to come in 3 M + 1 slots in a row, or never: all layers.
 - Of a window they are to be there in all of its slots or not, and behind it in either. The window
   begins with the last slots of a block that count, and ends where others of its block can count in
   the place of those that it has; or the user comes again only a slot later, and then for long.
-- What does not count is told of a group that counts alike in both stories: besides, it comes or
+- What does not count comes from a group that counts alike in both stories: besides, it comes or
   does not come in slots in which none of it counts any more.
 """
 
@@ -134,7 +134,7 @@ class Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class Outside:
     """Events that do not count, of groups: arrays of shape (n,)."""
 
     groups: Integers
@@ -151,7 +151,7 @@ class Comers(Canaries):
 
     always: Mark
     """What counts in either story."""
-    told: Told
+    outside: Outside
 
     def beside(self, counts: Integers) -> Integers:
         """Counts (T, K, d) of everybody else, and of what counts of groups in either story."""
@@ -169,11 +169,13 @@ class Comers(Canaries):
 
     def beyond(self, slots: int) -> list[Beyond]:
         """See :class:`Canaries`."""
-        told = self.told
-        here = self.there[told.groups] == told.there
-        events = self.users[told.groups] * self.always.amount
-        rows = np.stack([told.layers, self.columns[told.groups], told.bins, events])[:, here]
-        return [Beyond(*rows[:, told.slots[here] == slot]) for slot in range(slots)]
+        outside = self.outside
+        here = self.there[outside.groups] == outside.there
+        events = self.users[outside.groups] * self.always.amount
+        rows = np.stack([outside.layers, self.columns[outside.groups], outside.bins, events])[
+            :, here
+        ]
+        return [Beyond(*rows[:, outside.slots[here] == slot]) for slot in range(slots)]
 
 
 def comers(
@@ -208,11 +210,16 @@ def comers(
     one, other = ((layers == 0) & (there == here) for here in (1, 0))
     always = one & np.isin(visit, visit[other])
     alone = mark(one & ~always), mark(other & ~np.isin(visit, visit[one]), there=False)
-    told = (layers > 0) & (layers <= LAYERS)
-    columns = slots[told, None], layers[told, None], bins[told], there[told, None] == 1
-    beside = Told(*(each.ravel() for each in np.broadcast_arrays(groups[told], *columns)))
+    in_layers = (layers > 0) & (layers <= LAYERS)
+    columns = (
+        slots[in_layers, None],
+        layers[in_layers, None],
+        bins[in_layers],
+        there[in_layers, None] == 1,
+    )
+    beside = Outside(*(each.ravel() for each in np.broadcast_arrays(groups[in_layers], *columns)))
     first, span = np.repeat(starts, places), np.repeat(spans, places)
-    more = {"always": mark(always), "told": beside}
+    more = {"always": mark(always), "outside": beside}
     return Comers.nobody(rule.class_index, alone, first, first + span, **more)
 
 
@@ -262,9 +269,11 @@ class Real:
         counts, classes = np.zeros(shape, np.int64), class_of[users]
         some = layers == 0
         np.add.at(counts, (slots[some], classes[some], bins[some]), kept[some])
-        told = (layers > 0) & (layers <= LAYERS)
+        in_layers = (layers > 0) & (layers <= LAYERS)
         beside = np.stack([layers, classes, bins, kept])
-        return cls(counts, [Beyond(*beside[:, told & (slots == slot)]) for slot in range(shape[0])])
+        return cls(
+            counts, [Beyond(*beside[:, in_layers & (slots == slot)]) for slot in range(shape[0])]
+        )
 
     def stretch(self, slots: int, random: np.random.Generator) -> Real:
         """So many slots of it."""

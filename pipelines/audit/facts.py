@@ -1,4 +1,4 @@
-"""What an audit of streams of counts is told: all of it is public."""
+"""The inputs of an audit of streams of counts: all of them are public."""
 
 from __future__ import annotations
 

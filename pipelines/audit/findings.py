@@ -100,7 +100,7 @@ class Findings:
     replayed: Replayed | None = None
     """What replays found; None where they are not made."""
     about: About | None = None
-    """How it is told; None for one stream or many queries about it."""
+    """How it is described; None for one stream or many queries about it."""
     rounds: int = 0
     """Of guesses, that came to an end."""
     asked_seconds: float | None = None

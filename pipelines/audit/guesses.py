@@ -163,7 +163,7 @@ def check(
         requirement: of their class.
         runs: guesses of each run.
         doubt: of the bounds.
-        query: which told, or `TOGETHER`; empty without queries.
+        query: by whose results, or `TOGETHER`; empty without queries.
         subject: whose loss it is, as of `Check`.
         limits: of the losses where guesses are made, to choose from; with `ANY_LOSS` any that are
             made are better than none.

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamveil.mechanisms.core.arrays import Flags, Floats, Integers
 
-# Of a figure, about as frequent each, beside the one of what is not told.
+# Of a figure, about as frequent each, plus one for missing values.
 CELLS = 16
 # Canaries that are added to every cell, so that none was never seen.
 _DOUBT = 0.5
@@ -24,7 +24,7 @@ class LearnedOdds:
     """Of some figures of a canary.
 
     Args:
-        figures: in some of which cells are about as frequent, NaN where nothing is told: shape
+        figures: in some of which cells are about as frequent, NaN where a value is missing: shape
             (n, a).
         surely: whether figures tell nothing where both worlds are about alike, as luck has it: of
             many figures most are, and of few releases all.
@@ -52,9 +52,9 @@ class _Cells:
     """Cells of one figure, and how often each was met with the canary and without."""
 
     def __init__(self, figures: Floats) -> None:
-        told = figures[~np.isnan(figures)]
+        known = figures[~np.isnan(figures)]
         parts = np.linspace(0, 1, CELLS + 1)[1:-1]
-        edges = np.quantile(told, parts, method="nearest") if told.size else told
+        edges = np.quantile(known, parts, method="nearest") if known.size else known
         self._edges = np.unique(edges)
         self._met = np.zeros((2, self._edges.size + 2))
 
@@ -80,5 +80,5 @@ class _Cells:
         return found[self._cells(figures)]
 
     def _cells(self, figures: Floats) -> Integers:
-        """The last one where nothing is told, shape (n,)."""
+        """The last one where the value is missing, shape (n,)."""
         return np.searchsorted(self._edges, figures, side="right") + np.isnan(figures)

@@ -89,9 +89,9 @@ def audited_for_ever(
     """
     if counts is not None:
         facts["bins"] = counts.shape[1]
-    told = Facts(mechanism=mechanism, requirements=[Lifetime(epsilon)], **facts)
-    people = population_of(told.requirements, [0], told.bins, told.sensitivity)
-    return found_by(LivesAudit(LifelongStream(told, people), counts, extent.seed), extent)
+    audit_facts = Facts(mechanism=mechanism, requirements=[Lifetime(epsilon)], **facts)
+    people = population_of(audit_facts.requirements, [0], audit_facts.bins, audit_facts.sensitivity)
+    return found_by(LivesAudit(LifelongStream(audit_facts, people), counts, extent.seed), extent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +150,10 @@ class LivesAudit(StreamsAudit):
         """Nothing: lives are as short as the real stream."""
         return {}
 
-    def fullest(self, told: Sequence[Public]) -> float:
+    def fullest(self, outputs: Sequence[Public]) -> float:
         """What a life was charged in parts of its budget, of whole units: the most."""
-        lives = max(sum("revisions" in one for one in told), 1)
-        charged = spent_of(told).reshape(lives, -1).sum(axis=1)
+        lives = max(sum("revisions" in one for one in outputs), 1)
+        charged = spent_of(outputs).reshape(lives, -1).sum(axis=1)
         return int(charged.max()) / int(self.streams.people.requirements.budgets[0])
 
     # ---- runs with canaries -------------------------------------------------------------------
@@ -171,19 +171,21 @@ class LivesAudit(StreamsAudit):
         return [self._case(world[1])[1]]
 
     def scored(
-        self, world: WorldOf, made: World, plan: Canaries, told: Sequence[Public], q: int
+        self, world: WorldOf, made: World, plan: Canaries, outputs: Sequence[Public], q: int
     ) -> Guesses:
         """See :class:`StreamsAudit`: scores are learnt."""
-        releases, at = releases_of(told), self._places(world[1], made.life)
+        releases, at = releases_of(outputs), self._places(world[1], made.life)
         lives = [releases[i : i + made.life] for i in range(0, len(releases), made.life)]
         shown = np.stack([_numbers(one, at) for one in lives])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of what was never told
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # all values of a diagnostic may be missing
             usual = np.nan_to_num(np.nanmedian(shown, axis=0))
         found = Guesses.of(
             np.zeros(plan.there.size),
             plan.there,
-            to_epsilon(plan.charged(spent_of(told))) * plan.users,
+            to_epsilon(plan.charged(spent_of(outputs))) * plan.users,
             users=plan.users,
             published=np.repeat([bool(_measured(one).any()) for one in lives], at.shape[1]),
             figures=(shown - usual).reshape(plan.there.size, shown.shape[2]),
@@ -219,10 +221,10 @@ class LivesAudit(StreamsAudit):
     def _live(self, counts: Integers, name: str) -> list[SlotRelease]:
         """Release all slots of a lifetime, of counts (T, 1, d), without any guesses about it."""
         stream = RunningStream(self._stream.machine, self.key(name))
-        told = published_in(public(stream, counts))
+        outputs = published_in(public(stream, counts))
         self.slots += len(counts)
-        self.overspent = max(self.overspent, self.fullest(told))
-        return releases_of(told)
+        self.overspent = max(self.overspent, self.fullest(outputs))
+        return releases_of(outputs)
 
     # ---- worst cases ------------------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class LivesAudit(StreamsAudit):
     def _costs(self, others: Integers) -> Floats:
         """The least and the most that lives without canaries cost, of some: epsilon, shape (2,)."""
         lives = [self._live(others[:, None], f"cost {life}") for life in range(_TRIED)]
-        units = [sum(int(one.spent[0]) for one in told) for told in lives]
+        units = [sum(int(one.spent[0]) for one in releases) for releases in lives]
         return to_epsilon(np.array([min(units), max(units)]))
 
     def _leaping(self, slots: int) -> Integers:
@@ -272,7 +274,7 @@ class LivesAudit(StreamsAudit):
 
         In all slots but the last one a bin is empty, and the group brings counts nearer to what was
         released; in the last one the others are in one bin, and it takes them farther away. A gate
-        that stays shut and then opens has told both.
+        that stays shut and then opens has revealed both.
         """
         nobody, slots = np.zeros((SLOTS[GATES], self._facts.bins), np.int64), SLOTS[GATES]
         group = self._canaries(self._places(GATES, slots), 1).of_users(np.array([users])).alone(0)
@@ -281,8 +283,8 @@ class LivesAudit(StreamsAudit):
             others = self._doubtful(nobody, many, last)
             counts = group.add_to(others[:, None])[:end]
             lives = [self._live(counts, f"near {many} {last} {i}") for i in range(_TRIED)]
-            shut = [told for told in lives if _opened(told) >= first]
-            return 2 * sum(_opened(told) < end for told in shut) > len(shut)
+            shut = [releases for releases in lives if _opened(releases) >= first]
+            return 2 * sum(_opened(releases) < end for releases in shut) > len(shut)
 
         near = max(users // 4, 1)
         far = 64 * self._unit * self._facts.bins  # as many others in a bin as open any gate
@@ -308,35 +310,35 @@ def _least(enough: Callable[[int], bool], most: int, near: int) -> int:
     return (low + high) // 2
 
 
-def _measured(told: list[SlotRelease]) -> npt.NDArray[np.bool_]:
-    """Which slots measured anything, shape (T,): what is told may stay as it was."""
-    fresh = np.array([one.status == PUBLISHED for one in told])
-    epochs = np.array([one.diagnostics.get("epoch", 1.0) for one in told])
+def _measured(releases: list[SlotRelease]) -> npt.NDArray[np.bool_]:
+    """Which slots measured anything, shape (T,): a release may repeat the last one."""
+    fresh = np.array([one.status == PUBLISHED for one in releases])
+    epochs = np.array([one.diagnostics.get("epoch", 1.0) for one in releases])
     found: npt.NDArray[np.bool_] = fresh | (np.diff(epochs, prepend=1.0) > 0)
     return found
 
 
-def _opened(told: list[SlotRelease]) -> int:
+def _opened(releases: list[SlotRelease]) -> int:
     """The first slot that measured anything; as many as there are where none did."""
-    return int(np.append(_measured(told), True).argmax())
+    return int(np.append(_measured(releases), True).argmax())
 
 
-def _numbers(told: list[SlotRelease], at: Integers) -> Floats:
+def _numbers(releases: list[SlotRelease], at: Integers) -> Floats:
     """What a life shows of places, whose bins are `at` in each slot, shape (T, places).
 
     When something was published first; where it is new, the share of the bin, and all counts
     together, in each slot. Shape (places, 1 + 2 T).
     """
-    shares = np.stack([one.shares for one in told if one.shares is not None])
-    sums = np.array([float(one.counts.sum()) for one in told])
-    fresh = _measured(told)
+    shares = np.stack([one.shares for one in releases if one.shares is not None])
+    sums = np.array([float(one.counts.sum()) for one in releases])
+    fresh = _measured(releases)
     other = np.append(True, np.diff(sums) != 0)
     places = at.shape[1]
     return np.concatenate(
         [
-            np.full((places, 1), float(_opened(told))),
+            np.full((places, 1), float(_opened(releases))),
             np.where(fresh[:, None], shares[np.arange(len(at))[:, None], at], np.nan).T,
-            np.broadcast_to(np.where(other, sums, np.nan), (places, len(told))),
+            np.broadcast_to(np.where(other, sums, np.nan), (places, len(releases))),
         ],
         axis=1,
     )

@@ -9,7 +9,7 @@ slots of a user count. Three things are looked at besides charges, which are rec
 in which two stories of a user differ. Users who come once: what a slot tells of them must be
 covered by what it was charged, and by what is set aside. Users with a whole story: what all of its
 slots tell must be covered by the budget of a window, or of a life. And users who count alike and
-come besides: what is told of that must be covered by what is set aside of each budget.
+come besides: what is released about them must be covered by what is set aside of each budget.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ STORIES, BESIDES = "stories", "besides"
 WINDOWS, LIVES, LEFT_OUT = "windows", "lives", "left out"
 """Parts of what is released, beside those of single slots."""
 
-# Losses of canaries that are told besides: the larger one shows what is kept, the other mistakes.
+# Losses of canaries that are reported in addition: the larger one shows what is kept, the other
+# mistakes.
 _TELLING = (2.0, 5.0)
 # Stories of a run, one after the other, at least.
 LEAST_STORIES = 4
@@ -100,18 +101,18 @@ def audited_presence(
 
     Raises ConfigurationError for a mechanism, requirements or limits that cannot be.
     """
-    told = Facts(mechanism=mechanism, requirements=requirements, **facts)
+    audit_facts = Facts(mechanism=mechanism, requirements=requirements, **facts)
     asked = Requirements.of(requirements)
-    prices = priced(limits, asked, told.adjacency)
-    population = told.population(own=visits is not None, priced=prices)
+    prices = priced(limits, asked, audit_facts.adjacency)
+    population = audit_facts.population(own=visits is not None, priced=prices)
     stream = LimitedStream(
-        told, population, presence=Presence(tuple(limits), asked, told.adjacency)
+        audit_facts, population, presence=Presence(tuple(limits), asked, audit_facts.adjacency)
     )
     real, key = None, digest(b"audit", b"calendars", b"%d" % extent.seed)
     if visits is not None:
         rows, class_of, slots = visits
-        rules = Rules.of(limits, asked, told.adjacency)
-        real = Real.of(rows, class_of, (slots, len(asked), told.bins), rules, key)
+        rules = Rules.of(limits, asked, audit_facts.adjacency)
+        real = Real.of(rows, class_of, (slots, len(asked), audit_facts.bins), rules, key)
     return found_by(LimitsAudit(stream, real, extent.seed, key), extent)
 
 
@@ -218,8 +219,8 @@ class LimitsAudit(StreamsAudit):
                 found[f"{what} of {asked_of(self.requirement(k))}"] = self._pairs(k, alone)[1]
         return {what: least for what, least in found.items() if least > slots}
 
-    def fullest(self, told: Sequence[Public]) -> float:
-        """Of single slots nothing: what stories cost is added up where these are told."""
+    def fullest(self, outputs: Sequence[Public]) -> float:
+        """Of single slots nothing: what stories cost is added up when their runs are scored."""
         return 0.0
 
     # ---- worlds that are replayed -------------------------------------------------------------
@@ -294,15 +295,15 @@ class LimitsAudit(StreamsAudit):
         return (plan.of_users(random.choice(users, plan.users.size)).flipped(random),)
 
     def scored(
-        self, world: WorldOf, made: World, plan: Canaries, told: Sequence[Public], q: int
+        self, world: WorldOf, made: World, plan: Canaries, outputs: Sequence[Public], q: int
     ) -> Guesses:
         """See :class:`StreamsAudit`: what is set aside is charged besides."""
         k, kind = world
         if isinstance(plan, Comers) and kind == BESIDES:
-            return self._of_answers(k, plan, made.beyond, told)
-        seen = self.transcript(told, q, plan)
+            return self._of_answers(k, plan, made.beyond, outputs)
+        seen = self.transcript(outputs, q, plan)
         found = guesses_of(seen, made.others[q], plan, alone=kind == SLOTS)
-        units = plan.charged(spent_of(told)) + self._aside(k)
+        units = plan.charged(spent_of(outputs)) + self._aside(k)
         if kind == STORIES:
             budget = int(self._presence.requirements.budgets[k])
             self.overspent = max(self.overspent, int(units.max(initial=0)) / budget)
@@ -340,11 +341,11 @@ class LimitsAudit(StreamsAudit):
     def _of_answers(
         self, k: int, plan: Comers, beside: Sequence[Beyond], published: Sequence[Public]
     ) -> Guesses:
-        """Guesses by what is told of what does not count.
+        """Guesses by what is released about events that do not count.
 
         What other groups do is taken at half of each.
         """
-        told = plan.told
+        outside = plan.outside
         query, rates = self._stream.stream(bytes(32)).queries[k]
         nothing = np.zeros(self._bins, np.int64)
         known = np.stack([query.sums(nothing, one, one.classes == k) for one in beside])
@@ -353,11 +354,13 @@ class LimitsAudit(StreamsAudit):
             for part, value in one["answers"][k].items():
                 span = begin[part], slot + 1
                 inside = np.flatnonzero(
-                    told.there & (told.slots >= span[0]) & (told.slots < span[1])
+                    outside.there & (outside.slots >= span[0]) & (outside.slots < span[1])
                 )
                 mine = np.zeros(scores.size)
-                for row in inside[_is_part(query, part, told.layers[inside], told.bins[inside])]:
-                    mine[told.groups[row]] += plan.users[told.groups[row]] * self._facts.each
+                for row in inside[
+                    _is_part(query, part, outside.layers[inside], outside.bins[inside])
+                ]:
+                    mine[outside.groups[row]] += plan.users[outside.groups[row]] * self._facts.each
                 met = np.flatnonzero(mine)
                 rest = value - float(known[slice(*span), part].sum()) - (mine.sum() - mine[met]) / 2
                 rate = float(to_epsilon(_rate(rates, query, part)))

@@ -123,7 +123,7 @@ class Tape:
     # ---- what words tell --------------------------------------------------------------------
 
     def result(self, kind: str, words: _Seen, rate: int, value: Any, fresh: Any) -> Any:
-        """The result that is told: written down, or as it was."""
+        """The result that is returned: written down, or as it was."""
         here = Event(
             *(kind, self.slot, words.key, words.purpose, rate, value, fresh), self._sampled
         )
@@ -228,15 +228,15 @@ class _Seen(WatchedWords):
 
     def reported(self, symbols: Integers, thresholds: Sequence[int], reports: Integers) -> Integers:
         """As the tape has it."""
-        self.tape._sampled = []  # what told the truth is seen in the reports alone
+        self.tape._sampled = []  # which reports are true shows in the reports alone
         seen = _Symbols(symbols, list(thresholds))
         found: Integers = self.tape.result(REPORTS, self, 0, seen, reports)
         return found
 
     def chosen(self, losses: Integers, rate: int, found: Integers) -> Integers:
         """As the tape has it."""
-        told: Integers = self.tape.result(CHOICE, self, rate, losses, found)
-        return told
+        choice: Integers = self.tape.result(CHOICE, self, rate, losses, found)
+        return choice
 
     def armed(self, rate: int) -> None:
         """A threshold, which has no data."""
@@ -299,7 +299,7 @@ class _Noise(npt.NDArray[np.int64]):
 
 
 def _laplace_loss(here: Event, there: Event) -> int:
-    """Units times the change; of what was sampled before, what each event may have told."""
+    """Units times the change; of what was sampled before, what each event may have revealed."""
     change = _l1(here.value, there.value)
     sampled = 0
     loss = 0
@@ -434,12 +434,12 @@ def _differences(one: Any, other: Any, at: str) -> Iterator[str]:
             yield from _differences(getattr(one, each.name), getattr(other, each.name), where)
     elif isinstance(one, Mapping) and isinstance(other, Mapping):
         if list(one) != list(other):
-            yield _told(at, list(one), list(other))
+            yield _difference(at, list(one), list(other))
         for key in one.keys() & other.keys():
             yield from _differences(one[key], other[key], f"{at}[{key!r}]" if at else str(key))
     elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if (one.shape, one.dtype) != (other.shape, other.dtype):
-            yield _told(at, f"{one.dtype} of {one.shape}", f"{other.dtype} of {other.shape}")
+            yield _difference(at, f"{one.dtype} of {one.shape}", f"{other.dtype} of {other.shape}")
         elif one.dtype == object:
             yield from _differences(one.tolist(), other.tolist(), at)
         else:
@@ -447,19 +447,19 @@ def _differences(one: Any, other: Any, at: str) -> Iterator[str]:
             if one.dtype.kind == "f":
                 same |= np.isnan(one) & np.isnan(other)
             for place in np.flatnonzero(~same.ravel())[:1]:
-                yield _told(f"{at}[{place}]", one.ravel()[place], other.ravel()[place])
+                yield _difference(f"{at}[{place}]", one.ravel()[place], other.ravel()[place])
     elif isinstance(one, Sequence) and isinstance(other, Sequence) and not isinstance(one, str):
         if len(one) != len(other):
-            yield _told(at, f"{len(one)} entries", f"{len(other)}")
+            yield _difference(at, f"{len(one)} entries", f"{len(other)}")
         for place, pair in enumerate(zip(one, other, strict=False)):
             yield from _differences(*pair, f"{at}[{place}]")
     elif type(one) is not type(other):
-        yield _told(at, f"a {type(one).__name__}", f"a {type(other).__name__}")
+        yield _difference(at, f"a {type(one).__name__}", f"a {type(other).__name__}")
     elif one is not other and one != other and not (one != one and other != other):
-        yield _told(at, one, other)
+        yield _difference(at, one, other)
 
 
-def _told(at: str, one: Any, other: Any) -> str:
+def _difference(at: str, one: Any, other: Any) -> str:
     return f"{at or 'what is published'} is {one} in one world, and {other} in the neighbouring one"
 
 

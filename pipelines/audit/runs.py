@@ -84,9 +84,9 @@ def published_in(played: Iterable[tuple[int, Public]]) -> list[Public]:
     Raises TimeOver, or BudgetExceeded when a filter refuses.
     """
     found = []
-    for _, told in played:
+    for _, outputs in played:
         check_clock()
-        found.append(told)
+        found.append(outputs)
     return found
 
 
@@ -111,14 +111,14 @@ class Transcript:
         return np.array([one.status == PUBLISHED for one in self.releases], dtype=bool)
 
 
-def releases_of(told: Sequence[Public], q: int = 0) -> list[SlotRelease]:
+def releases_of(outputs: Sequence[Public], q: int = 0) -> list[SlotRelease]:
     """Those of a stream, slot by slot, from all that is public of a run."""
-    return [one["releases"][q] for one in told if q in one.get("releases", ())]
+    return [one["releases"][q] for one in outputs if q in one.get("releases", ())]
 
 
-def spent_of(told: Sequence[Public], q: int = 0) -> Units:
+def spent_of(outputs: Sequence[Public], q: int = 0) -> Units:
     """Units that each slot of a stream was charged, shape (T, K)."""
-    return np.stack([one.spent for one in releases_of(told, q)])
+    return np.stack([one.spent for one in releases_of(outputs, q)])
 
 
 def fullest_asked(asked: Units, spent: Units) -> float:

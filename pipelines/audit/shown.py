@@ -65,7 +65,7 @@ def guesses_of(seen: Transcript, others: Counts, canaries: Canaries, *, alone: b
 def _shown(
     seen: Transcript, expected: Floats, canaries: Canaries, *, alone: bool
 ) -> tuple[Floats, Floats]:
-    """Scores of canaries, shape (n,), and figures of each, NaN where nothing is told.
+    """Scores of canaries, shape (n,), and figures of each, NaN where a value is missing.
 
     Figures are of shape (n, a), a the same in all runs. Counts `expected` (T, K, d) are those of
     everybody else, with a half of each canary.
@@ -189,12 +189,12 @@ class _Columns:
 
 
 class _Even:
-    """Figures about 0 and as wide as each other; 0 where nothing is told."""
+    """Figures about 0 and as wide as each other; 0 where a value is missing."""
 
     def __init__(self, figures: Floats) -> None:
-        told = [column[~np.isnan(column)] for column in figures.T]
-        self._middle = np.array([np.median(one) if one.size else 0.0 for one in told])
-        self._width = np.array([np.std(one) if one.size else 0.0 for one in told])
+        columns = [column[~np.isnan(column)] for column in figures.T]
+        self._middle = np.array([np.median(one) if one.size else 0.0 for one in columns])
+        self._width = np.array([np.std(one) if one.size else 0.0 for one in columns])
 
     def __call__(self, figures: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -282,13 +282,15 @@ def _besides(
     states = sorted({one.status for one in releases})
     found = [np.array([float(states.index(one.status)) for one in releases])]
     for place in range(_MOST_DIAGNOSTICS):
-        told = np.full(len(releases), np.nan)
+        values = np.full(len(releases), np.nan)
         if place < len(names):
-            told = np.array([one.diagnostics.get(names[place], np.nan) for one in releases])
+            values = np.array([one.diagnostics.get(names[place], np.nan) for one in releases])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of what was never told
-            middle = np.nanmedian(told)
-        found += [told, told - usual, told - middle]
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # all values of a diagnostic may be missing
+            middle = np.nanmedian(values)
+        found += [values, values - usual, values - middle]
     found = [one[canaries.first] for one in found]
     return [one * farther if place % 3 == 0 and place else one for place, one in enumerate(found)]
 

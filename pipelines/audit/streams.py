@@ -84,9 +84,9 @@ class OneStream:
             return public(Exact(text, self.people, key, REVISED), counts)
         return public(self.make(text, self.people, key), counts)
 
-    def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
+    def promised(self, outputs: Sequence[Public], q: int, k: int) -> Floats:
         """The largest possible cost for a user of a class in each slot's window, shape (T,)."""
-        return np.full(len(releases_of(told)), self.people.requirements[k].epsilon)
+        return np.full(len(releases_of(outputs)), self.people.requirements[k].epsilon)
 
     def whole_runs(self, classes: Sequence[int], seed: int) -> Stage | None:
         """Whole runs that begin with events; None for a driver without a pipeline."""
@@ -251,8 +251,8 @@ class Queries:
         for base_slot in range(len(counts[0]) * self.scene.lengths[0]):
             caps = state.plan.caps if state.plan else self.shares
             prices = stream.price(state, base_slot)
-            told = {q: counts[q][done[q]] for q in stream.due(base_slot)}
-            state, released = stream.release(state, base_slot, told)
+            due = {q: counts[q][done[q]] for q in stream.due(base_slot)}
+            state, released = stream.release(state, base_slot, due)
             for q in released:
                 done[q] += 1
             ledger = stream.entries(state, released)
@@ -262,15 +262,15 @@ class Queries:
             yield base_slot, published[-1]
         yield len(published), {"answers": list(self._answers(published))}
 
-    def _answers(self, told: Sequence[Public]) -> Iterator[object]:
+    def _answers(self, outputs: Sequence[Public]) -> Iterator[object]:
         for q, query in enumerate(self.query_set):
-            releases = releases_of(told, q)
+            releases = releases_of(outputs, q)
             yield list(answers_of(query, releases))
             yield list(times_of(query, self.query_set, releases, 0).items())
 
-    def promised(self, told: Sequence[Public], q: int, k: int) -> Floats:
+    def promised(self, outputs: Sequence[Public], q: int, k: int) -> Floats:
         """See :class:`OneStream`. Uses the share of the budget that is planned for the query."""
-        caps = [one["caps"][q, k] for one in told if q in one.get("releases", ())]
+        caps = [one["caps"][q, k] for one in outputs if q in one.get("releases", ())]
         return to_epsilon(np.array(caps, np.int64))
 
     def whole_runs(self, classes: Sequence[int], seed: int) -> Stage:

@@ -287,8 +287,8 @@ def _narrow(promise: Record, counters: Mapping[str, int]) -> None:
     chosen: dict[str | int | None, list[int | None]] = defaultdict(list)
     for name in counters:
         if name.startswith(LIMITED_PREFIX):
-            told, _, query = name.removeprefix(LIMITED_PREFIX).partition(OF_QUERY)
-            most, length = map(int, told.split(" of "))
+            slots, _, query = name.removeprefix(LIMITED_PREFIX).partition(OF_QUERY)
+            most, length = map(int, slots.split(" of "))
             chosen[query or length].append(None if length == 1 else most)
     for one in promise.get("classes", ()):
         for limit in one.get("limits", ()):

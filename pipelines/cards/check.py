@@ -105,7 +105,7 @@ _ORIGINAL = "restore the card that the run wrote"
 
 def faults_within(card: Record) -> Iterator[str]:
     """What parts of a card say of each other that cannot be; raises what an edited one may."""
-    promise, told, meant = card["promise"], card["deployment"], deployment_of(card)
+    promise, stated, meant = card["promise"], card["deployment"], deployment_of(card)
     discovered = any("discovered" in one.domain for one in queries_of(card["data"]))
     if (promise["delta"] > 0) != discovered:
         yield (
@@ -125,14 +125,14 @@ def faults_within(card: Record) -> Iterator[str]:
         ("dp_variant", "variant_name"),
         ("deployment_model", "model_name"),
     ):
-        follows[f"deployment.{part}.{name}"] = told[part][name], meant[part][name]
+        follows[f"deployment.{part}.{name}"] = stated[part][name], meant[part][name]
     for name, (said, due) in follows.items():
         if said != due:
             yield (
                 f"the card says {said!r} as {name}, and its own promise makes it {due!r}: "
                 f"{_ORIGINAL}"
             )
-    if told != meant and {run["streamveil"] for run in card["runs"]} == {__version__}:
+    if stated != meant and {run["streamveil"] for run in card["runs"]} == {__version__}:
         yield f"the card's deployment is not in the words of its own promise: {_ORIGINAL}"
     yield from _kind(card)
     for number, run in enumerate(card["runs"], 1):

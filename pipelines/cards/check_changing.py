@@ -45,16 +45,16 @@ def changing_faults(
 
 def _in_force(card: Record, tables: Tables) -> Iterator[str]:
     """Whether the card says what the rows say is in force."""
-    told = {tuple(one[name] for name in FIGURES) for one in _figures(card)}
+    stated = {tuple(one[name] for name in FIGURES) for one in _figures(card)}
     found = {
         tuple(row.values()) for _, table in tables for row in table.select(FIGURES).to_pylist()
     }
-    for figures in sorted(found - told):
+    for figures in sorted(found - stated):
         yield (
             f"the ledger has {dict(zip(FIGURES, figures, strict=True))} in force, of which the "
             "card says nothing of it: restore the card that belongs to it"
         )
-    for figures in sorted(told - found):
+    for figures in sorted(stated - found):
         yield (
             f"the card says that {dict(zip(FIGURES, figures, strict=True))} was in force, of which "
             "the ledger has no row: bring back the ledger that belongs to it"
@@ -80,8 +80,8 @@ def _figures(card: Record) -> list[Record]:
 def _row_of(account: Account, at: int) -> Row:
     """A row of a class whose requirement has not changed so far."""
     one, cap = account.requirement, account.cap
-    spent, told = int(account.spent[at]), int(account.in_window[at])
-    return Row(int(account.first[at]), one.window, cap, one.window, cap, spent, told, False)
+    spent, in_window = int(account.spent[at]), int(account.in_window[at])
+    return Row(int(account.first[at]), one.window, cap, one.window, cap, spent, in_window, False)
 
 
 _CHANGED = (
@@ -99,6 +99,6 @@ def _rows(path: str, table: pa.Table) -> Iterator[Row]:
     columns = np.column_stack([read(path, table, name) for name, read in _CHANGED])
     infeasible = table.column("infeasible").to_pylist()
     for figures, flag in zip(columns.tolist(), infeasible, strict=True):
-        slot, back, back_cap, ahead, ahead_cap, spent, told = figures
+        slot, back, back_cap, ahead, ahead_cap, spent, in_window = figures
         broken = str(flag).lower() == "true"
-        yield Row(slot, back, back_cap, ahead, ahead_cap, spent, told, broken)
+        yield Row(slot, back, back_cap, ahead, ahead_cap, spent, in_window, broken)

@@ -204,8 +204,8 @@ def _publications(path: str, table: pa.Table) -> Iterator[tuple[int, float, floa
             before = errors.get(slot, (0.0, 0.0, ""))
             error = max(before[1], largest)
             errors[slot] = float(epsilons[at]), error, str(mechanisms[at])
-    for slot, told in sorted(errors.items()):
-        yield slot, *told
+    for slot, values in sorted(errors.items()):
+        yield slot, *values
 
 
 def _errors(path: str, value: Any) -> list[float]:

@@ -155,15 +155,15 @@ def refuse_tested(path: str, table: pa.Table) -> None:
         )
 
 
-def _changed(paths: Sequence[str], told: str) -> Iterator[str]:
+def _changed(paths: Sequence[str], digest_before: str) -> Iterator[str]:
     digest = None
     for path in paths:
         digest = chained(digest, digest_of(path))
-    if digest != told:
+    if digest != digest_before:
         what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
         yield (
-            f"{what} is not as the run wrote it (SHA-256 {digest}, in the card {told}): bring "
-            "that back"
+            f"{what} is not as the run wrote it (SHA-256 {digest}, in the card {digest_before}): "
+            "bring that back"
         )
 
 

@@ -262,14 +262,14 @@ def _in_turn(queries: Sequence[StatedQuery], classes: Sequence[Record], rows: Ro
     which = np.tile(np.arange(size), len(begins))
     for name in ("window", "epsilon", "users"):
         stated = [np.inf if one[name] is None else one[name] for one in classes]
-        meant, told = np.asarray(stated, np.float64)[which], getattr(rows, name)
-        other = np.flatnonzero(told != meant)
+        meant, written = np.asarray(stated, np.float64)[which], getattr(rows, name)
+        other = np.flatnonzero(written != meant)
         if other.size:
             at = int(other[0])
             raise Fault(
                 f"slot {rows.slot[at]} of {_place(queries[rows.query[at]])} has "
-                f"{told[at]:g} as {name} of a class of which the card says {meant[at]:g}: one of "
-                "the two was changed, or is of another stream"
+                f"{written[at]:g} as {name} of a class of which the card says {meant[at]:g}: one "
+                "of the two was changed, or is of another stream"
             )
     return which
 
@@ -324,10 +324,10 @@ def _grants(card: Record) -> list[int]:
         if now > granted:
             found.append(run["first_slot"])
         granted = now
-    told = card["promise"].get("granted_again", 0)
-    if granted != told or len(found) != told:
+    stated = card["promise"].get("granted_again", 0)
+    if granted != stated or len(found) != stated:
         raise Fault(
-            f"the card says that the budget was granted again {told} times, and its runs tell of "
+            f"the card says that the budget was granted again {stated} times, and its runs tell of "
             f"{len(found)}: restore the card that the run wrote"
         )
     return found

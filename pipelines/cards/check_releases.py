@@ -159,7 +159,7 @@ def _compared(
 
 
 _TWICE = (
-    "there twice: a slot is released once, and what is told of it again costs its budget again; "
+    "there twice: a slot is released once, and to release it again costs its budget again; "
     "take the one out that the run did not write"
 )
 
@@ -220,9 +220,9 @@ def _bins(path: str, table: pa.Table, labels: Sequence[str], query: StatedQuery)
     named: list[Sequence[str]] = []
     if "bins" in table.column_names:  # of BigQuery's rows each names them
         named += [json_values(one) for one in table.column("bins").to_pylist()]
-    told = (table.schema.metadata or {}).get(BINS_METADATA.encode())
-    if told is not None:
-        named.append(json_values(told.decode()))
+    bins = (table.schema.metadata or {}).get(BINS_METADATA.encode())
+    if bins is not None:
+        named.append(json_values(bins.decode()))
     other_bins = [one for one in named if tuple(one) != tuple(labels)]
     if other_bins:
         yield f"{path}: its bins are {list(other_bins[0])}, and those of the card are others"

@@ -135,8 +135,8 @@ def _with_times(table: pa.Table) -> pa.Table:
     for name in _TIMES:
         at = table.schema.get_field_index(name)
         if at >= 0 and pa.types.is_string(table.column(name).type):
-            told = pc.replace_substring_regex(table.column(name), _UTC, "Z")
-            table = table.set_column(at, name, told)
+            times = pc.replace_substring_regex(table.column(name), _UTC, "Z")
+            table = table.set_column(at, name, times)
     return table
 
 
@@ -157,7 +157,7 @@ def _once(place: str, table: pa.Table, notices: list[str]) -> pa.Table:
 
 
 def _order(row: Record) -> int:
-    """The slot of a row; what is none is told of later."""
+    """The slot of a row; an invalid one is reported later."""
     try:
         return int(row["slot"])
     except (KeyError, TypeError, ValueError):

@@ -25,7 +25,7 @@ from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Lifetime, Requirement
 
 Integers = Units
-Told = Iterator[str]
+Faults = Iterator[str]
 
 SMALLEST = "restore the ledger that the run wrote; if it is that one, report it as a fault"
 
@@ -90,7 +90,7 @@ class Recount:
         return cls(sums, sums, sums, what)
 
 
-def wrong_account(account: Account, found: Recount) -> Told:
+def wrong_account(account: Account, found: Recount) -> Faults:
     """Where more was spent than promised, or the ledger says something else; the first of each."""
     over = np.flatnonzero(found.cost > account.cap)
     if over.size:
@@ -100,13 +100,13 @@ def wrong_account(account: Account, found: Recount) -> Told:
             f"promises {account.name}: do not publish more of this stream before it is known which "
             "of the two is wrong"
         )
-    told = account.in_window
-    other = np.flatnonzero((told < found.least) | (told > found.most))
+    stated = account.in_window
+    other = np.flatnonzero((stated < found.least) | (stated > found.most))
     if other.size:
         at = int(other[0])
         least, most = shown(found.least[at]), shown(found.most[at])
         yield (
-            f"{account.place(at)} says {shown(told[at])} as spent_in_window of the class "
+            f"{account.place(at)} says {shown(stated[at])} as spent_in_window of the class "
             f"{account.name}, and the rows add up to "
             f"{least if least == most else f'{least} to {most}'}: {SMALLEST}"
         )
@@ -311,12 +311,12 @@ def on_devices(account: Account, *, changes: bool, at_once: bool) -> Recount:
         changes: whether users come and go: then the slots before were others'.
         at_once: whether a window is booked whole with its first slot, as turns are.
     """
-    window, spent, told = account.requirement.window, account.spent, account.in_window
-    least, most = spent, np.maximum(told, spent)
+    window, spent, in_window = account.requirement.window, account.spent, account.in_window
+    least, most = spent, np.maximum(in_window, spent)
     if not changes:
         least = _largest(spent, window)
         most = most if at_once else window_sums(account.first, account.last, spent, window)
-    return Recount(told, least, most, "the window of one user that ends with it")
+    return Recount(in_window, least, most, "the window of one user that ends with it")
 
 
 def _largest(spent: Units, window: int) -> Units:

@@ -219,11 +219,11 @@ def _slots(number: int) -> str:
 def _promised_to_records(promise: Mapping[str, Any]) -> list[str]:
     budget = promise["budget"]
     figures = {k: v for k, v in budget.items() if k not in ("columns", "function", "table")}
-    told = ", ".join(f"{name} {value:g}" for name, value in figures.items())
+    details = ", ".join(f"{name} {value:g}" for name, value in figures.items())
     shared = promise["max_records_per_user"]
     lines = [
         f"a record loses the budget that is the function {budget['function']} of "
-        f"{', '.join(budget['columns'])}{f' ({told})' if told else ''}, at most "
+        f"{', '.join(budget['columns'])}{f' ({details})' if details else ''}, at most "
         f"{promise['epsilon_max']:g}"
     ]
     if shared > 1:

@@ -47,7 +47,7 @@ def _refuse_other_promise(path: str, before: Record, now: Record) -> None:
     for part in sorted({*before, *now} - {*_LEARNT}):
         if before.get(part) != now.get(part):
             raise _another(path, f"promise.{part}", before.get(part), now.get(part))
-    listed = [[_asked(one) for one in told.get("classes", ())] for told in (before, now)]
+    listed = [[_asked(one) for one in card.get("classes", ())] for card in (before, now)]
     if listed[0] != listed[1]:
         raise _another(path, "promise.classes", *listed)
 

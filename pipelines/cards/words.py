@@ -16,8 +16,8 @@ _MOST_BINS = 8
 
 def in_words(card: Record) -> str:
     """What was promised, to whom, about what; and what was released, under which keys."""
-    told, promise = card["deployment"], card["promise"]
-    loss, model = told["privacy_loss"], told["deployment_model"]
+    deployment, promise = card["deployment"], card["promise"]
+    loss, model = deployment["privacy_loss"], deployment["deployment_model"]
     versions = ", ".join(dict.fromkeys(run["streamveil"] or "unknown" for run in card["runs"]))
     lines = [
         f"card of streamveil {card['command']} ({versions}): {promise['guarantee']}",
@@ -27,7 +27,7 @@ def in_words(card: Record) -> str:
         *(f"            {line}" for line in promised(promise)),
         f"setting:    {promise['setting']}: {model['model_name_details']}",
         f"composes:   {model['release_type_details']}",
-        f"public:     {told['dp_variant']['unprotected_quantities']}",
+        f"public:     {deployment['dp_variant']['unprotected_quantities']}",
         *_about(card),
         f"noise key:  {_keys(card['noise_key'])}",
         *(f"run {n}:      {_run(run)}" for n, run in enumerate(card["runs"], 1)),

@@ -305,21 +305,21 @@ def _counted(
 @contextmanager
 def _with_progress(extent: Extent) -> Iterator[Extent]:
     """The same with progress shown: by seconds where these end the audit, by runs otherwise."""
-    started, told, seconds = time.monotonic(), 0, extent.seconds
+    started, reported, seconds = time.monotonic(), 0, extent.seconds
     unit, total = ("rounds", extent.runs or 0) if seconds is None else ("seconds", round(seconds))
     with steps(_TITLE, total, unit) as more:
 
         def done(rounds: int) -> None:
-            nonlocal told
+            nonlocal reported
             now = rounds if seconds is None else round(time.monotonic() - started)
-            more(now - told)
-            told = now
+            more(now - reported)
+            reported = now
 
         yield replace(extent, done=done)
 
 
 def _lines(findings: Findings) -> Iterator[str]:
-    """What is told, line by line."""
+    """The lines that are printed."""
     yield from findings.notes
     shown, sure = (f"{one:.6g}" for one in (findings.confidence, findings.verdict_confidence))
     yield (

@@ -169,14 +169,15 @@ def _print_accuracy(report: Report) -> None:
 
 
 def _print_queries(report: Report) -> None:
-    for name, told in report.figures.items():
+    for name, figures in report.figures.items():
         errors = ", ".join(
-            f"{output} {error:.3g}" for output, error in zip(told.outputs, told.error, strict=True)
+            f"{output} {error:.3g}"
+            for output, error in zip(figures.outputs, figures.error, strict=True)
         )
         print(
             f"query: {name}, from {report.shares[name]:.0%} of the budget: typical error "
-            f"{errors} {report.words[name].unit}, {told.covered:.0%} of the intervals of 90% hold "
-            "what is true"
+            f"{errors} {report.words[name].unit}, {figures.covered:.0%} of the intervals of 90% "
+            "hold what is true"
         )
 
 
@@ -305,10 +306,10 @@ def _query_report(folder: Path, events: Path, requirements: Path, execution: Exe
     _, summary = run_job(job, execution, "streamveil demo, queries")
     report = job.outputs.report(job.tables(), summary)
     _, exact = exact_answers(job.plan, pq.read_table(events).to_batches())
-    told = zip(report.figures.items(), exact, strict=True)
+    results = zip(report.figures.items(), exact, strict=True)
     return replace(
         report,
-        figures={name: replace(figures, true=known.figures) for (name, figures), known in told},
+        figures={name: replace(figures, true=known.figures) for (name, figures), known in results},
         words=_wordings(),
         user="aircraft",
     )

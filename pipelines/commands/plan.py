@@ -45,12 +45,12 @@ from streamveil.pipelines.reports.plan_texts import about_discoverer
 _Usual = TypeVar("_Usual", float, None)
 
 _MOST_CLASSES = 5
-# Other shares are told where they take so much off the weighted error.
+# Other shares are advised if they reduce the weighted error by this part.
 _WORTH = 0.1
 # Shares that are proposed for wanted errors are multiples of 1 / this.
 _SHARE_STEPS = 1000
-# So large a part of the events that contribution bounding drops is told.
-_TOLD = 0.01
+# From this part of the events on, events dropped by contribution bounding are mentioned.
+_MENTIONED = 0.01
 _OTHER_SHARES = " at half the share | at twice the share |"
 _MEANING = (
     "error: root mean squared error of one figure of one slot, on average; two of three figures "
@@ -155,7 +155,7 @@ def main(given: argparse.Namespace, execution: Execution) -> int:
 
 
 def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
-    """What is told, line by line."""
+    """The lines that are printed."""
     yield from _assumptions(plan)
     yield ""
     shared = any(f"{share:.1%}" != "100.0%" for share in plan.shares)
@@ -193,7 +193,7 @@ def _dropped(plan: _Plan) -> Iterator[str]:
     """Queries of which contribution bounding drops events, which the errors do not contain."""
     for query, one in zip(plan.query_set, plan.assumed, strict=True):
         share = dropped_share(query, plan.registry.sizes, one)
-        if share >= _TOLD:
+        if share >= _MENTIONED:
             slot = plan.query_set.slots_of(query).text
             yield (
                 f"{query.name}: contribution bounding would drop about {share:.0%} of the events, "
@@ -222,10 +222,10 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
     for each in plan.discoverers:
         yield about_discoverer(each, plan.query_set.base)
     users = number_of(int(plan.registry.sizes.sum()), "user")
-    yield f"asked for: {_told(plan.requirements, 1.0)}; {users}{plan.about_users}"
+    yield f"asked for: {_requirements_text(plan.requirements, 1.0)}; {users}{plan.about_users}"
 
 
-def _told(requirements: Sequence[Requirement], factor: float) -> str:
+def _requirements_text(requirements: Sequence[Requirement], factor: float) -> str:
     """Requirements in words, with their epsilons multiplied."""
     listed = [
         f"epsilon {factor * one.epsilon:.3g} over {number_of(one.window, 'base slot')}"
@@ -275,7 +275,7 @@ def _needed(plan: _Plan, wanted: _Wanted, factor: float) -> str:
     return (
         f"{query.name}: for an error of {wanted.error:.4g}{wanted.about}, with the same share, "
         f"everybody's epsilon would be {factor:.3g} times what it is: "
-        f"{_told(plan.requirements, factor)}"
+        f"{_requirements_text(plan.requirements, factor)}"
     )
 
 
@@ -301,13 +301,13 @@ def _together(plan: _Plan, wanted: Sequence[_Wanted], factors: Sequence[float]) 
     )
     errors = "this error" if len(wanted) == 1 else "all of these errors"
     return (
-        f"together: {_told(plan.requirements, factor)} and these shares give {errors}{others}: "
-        f"{listed}; write them as share: in the file"
+        f"together: {_requirements_text(plan.requirements, factor)} and these shares give "
+        f"{errors}{others}: {listed}; write them as share: in the file"
     )
 
 
 def _rounded_up(number: float) -> float:
-    """Round up to three digits, as many as :func:`_told` prints."""
+    """Round up to three digits, as many as :func:`_requirements_text` prints."""
     step = 10.0 ** (math.floor(math.log10(number)) - 2)
     return math.ceil(number / step - 1e-9) * step
 

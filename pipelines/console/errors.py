@@ -44,7 +44,7 @@ def in_one_line(text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What is told of an error that is none of ours: its last line, or of Java all its causes.
+    """The message for an error that is none of ours: its last line, or of Java all its causes.
 
     Of what a disk or a service refused it is the place, as far as it is known, and the remedy.
     """
@@ -80,8 +80,8 @@ def may_pass(error: BaseException) -> bool:
         return True
     number = error.errno if isinstance(error, OSError) else None
     if number is None and not isinstance(error, ConfigurationError):  # which may quote a record
-        told = _ANY_ERROR.search(str(error))
-        number = int(told[1]) if told else None
+        match = _ANY_ERROR.search(str(error))
+        number = int(match[1]) if match else None
     cause = error.__cause__ or error.__context__
     return number in PASSING or (cause is not None and may_pass(cause))
 
@@ -92,11 +92,11 @@ def _is_memory_short(error: BaseException) -> bool:
 
 def refused_by_disk(error: BaseException) -> str | None:
     """What a disk refused, here or in the text that a runner reports of a worker; else None."""
-    told = _DISK_ERROR.search(str(error))
+    match = _DISK_ERROR.search(str(error))
     if isinstance(error, OSError):
         number, name = error.errno, error.filename
     else:
-        number, name = (int(told[1]), told[2]) if told else (None, None)
+        number, name = (int(match[1]), match[2]) if match else (None, None)
     if number not in _DISK_REMEDIES:
         cause = error.__cause__ or error.__context__
         return None if cause is None else refused_by_disk(cause)

@@ -22,7 +22,7 @@ _COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}  # yellow and red
 
 
 class _Bare(logging.Handler):
-    """Prints what is told, and nothing about it."""
+    """Prints messages alone, without time or level."""
 
     def __init__(self, stream: str) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ def _logger(name: str, stream: str) -> logging.Logger:
     return logger
 
 
-_TOLD = _logger("result", "stdout")
+_PRINTED = _logger("result", "stdout")
 _ASIDE = _logger("run", "stderr")
 
 
 def tell(text: str, level: int = logging.INFO) -> None:
     """Say what came of a run: on stdout, where there is no `--log_format`."""
-    _log(_TOLD, level, text)
+    _log(_PRINTED, level, text)
 
 
 def tell_aside(text: str, level: int = logging.INFO) -> None:
@@ -83,8 +83,8 @@ def is_bare() -> bool:
 
 @contextmanager
 def heard_by(handler: logging.Handler) -> Iterator[None]:
-    """Let a handler hear what is told and logged of streamveil while the block runs."""
-    own = [logger for logger in (_TOLD, _ASIDE) if not logger.propagate]
+    """Send what streamveil prints and logs to a handler while the block runs."""
+    own = [logger for logger in (_PRINTED, _ASIDE) if not logger.propagate]
     loggers = [logging.getLogger("streamveil"), *own]
     for logger in loggers:
         logger.addHandler(handler)
@@ -107,15 +107,15 @@ class _Objects(logging.Formatter):
     """An object of JSON in a line, with a traceback as one string."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        entry = {
             "time": _time(record),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)  # ASCII, which every stderr can hold
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)  # ASCII, which every stderr can hold
 
 
 _FORMATTERS = {TEXT: _Lines, JSON: _Objects}
@@ -160,7 +160,7 @@ def logging_as(log_format: str | None) -> Iterator[None]:
     handler.setFormatter(_FORMATTERS[log_format]())
     handler.addFilter(_is_whole)
     root.addHandler(handler)
-    bare = {logger: logger.handlers for logger in (_TOLD, _ASIDE)}
+    bare = {logger: logger.handlers for logger in (_PRINTED, _ASIDE)}
     for logger in bare:
         logger.handlers, logger.propagate = [], True
     logging.captureWarnings(True)

@@ -27,7 +27,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class Seldom:
-    """Says when so many seconds have passed since it last said so, or was told of something."""
+    """Whether an interval (seconds) has passed since it last said so or was reset."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -26,7 +26,7 @@ def bound_advice(sources: Iterable[Source], comparison: ComparisonTable) -> list
         for source in sources
         if isinstance(source, Counted) and source.bound is not None and source.bound.beyond
     }
-    lines = [_told(name, bound) for name, bound in bounds.items()]
+    lines = [_bounded_text(name, bound) for name, bound in bounds.items()]
     family, noise = (
         comparison.family,
         {(r.case, r.mechanism): r.means["noise"] for r in comparison.rows},
@@ -35,11 +35,13 @@ def bound_advice(sources: Iterable[Source], comparison: ComparisonTable) -> list
         best = choice.leading
         if case[0] not in bounds or best is None or is_local(best):  # a device reports one event
             continue
-        lines.append(f"{family.told(case)}, {best}: {_advised(bounds[case[0]], noise[case, best])}")
+        lines.append(
+            f"{family.label(case)}, {best}: {_advised(bounds[case[0]], noise[case, best])}"
+        )
     return lines
 
 
-def _told(stream: str, bound: Bound) -> str:
+def _bounded_text(stream: str, bound: Bound) -> str:
     share = bound.beyond / bound.events
     return (
         f"{stream}: {bound.beyond:,} of {bound.events:,} events ({share:.0%}) "

@@ -244,10 +244,10 @@ def sentence(choice: Choice) -> str:
 
 
 def _listed(coverages: Mapping[str, Coverage]) -> str:
-    return ", ".join(f"{name} {told_coverage(one)}" for name, one in coverages.items())
+    return ", ".join(f"{name} {coverage_text(one)}" for name, one in coverages.items())
 
 
-def told_coverage(coverage: Coverage) -> str:
+def coverage_text(coverage: Coverage) -> str:
     """A coverage as text, with the title of its column where that says more."""
     aside = coverage.title.removeprefix("coverage").strip()
     return f"{coverage.share:.2g}" + (f" ({aside})" if aside else "")
@@ -256,7 +256,7 @@ def told_coverage(coverage: Coverage) -> str:
 def advice(family: Family, runs: Sequence[Run]) -> list[str]:
     """Which mechanism to choose in each case and overall, in lines of text."""
     found = choices(family, runs)
-    lines = [f"{family.told(case)}: {sentence(choice)}" for case, choice in found.items()]
+    lines = [f"{family.label(case)}: {sentence(choice)}" for case, choice in found.items()]
     if len(found) > 1:
         lines.append(f"overall: {sentence(overall_choice(family, runs))}")
     return [f"Choose, by {family.measures[0].title}:", *lines, *caveats(runs)]

@@ -55,9 +55,9 @@ class Column(NamedTuple):
     title: str = ""
     """In the table for people, which leaves it out without one."""
     word: str = "{}"
-    """How a case is told of it; of a number, after its name."""
+    """Format of a value in the label of a case; the name of a number comes first."""
     unless: str = ""
-    """What is told of a mechanism for which it is false."""
+    """Text for a mechanism for which the value is false."""
     axis: str = ""
     """The title of an axis with it, of a number of the setting."""
 
@@ -113,7 +113,7 @@ class Row:
 
 
 class Family:
-    """Mechanisms that keep the same promise: how they run, and what is told of it.
+    """Mechanisms that keep the same promise: how they run, and how the results are described.
 
     One without state, so that it can be sent to other processes.
     """
@@ -172,7 +172,7 @@ class Family:
         """The case of a run."""
         return tuple(run.facts[column.name] for column in self.case)
 
-    def told(self, case: Case) -> str:
+    def label(self, case: Case) -> str:
         """A case in words."""
         return ", ".join(c.word.format(v) for c, v in zip(self.case, case, strict=True))
 

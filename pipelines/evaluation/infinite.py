@@ -1,7 +1,7 @@
 """Mechanisms with one budget for a whole stream side by side.
 
 Cases are a stream and a budget. What is compared are released distributions with each slot's own,
-of every event. Mechanisms with a horizon are told the length of the stream, which nobody knows of a
+of every event. Mechanisms with a horizon get the length of the stream, which nobody knows of a
 stream without end: they are marked.
 """
 
@@ -111,7 +111,7 @@ class Infinite(Family):
     def advice(self, comparison: ComparisonTable) -> list[str]:
         """What errs no less than what knows no data: a line for each case where something does."""
         return [
-            f"{self.told(case)}: no better than {NO_DATA}, which knows no data: {', '.join(names)}"
+            f"{self.label(case)}: no better than {NO_DATA}, which knows no data: {', '.join(names)}"
             for case, names in worthless(comparison.rows).items()
             if names
         ]
@@ -190,9 +190,9 @@ def divergence(true: Integers, release: SlotRelease) -> float:
     an event more, of as many as the slot has. Shapes as for `squared_error`.
     """
     events = int(true.sum())
-    told = (events * shares_of(release) + 0.5) / (events + 0.5 * true.size)
-    shares, told = true[true > 0] / events, told[true > 0]
-    return float((shares * np.log(shares / told)).sum())
+    estimated = (events * shares_of(release) + 0.5) / (events + 0.5 * true.size)
+    shares, estimated = true[true > 0] / events, estimated[true > 0]
+    return float((shares * np.log(shares / estimated)).sum())
 
 
 def shares_of(release: SlotRelease) -> Floats:

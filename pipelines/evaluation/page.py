@@ -103,7 +103,7 @@ def _trends(comparison: ComparisonTable, styles: dict[str, Look]) -> Iterator[_D
     for (i, title), rows in several[:MOST_LINES]:
         column = columns[i]
         draw = partial(draw_trend, rows=rows, looks=styles, over=column, measure=error)
-        name, _, _ = column.word.partition(" ")  # of the number, as cases are told
+        name, _, _ = column.word.partition(" ")  # of the number, as in labels of cases
         about = f"{error.title} over {name} on {title}"
         yield title, error.title, _lines(about, draw)
 

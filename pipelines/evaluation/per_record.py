@@ -1,7 +1,7 @@
 """Statistics under per-record privacy side by side: how far each mechanism is from the truth.
 
 Cases are data and a statistic of them. A draw is data made anew with a seed; each mechanism
-releases its statistic of it some times, with fresh noise. The mean of all runs is told beside the
+releases its statistic of it some times, with fresh noise. The mean of all runs is reported with the
 trimmed mean that papers print: the trimmed one leaves out the worst and the best fifth of the runs,
 however bad they are.
 """

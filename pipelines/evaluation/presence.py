@@ -116,9 +116,9 @@ def limit_advice(
         best = choice.leading
         if case[0] in known and best is not None and not is_local(best):
             limited = Limited(known[case[0]], *case[1:])
-            told = comparison.family.told(case)
+            label = comparison.family.label(case)
             compared = _compared(limited, candidates, best, errors[case][best])
-            lines.append(f"{told}, {best}: {compared}")
+            lines.append(f"{label}, {best}: {compared}")
     return lines
 
 
@@ -140,10 +140,10 @@ def _compared(
             f"none of {', '.join(beside)} does: compare smaller ones, or {opt.max_slots}={AUTO}"
         )
     found[AUTO] = error(Auto())
-    return _told(found, float(without.mean()), beside)
+    return _advice_text(found, float(without.mean()), beside)
 
 
-def _told(found: Mapping[str, float], without: float, beside: Sequence[str] = ()) -> str:
+def _advice_text(found: Mapping[str, float], without: float, beside: Sequence[str] = ()) -> str:
     listed = ", ".join(f"{most}: {number(error)}" for most, error in found.items())
     if beside:
         listed += f" (over these windows not worth it: {', '.join(beside)})"

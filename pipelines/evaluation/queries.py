@@ -40,7 +40,7 @@ from streamveil.pipelines.evaluation.comparison_table import (
 
 PLANNED, EVEN = "planned", "even"
 ALL, TOGETHER = "all queries", "together"
-_OF_FIGURES = ("error", "coverage", "told")
+_OF_FIGURES = ("error", "coverage", "answered")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Asked(Family):
             "own unit",
         ),
         Measure("coverage", "coverage", "share of true figures within their intervals of 90%"),
-        Measure("told", "told", "share of figures that are not empty"),
+        Measure("answered", "answered", "share of figures that are not empty"),
         Measure("share", "share", "of each user's budget"),
         Measure(
             "window_use", "window use", "largest share of a budget spent in a window: at most 1"
@@ -140,7 +140,7 @@ class Asked(Family):
     def advice(self, comparison: ComparisonTable) -> list[str]:
         """What planning the shares is worth, and which intervals hold too few true figures."""
         low = [
-            f"{self.told(row.case)}, {row.mechanism} shares: coverage is "
+            f"{self.label(row.case)}, {row.mechanism} shares: coverage is "
             f"{row.means['coverage']:.2g} (nominal {NOMINAL_COVERAGE:g}): intervals are too narrow"
             ", or many events are dropped, which true values include"
             for row in comparison.rows
@@ -217,9 +217,9 @@ def runs_of(
             values = _values_of(list(answers_of(query, asked)))
             unknown = {**dict.fromkeys(_OF_FIGURES, math.nan), "window_use": math.nan}
             for name, scores in more(query, values, found.figures):
-                told = {**facts, **own, "slots": len(asked), "figure": name}
+                of_run = {**facts, **own, "slots": len(asked), "figure": name}
                 unweighed = {"weighted": math.nan, "share": share, **unknown}
-                runs.append(Run(told, seed, {**unweighed, **scores}))
+                runs.append(Run(of_run, seed, {**unweighed, **scores}))
     own = {
         "query": ALL,
         "figure": TOGETHER,
@@ -254,11 +254,11 @@ def _scores(
         yield figure, len(answers), scores
     first = query.cut.of(source.first_slot)
     longer = times_of(query, source.query_set, asked, first)
-    for (slots, told), true in zip(longer.items(), exact.longer, strict=True):
+    for (slots, results), true in zip(longer.items(), exact.longer, strict=True):
         length = source.query_set.of_length(slots).text
-        if told:
-            for figure, scores in _scores_of(query, told, true[: len(told)]).items():
-                yield f"{figure} by {length}", len(told), scores
+        if results:
+            for figure, scores in _scores_of(query, results, true[: len(results)]).items():
+                yield f"{figure} by {length}", len(results), scores
 
 
 def _scores_of(
@@ -274,15 +274,15 @@ def _values_of(answers: Sequence[Answer]) -> list[Floats]:
     return [np.array([getattr(answer, name) for answer in answers]) for name in names]
 
 
-def scores_of(query: Query, told: Sequence[Floats], true: Floats) -> dict[str, dict[str, float]]:
+def scores_of(query: Query, results: Sequence[Floats], true: Floats) -> dict[str, dict[str, float]]:
     """The scores of a query, by result.
 
     Args:
         query: the query.
-        told: values and the ends of their intervals, each of shape (slots, nodes, outputs).
+        results: values and the ends of their intervals, each of shape (slots, nodes, outputs).
         true: exact values, of the same shape.
     """
-    values, low, high = told
+    values, low, high = results
     found = {}
     for o, name in enumerate(query.statistic.outputs):
         known_at, apart = np.isfinite(values[..., o]), values[..., o] - true[..., o]
@@ -292,7 +292,7 @@ def scores_of(query: Query, told: Sequence[Floats], true: Floats) -> dict[str, d
         found[name] = {
             "error": math.sqrt(_mean(apart[np.isfinite(apart)] ** 2)),
             "coverage": _mean(inside[known]),
-            "told": _mean(known_at),
+            "answered": _mean(known_at),
         }
     return found
 

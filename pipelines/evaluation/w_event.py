@@ -184,7 +184,7 @@ class WEvent(Family):
             "overall": overall,
             "overall_next": choose.next_best(overall),
             "nominal": choose.NOMINAL_COVERAGE,
-            "told_coverage": choose.told_coverage,
+            "coverage_text": choose.coverage_text,
             "requirements": {case[1:] for case in cases},
             "comparators": list(
                 dict.fromkeys(r.mechanism for r in runs if is_comparator(r.mechanism))
@@ -289,7 +289,7 @@ class Coverage:
         self.cells = self._known = self._covered = 0
 
     def add(self, true: Integers, counts: Integers, stderr: npt.NDArray[np.float64]) -> None:
-        """Add the counts of a slot, as they were told of, each of shape (d,)."""
+        """Add the reported counts of a slot, each of shape (d,)."""
         low, high = interval(counts, stderr)
         known = np.isfinite(low)
         within = (low <= true) & (true <= high)  # false for NaN

@@ -615,11 +615,11 @@ def _results(
 
 def _slots_of(query_set: QuerySet, answers: Iterable[SlotAnswer]) -> dict[str, pa.Table]:
     """Which slots of each query were answered, as files of answers have it."""
-    told = list(answers)
+    results = list(answers)
     return {
         f"{ANSWERS}{query.name}": pa.table(
             {
-                name: [getattr(one, name) for one in told if one.query == query.name]
+                name: [getattr(one, name) for one in results if one.query == query.name]
                 for name in ("slot", "length")
             }
         )

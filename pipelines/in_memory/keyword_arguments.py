@@ -63,4 +63,4 @@ def words_of(function: Callable[..., Any]) -> Iterator[None]:
         try:
             yield
         except ConfigurationError as error:
-            raise error from None  # else it is told after what it came of
+            raise error from None  # else Python prints its cause first

@@ -255,15 +255,15 @@ class _QueryTrial:
     def add(self, batch: pa.RecordBatch) -> None:
         """Map a batch of the sample."""
         events, letters = self._mapper.map(batch)
-        told = dict(zip(self._query_set, events, strict=True))
+        events_of = dict(zip(self._query_set, events, strict=True))
         mapped = EventTally(
             batch.num_rows,
             losses_of(letters),
-            read_by={query.name: len(some.slots) for query, some in told.items()},
-            unread_by={query.name: some.unread for query, some in told.items()},
+            read_by={query.name: len(some.slots) for query, some in events_of.items()},
+            unread_by={query.name: some.unread for query, some in events_of.items()},
         )
         self.tally = EventTally.total([self.tally, mapped])
-        for query, some in told.items():
+        for query, some in events_of.items():
             self._read[query.name] += len(some.slots)
             own = np.unique(some.slots)
             self._slots_of[query.name].update(own.tolist())
@@ -331,7 +331,7 @@ def preview_per_record(
     dialect: CsvDialect | None = None,
     card: Sequence[str] = (),
 ) -> None:
-    """The same of a statistic that protects each record; bad records are not told of here either.
+    """The same of a statistic that protects each record; bad records are not mentioned here either.
 
     Raises ConfigurationError.
     """
@@ -471,26 +471,26 @@ def _limits(plan: HistogramPlan | LocalPlan) -> list[str]:
     """Of each class, in how many slots its users count and what one costs, if there are limits."""
     if plan.plan_kind is PlanKind.LOCAL or plan.limits is None:
         return []
-    told = []
+    parts = []
     for one, limit in zip(plan.known.classes, plan.limits, strict=True):
         if limit.chosen:
-            told.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
+            parts.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
         elif isinstance(one, Lifetime):
             price = limit.priced(one, plan.adjacency).epsilon
             lives = number_of(limit.slots(one, plan.adjacency), "slot")
-            told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
+            parts.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
         elif not limit.applies(one, plan.adjacency):
-            told.append(", who count in every slot")
+            parts.append(", who count in every slot")
         else:
             length, most, _ = limit.rule(one, plan.adjacency)
             slots = limit.slots(one, plan.adjacency)
             price = limit.priced(one, plan.adjacency).epsilon
-            told.append(
+            parts.append(
                 f", who count in the first {most:,} of {length:,} slots: one costs {price:.3g}, "
                 f"for {slots:,} can differ, {price * one.window / one.epsilon:.1f} times what it "
                 "would without a limit"
             )
-    return told
+    return parts
 
 
 def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:

@@ -146,7 +146,7 @@ class Job(Generic[P]):
 
     @property
     def written(self) -> list[str]:
-        """What is told at the end, beside the summary."""
+        """Lines that are printed at the end, in addition to the summary."""
         places = *self.public_places.values(), self.rejected, self.card.path, self.page
         return list(dict.fromkeys(place for place in places if place))
 

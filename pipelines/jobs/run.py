@@ -52,11 +52,11 @@ def run_and_tell(job: Job[Any], execution: Execution, title: str) -> None:
         lost = replace(Summary.of_tally(tally_in(str(error))), test_mode=job.plan.test_mode)
         write_summary(job.summary, lost.figures())
         letters = job.rejected and is_there(job.rejected)
-        told = (
+        message = (
             f"{error}. Dead letters: {job.rejected}; before the next run, move or delete this "
             f"file, or give {opt.rejected} another name"
         )
-        raise InputLost(told if letters else error) from error
+        raise InputLost(message if letters else error) from error
     if summary.handed_over:
         tell(HANDED_OVER)
         return

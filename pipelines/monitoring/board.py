@@ -44,7 +44,7 @@ class Board:
         slots: Slots,
         histories: Sequence[History],
         status: Callable[[], Status],
-        told: Callable[[Summary], Summary],
+        of_events: Callable[[Summary], Summary],
         warnings: Warnings,
         interval: int,
         file_clock: bool,
@@ -56,7 +56,7 @@ class Board:
             slots: that windows of users are in.
             histories: of what was released.
             status: what is known of the run at any moment.
-            told: what is said of what its passes counted.
+            of_events: from the event accounting of its passes to what the page shows.
             warnings: that it gave.
             interval: from one look to the next at most, in microseconds.
             file_clock: whether a file says the time that closes slots.
@@ -64,7 +64,7 @@ class Board:
         self._command = command
         self._histories = histories
         self._status = status
-        self._of_events = told
+        self._of_events = of_events
         self._warnings = warnings
         self._interval = interval
         self._file_clock = file_clock
@@ -154,16 +154,16 @@ class Board:
         return {
             "released_until": None if done is None else format_time(done.until),
             "next_closes": None if done is None or done.is_over else format_time(done.closes),
-            "clock": _told(status.clock),
+            "clock": _formatted(status.clock),
             "clock_file": self._file_clock,
             "seconds": status.lag / _SECOND,
             "event_seconds": event_lag,
             "backlog_slots": status.backlog,
             "waits_for": status.waits_for,
-            "looked_at": _told(status.looked),
-            "released_at": _told(status.passed or self._before),
+            "looked_at": _formatted(status.looked),
+            "released_at": _formatted(status.passed or self._before),
             "release_delay_seconds": status.delay / _SECOND if status.passed else None,
-            "pass_since": _told(status.passing),
+            "pass_since": _formatted(status.passing),
             "longest_pass_seconds": status.longest / _SECOND,
             "passes": status.passes,
         }
@@ -212,7 +212,7 @@ def _slot(shown: ShownSlot, series: Series, bins: Sequence[int]) -> dict[str, An
         "status": shown.status,
         "values": _cells(shown.cells, bins),
         "revised": None if shown.revised is None else _cells(shown.revised, bins),
-        "revised_at": _told(shown.revised_at),
+        "revised_at": _formatted(shown.revised_at),
         "notes": [list(notes[j]) for j in bins] if len(notes) else None,
         "ranks": [shown.ranks[j] for j in bins] if shown.ranks else None,
     }
@@ -222,8 +222,8 @@ def _cells(cells: Floats, bins: Sequence[int]) -> list[list[list[float | None]]]
     """Value and both ends of its interval, by bin and figure; None where nothing is known."""
     known = cells[list(bins)].round(6).astype(object)
     known[~np.isfinite(cells[list(bins)])] = None
-    told: list[list[list[float | None]]] = known.tolist()
-    return told
+    rows: list[list[list[float | None]]] = known.tolist()
+    return rows
 
 
 def _written(paths: Any) -> int | None:
@@ -237,7 +237,7 @@ def _written(paths: Any) -> int | None:
     return max(times, default=None)
 
 
-def _told(time: int | None) -> str | None:
+def _formatted(time: int | None) -> str | None:
     return None if time is None else format_time(time)
 
 

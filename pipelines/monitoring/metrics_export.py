@@ -1,7 +1,7 @@
 """Figures for those who collect them: Prometheus, which fetches, and OpenTelemetry, which is sent.
 
-Both libraries are of the extra `ops`. Nothing is told but the figures of `metrics.py`: none of the
-process, whose memory and time hang on the events.
+Both libraries are of the extra `ops`. Nothing is exported but the figures of `metrics.py`: none of
+the process, whose memory and time hang on the events.
 """
 
 from __future__ import annotations

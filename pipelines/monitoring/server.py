@@ -116,8 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             return 200, _HTML, *_page()
         if path == "/status.json":
-            told = json.dumps(board.record(), allow_nan=False)
-            return 200, _JSON, told.encode(), _NOTHING
+            body = json.dumps(board.record(), allow_nan=False)
+            return 200, _JSON, body.encode(), _NOTHING
         if path == "/healthz":
             name, words = board.condition
             code = 503 if name in ALARMS else 200

@@ -24,7 +24,7 @@ _SECOND = MICROSECONDS["s"]
 class Released:
     """How far a stream is, by its releases, their ledger and its options, and by nothing else.
 
-    So whatever is told of this alone is as public as the releases.
+    So whatever is derived from this alone is as public as the releases.
     """
 
     slots: Slots

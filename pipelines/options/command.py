@@ -103,8 +103,8 @@ class Command:
         if first is not None and self.unnamed:
             second = texts.setdefault(self.unnamed, first)
             if second is not first and (self.name != CARD or second != first):
-                told = _NAMED_TWICE[self.unnamed].format(first=first, second=second)
-                fault = ConfigurationError(told)
+                message = _NAMED_TWICE[self.unnamed].format(first=first, second=second)
+                fault = ConfigurationError(message)
         return Request(self, tuple(argv), texts, tuple(others), fault)
 
 
@@ -128,7 +128,7 @@ class Request:
 
     @property
     def log_format(self) -> str | None:
-        """The form of what is told, whatever else is wrong."""
+        """The form of log lines, whatever else is wrong."""
         form = self.texts.get("log_format")
         return form if form in LOG_FORMATS else None
 

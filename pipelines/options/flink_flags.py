@@ -51,8 +51,8 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        told = f"{text!r} is not a whole number: write one, such as 2"
-        raise argparse.ArgumentTypeError(told) from None
+        message = f"{text!r} is not a whole number: write one, such as 2"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _switch(text: str) -> bool:

@@ -131,7 +131,7 @@ def noise_key(
         ConfigurationError: for a place without a key. What it says never holds the key, even if
             that was given in place of a place.
     """
-    card_key()  # one that is none is told before anything is released
+    card_key()  # an invalid key is refused before anything is released
     key: Callable[[], bytes | NoiseKeys] | None = None
     if isinstance(places, bytes):
         key = GivenKey(_key_of(places, "the noise key that was given"))

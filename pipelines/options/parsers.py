@@ -1,4 +1,4 @@
-"""What the values of options say, read and checked without Beam: a wrong one is told at once."""
+"""What the values of options say, read and checked without Beam: a wrong one is refused at once."""
 
 from __future__ import annotations
 
@@ -103,20 +103,20 @@ def check_required(
             remedy += f", or the same for everyone, such as {instead}"
         raise ConfigurationError(f"{opt.requirements} is missing: {remedy}")
     first, *others = (opt[name] for name in missing)
-    told = f"{first} is missing"
+    message = f"{first} is missing"
     if others:
         if others[-1] == opt.requirements and instead:
             others[-1] += f" (or {instead})"
         *some, last = others
-        told += (
+        message += (
             f", and so {'are' if some else 'is'} {', '.join(some)}{' and ' if some else ''}{last}"
         )
     if command == "release" and missing == ["value_column", "domain"]:
         raise ConfigurationError(
-            f"{told}: name the bins, or count all events in one with a query that has no value "
+            f"{message}: name the bins, or count all events in one with a query that has no value "
             f"({opt.queries})"
         )
-    raise ConfigurationError(f"{told}: {help_of(command)}")
+    raise ConfigurationError(f"{message}: {help_of(command)}")
 
 
 def missing_of(given: Any, names: Sequence[str]) -> list[str]:

@@ -127,17 +127,17 @@ class QueryOutputs(Outputs):
 
     def released(self, slots: int, summary: Summary) -> str:
         """Slots of each query, events, and bounds that were chosen."""
-        told = summary.for_plan(self.plan)
-        each = {name: sum(one.statuses.values()) for name, one in told.queries.items()}
+        of_plan = summary.for_plan(self.plan)
+        each = {name: sum(one.statuses.values()) for name, one in of_plan.queries.items()}
         answered = ", ".join(f"{name} {number:,}" for name, number in each.items() if number)
         chosen = ", ".join(
             "{} {:g} to {:g}".format(name, *one.bounds)
-            for name, one in told.queries.items()
+            for name, one in of_plan.queries.items()
             if one.bounds
         )
         return (
             f"{number_of(slots, 'base slot')} over, slots answered: {answered or 'none'}; "
-            f"{told.events_text()}{f'; bounds chosen: {chosen}' if chosen else ''}"
+            f"{of_plan.events_text()}{f'; bounds chosen: {chosen}' if chosen else ''}"
         )
 
     def report(self, tables: Mapping[str, pa.Table], summary: Summary) -> Report:

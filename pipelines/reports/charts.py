@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from streamveil.pipelines.reports.report import QueryFigures, Report
 
 READABLE_SLOTS, SHOWN_SLOTS = 500, 168
-"""More slots than can be told apart in a chart; how many of these are drawn instead."""
+"""More slots than can be distinguished in a chart; how many of these are drawn instead."""
 
 # Intervals wider than most do not set the scale: one would flatten all the rest.
 _SET_THE_SCALE = 0.75
@@ -97,7 +97,7 @@ def picture(report: Report, query: Query) -> Sheet:
 
 
 def shown_slots(series: QueryFigures, most: int = READABLE_SLOTS) -> slice:
-    """All slots of a query, or the last ones of more than can be told apart in one chart."""
+    """All slots of a query, or the last ones of more than can be distinguished in one chart."""
     slots = len(series.values)
     return slice(0 if slots <= most else slots - SHOWN_SLOTS, slots)
 

@@ -65,7 +65,7 @@ CHARTS = 4
 # Places, in the order of true totals, of the bins whose sums are drawn: rare ones too.
 SUMMED = (1, 10, 30, 60)
 ROWS = 10
-# Slots that can be told apart in a panel, which is half as wide as a page.
+# Slots that can be distinguished in a panel, which is half as wide as a page.
 _IN_A_PANEL = 200
 # Rows of the budget table; of more classes those are shown that came nearest the limit.
 CLASS_ROWS = 40

@@ -115,11 +115,11 @@ def _about_least_total(plan: HistogramPlan) -> tuple[str, int] | None:
     if not isinstance(gated, Gated):
         return None
     least, total = gated.least_total, gated.public_total
-    told = f"slots need about {least:,} events or more for anything to be measured"
+    message = f"slots need about {least:,} events or more for anything to be measured"
     if not total or total >= least:
-        return told, logging.INFO
+        return message, logging.INFO
     return (
-        f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
+        f"warning: {message}, and the public total is {total:,}: every slot will be unmeasured; "
         f"give longer slots, fewer bins or a larger {opt.epsilon}, or choose "
         f"{opt.guarantee}=w-event",
         logging.WARNING,

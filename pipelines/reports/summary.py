@@ -259,12 +259,12 @@ class Summary(_Tally):
 
     def for_plan(self, plan: Plan) -> Summary:
         """The same, with figures of each query where the plan is of a query set."""
-        told = replace(self, test_mode=plan.test_mode)
+        of_plan = replace(self, test_mode=plan.test_mode)
         if plan.plan_kind is PlanKind.QUERIES:
-            told = replace(told, query_set=plan.query_set)
+            of_plan = replace(of_plan, query_set=plan.query_set)
         if plan.plan_kind is PlanKind.QUERIES or plan.plan_kind is PlanKind.HISTOGRAMS:
-            return replace(told, kept_shares_needed=kept_shares_needed(plan))
-        return told
+            return replace(of_plan, kept_shares_needed=kept_shares_needed(plan))
+        return of_plan
 
     @cached_property
     def queries(self) -> dict[str, QuerySummary]:
@@ -368,8 +368,8 @@ class Summary(_Tally):
     def warnings(self) -> list[str]:
         """What to do where most of the events do not count."""
         if self.queries:
-            told = {name: one.warning() for name, one in self.queries.items()}
-            return [f"query {name}: {warning}" for name, warning in told.items() if warning]
+            by_query = {name: one.warning() for name, one in self.queries.items()}
+            return [f"query {name}: {warning}" for name, warning in by_query.items() if warning]
         # Of lives both of the last may be so.
         left_out = self._left_out() or _limited(
             self.counted, self.beyond_limit, self.kept_shares_needed.get(None, 0.0)
@@ -416,8 +416,8 @@ class Summary(_Tally):
         limits = self.limits_text()
         if limits:
             lines.append(f"limits:   {limits}")
-        told = (self.rejected_warning(dead_letters), *self.warnings(), self.users_text())
-        lines += [f"warning:  {one}" for one in told if one]
+        warnings = (self.rejected_warning(dead_letters), *self.warnings(), self.users_text())
+        lines += [f"warning:  {one}" for one in warnings if one]
         if self._number(metrics.CHANGES_READ):
             lines.append(
                 f"changes:  {self._number(metrics.CHANGES_READ):,} read, "

@@ -151,7 +151,7 @@ class Follow:
         if not snapshot.passes:
             stream._stream_card.show_promise()
         interval, last = self.following.interval, self.plan.last_slot
-        told, waits = None, iter(_WAITS)
+        reported, waits = None, iter(_WAITS)
         held = _until_ended(self.folder) if interval is None else stopping()
         with held as stopped_within:
             while True:
@@ -184,7 +184,7 @@ class Follow:
                         tell(_STOPPED)
                         return
                     continue
-                told = stream._end_of_look(waiting, told)
+                reported = stream._end_of_look(waiting, reported)
                 if interval is None and snapshot is before:
                     stream._end_without_pass(snapshot, waiting)
                 if interval is None or (last is not None and snapshot.next_slot > last):
@@ -268,10 +268,10 @@ class Follow:
         if waiting is None:
             tell("no new slot has closed: nothing to do")
 
-    def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
-        """Say what the next slot waits for, unless that was told; gives what is told now."""
+    def _end_of_look(self, waiting: str | None, reported: str | None) -> str | None:
+        """Log what the next slot waits for, unless that was logged; return the last text."""
         waiting = waiting or self.following.clock.silence
-        if waiting not in (None, told):
+        if waiting not in (None, reported):
             tell(waiting)
         self.monitor.looked(waiting)
         return waiting

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streamveil.engine.plans import UserPlan
 
 # A run that never ends must not grow.
-_PASSES_TOLD = 1_000
+_PASSES_LISTED = 1_000
 # A warning is repeated once its fraction of events has changed by more percentage points than this.
 _MUCH = 10
 _PER_CENT = re.compile(r"(\d+)%")
@@ -37,9 +37,9 @@ class PassLog:
 
     total: Summary = dataclasses.field(default_factory=Summary)
     last: deque[tuple[Pass, Summary]] = dataclasses.field(
-        default_factory=lambda: deque(maxlen=_PASSES_TOLD)
+        default_factory=lambda: deque(maxlen=_PASSES_LISTED)
     )
-    told_of_users: bool = False
+    users_reported: bool = False
     """Whether it was said that releases contradict the guess of how many users there are."""
 
     _percentages: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -95,11 +95,11 @@ class PassLog:
                 "a new name",
                 logging.WARNING,
             )
-        users = None if self.told_of_users else summary.users_text()
-        self.told_of_users |= users is not None
-        lost, told = summary.loss(plan.max_rejected), summary.for_plan(plan)
-        rejected = None if lost else told.rejected_warning(dead_letters)
-        found = [rejected, *told.warnings()] if summary.read else []
+        users = None if self.users_reported else summary.users_text()
+        self.users_reported |= users is not None
+        lost, of_plan = summary.loss(plan.max_rejected), summary.for_plan(plan)
+        rejected = None if lost else of_plan.rejected_warning(dead_letters)
+        found = [rejected, *of_plan.warnings()] if summary.read else []
         fresh = [warning for warning in found if warning and self._is_new(warning)]
         for warning in (lost, *fresh, users):
             if warning:

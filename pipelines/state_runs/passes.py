@@ -182,7 +182,7 @@ class PassJob:
                 yield Output(pa.RecordBatch.from_pylist(noted, WAITING_SCHEMA), WAITING)
 
     def _again(self) -> Iterator[Output]:
-        """Events that waited, in files that an earlier pass read, which told what is wrong."""
+        """Events that waited, in files that an earlier pass read, which logged what is wrong."""
         split = self._split(again=True)
         for files, lenient in ((self.again, False), (self.broken, True)):
             for output in self._read(files, again=True, lenient=lenient):

@@ -121,7 +121,7 @@ class StateChecks:
             )
 
     def to_grant(self, state: bytes | None) -> Following:
-        """The options, without a grant of the budget that was made before, which is told.
+        """The options, without a grant of the budget that was made before, which is logged.
 
         Whatever starts a command again, such as systemd, must not grant the budget again. Raises
         ConfigurationError for a grant that is not the next one.

@@ -99,7 +99,8 @@ class Roll:
         if local:
             settled = before is not None and before.longest_window is not None
         else:
-            # Without a longest window in it the state is of another mechanism, told later.
+            # Without a longest window in it the state is of another mechanism, which is reported
+            # later.
             known = resume is not None and users.longest_window is not None
             settled = joined or (known and dynamic)
         longest = _longest_window(

@@ -102,16 +102,16 @@ def test_page_is_self_contained(demo):
 @pytest.mark.slow
 def test_three_queries_from_one_budget(demo):
     folder, outcome = demo
-    told = re.findall(r"query: (\w+), from (\d+)% of the budget: .* (\d+)% of the", outcome.out)
-    assert [name for name, _, _ in told] == ["late", "delay", "flights"]
-    assert sum(int(share) for _, share, _ in told) == 100
-    assert all(int(held) > 65 for _, _, held in told)  # with storms, and noise of any run
+    shares = re.findall(r"query: (\w+), from (\d+)% of the budget: .* (\d+)% of the", outcome.out)
+    assert [name for name, _, _ in shares] == ["late", "delay", "flights"]
+    assert sum(int(share) for _, share, _ in shares) == 100
+    assert all(int(held) > 65 for _, _, held in shares)  # with storms, and noise of any run
     html = (folder / "index.html").read_text(encoding="utf-8")
     section = html.split('<section id="run1-queries">')[0]
     for asked in ("How late are most", "How late does each airline", "How many flights go to"):
         assert len(re.findall(rf"<h2[^>]*>{asked}", section)) == 1
     assert "One budget for all queries" in section
-    answers = {name: read_table(str(folder / "answers" / f"{name}.parquet")) for name, *_ in told}
+    answers = {name: read_table(str(folder / "answers" / f"{name}.parquet")) for name, *_ in shares}
     assert {name: table.num_rows for name, table in answers.items()} == {
         "flights": 364 * 105,
         "delay": 364 * 7,

@@ -22,7 +22,7 @@ from streamveil.pipelines.commands import plan
 
 KEY = bytes(range(32))
 ASKED = {"user": "user", "time": "day", "slot": "1d", "noise_key": KEY}
-TOLD = {**ASKED, "budget": "8/7d", "delta": 1e-6, "start": "2024-05-02", "end": "2024-05-16"}
+OPTIONS = {**ASKED, "budget": "8/7d", "delta": 1e-6, "start": "2024-05-02", "end": "2024-05-16"}
 FLAGS = ("--user_column=user", "--time_column=day", "--start=2024-05-02", "--end=2024-05-16")
 BUDGET = ("--budget=8/7d", "--delta=1e-6")
 
@@ -47,7 +47,7 @@ EVENTS = events()
 
 
 def released(*queries, data=EVENTS, **asked):
-    return sv.release(data, *queries, **{**TOLD, **asked})
+    return sv.release(data, *queries, **{**OPTIONS, **asked})
 
 
 def searches(keys="discover", **options):
@@ -337,8 +337,8 @@ def test_the_command_releases_the_same_as_python(run, files, toolbox):
     assert outcome.code == 0, outcome.err
     assert "δ = 1e-06</b>over any 7 days" in (files / "page.html").read_text()
     assert "listed: 2 keys" in outcome.out
-    told = {**TOLD, "slot": None, "noise_key": f"file:{files / 'key'}"}
-    found = sv.release(EVENTS, str(files / "queries.yaml"), **told)
+    options = {**OPTIONS, "slot": None, "noise_key": f"file:{files / 'key'}"}
+    found = sv.release(EVENTS, str(files / "queries.yaml"), **options)
     for name in ("searches", "bill"):
         written = pq.read_table(files / "answers" / f"{name}.parquet")
         assert written["value"].to_pylist() == found[name].to_arrow()["value"].to_pylist()
@@ -431,12 +431,12 @@ def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, fi
     (files / "queries.yaml").write_text(text)
     outcome = run(*BUDGET, "--dry_run", *more)
     assert outcome.code == 0, outcome.err
-    told = outcome.out + outcome.err
-    assert "keys of searches are discovered in slots of 1w: a key that " in told
-    assert "counts all keys that are not on the list allow as unlisted" in told
-    assert "query: searches: count of 1d in 2 bins by adaptive" in told
-    assert "query: bill: mean of 1w in 1 bin by adaptive" in told
-    assert "error: searches: for one key with all events: count about" in told
+    output = outcome.out + outcome.err
+    assert "keys of searches are discovered in slots of 1w: a key that " in output
+    assert "counts all keys that are not on the list allow as unlisted" in output
+    assert "query: searches: count of 1d in 2 bins by adaptive" in output
+    assert "query: bill: mean of 1w in 1 bin by adaptive" in output
+    assert "error: searches: for one key with all events: count about" in output
     assert not list((files / "answers").glob("*"))
 
 
@@ -461,8 +461,8 @@ def test_plans_dry_runs_and_evaluations_have_levels(run, toolbox, files):
     )
     assert planned.code == 0, planned.err
     assert run(*BUDGET, "--dry_run").code == 0
-    told = {"user": "user", "time": "day", "budget": "8/7d", "delta": 1e-6, "seeds": 1}
-    rows = sv.evaluate(EVENTS, queries=str(path), **told).to_arrow().to_pylist()
+    options = {"user": "user", "time": "day", "budget": "8/7d", "delta": 1e-6, "seeds": 1}
+    rows = sv.evaluate(EVENTS, queries=str(path), **options).to_arrow().to_pylist()
     (keys,) = (one for one in rows if (one["query"], one["figure"]) == ("searches", "keys"))
     assert (keys["found"], keys["recall"], keys["precision"]) == (2, 1, 1)
 
@@ -568,13 +568,13 @@ def test_a_delta_that_is_the_same_for_all_is_as_the_delta_of_the_run():
 
 def test_deltas_are_ignored_with_a_notice_where_no_keys_are_discovered(caplog):
     table = by_group([1e-4, None, 0.0])
-    told = {"budget": None, "delta": None, "run": sv.RunOptions(max_rejected=1)}
+    options = {"budget": None, "delta": None, "run": sv.RunOptions(max_rejected=1)}
     for queries in ((searches(["tea"]),), (searches(["tea"]), sv.count("all"))):
         with caplog.at_level(logging.INFO, "streamveil"):
             caplog.clear()
-            found = released(*queries, requirements=table, **told)
+            found = released(*queries, requirements=table, **options)
         assert caplog.text.count("the requirements give a delta, which is ignored: no keys") == 1
-        plain = released(*queries, requirements=table.drop_columns("delta"), **told)
+        plain = released(*queries, requirements=table.drop_columns("delta"), **options)
         assert found.card["promise"] == plain.card["promise"]
         assert [one["users"] for one in found.card["promise"]["classes"]] == [900]
         name = "searches"
@@ -656,8 +656,8 @@ def test_limits_of_the_table_apply_to_the_results_alone():
         (one["limits"][0]["max_slots"], one["delta"]) for one in found.card["promise"]["classes"]
     ]
     assert stated == [(limit, delta) for limit in (None, 1) for delta in (1e-6, 1e-9, 1e-6)]
-    told = found.summary["queries"]["searches"] if "queries" in found.summary else found.summary
-    assert told["beyond_limit"] > 1000
+    figures = found.summary["queries"]["searches"] if "queries" in found.summary else found.summary
+    assert figures["beyond_limit"] > 1000
 
 
 def test_a_window_of_a_limited_user_costs_no_more_than_its_budget(run, files, toolbox):
@@ -727,8 +727,8 @@ def test_with_a_lifetime_budget_all_of_the_input_is_one_discovery_slot(caplog):
     with caplog.at_level(logging.INFO, "streamveil"):
         query = searches({"discover": {"max_keys": 2}})
         found = released(query, data=data, **{**LIFETIME, "epsilon": 80.0})
-    told = "in the whole input: a key that is counted for ([0-9]+) users in it is found"
-    assert int(re.search(told, caplog.text)[1]) < number
+    pattern = "in the whole input: a key that is counted for ([0-9]+) users in it is found"
+    assert int(re.search(pattern, caplog.text)[1]) < number
     assert keys_of(found) == {"rare", "unlisted"}
     (stated,) = found.card["promise"]["classes"]
     assert (stated["window"], stated["epsilon"]) == (None, 80.0)
@@ -889,11 +889,11 @@ queries:
 
 def test_evaluate_says_which_keys_are_found_and_their_errors_by_rank(files):
     (files / "queries.yaml").write_text(EVALUATED)
-    told = {"user": "user", "time": "day", "start": "2024-05-02", "end": "2024-05-16"}
+    options = {"user": "user", "time": "day", "start": "2024-05-02", "end": "2024-05-16"}
     found = sv.evaluate(
         EVENTS,
         **{"queries": str(files / "queries.yaml"), "budget": "8/7d", "delta": 1e-6, "seeds": 2},
-        **told,
+        **options,
     )
     rows = {(row["query"], row["figure"]): row for row in found.to_arrow().to_pylist()}
     assert list(rows) == [
@@ -922,12 +922,12 @@ def test_evaluate_says_which_keys_are_found_and_their_errors_by_rank(files):
 
 def test_evaluate_needs_delta_for_keys_that_are_discovered_and_for_no_others(files):
     (files / "queries.yaml").write_text(EVALUATED)
-    told = {"user": "user", "time": "day", "seeds": 1}
+    options = {"user": "user", "time": "day", "seeds": 1}
     with pytest.raises(ConfigurationError) as error:
-        sv.evaluate(EVENTS, queries=str(files / "queries.yaml"), budget="8/7d", **told)
+        sv.evaluate(EVENTS, queries=str(files / "queries.yaml"), budget="8/7d", **options)
     assert OF_DISCOVERED["delta"] in str(error.value)
     with pytest.raises(ConfigurationError, match="is for keys that are discovered"):
-        sv.evaluate(EVENTS, value="kind", domain="buy,look", slot="1d", delta=1e-6, **told)
+        sv.evaluate(EVENTS, value="kind", domain="buy,look", slot="1d", delta=1e-6, **options)
 
 
 def test_a_single_count_is_told_how_to_discover_keys():
@@ -1016,14 +1016,14 @@ def test_beam_needs_a_delta():
 
 
 def test_a_rare_key_changes_nothing_else_that_is_published(files, run):
-    def told(own):
+    def counted(own):
         data = terms(lambda row: own if row == 7 else ("tea", "milk")[row % 2])
         found = released(searches(), data=data)
         summary = {name: one for name, one in found.summary.items() if "time" not in name}
         rows = found.to_arrow().drop_columns(["value", "stderr", "low", "high"])
         return rows.to_pylist(), found.ledger.to_pylist(), summary, found.text
 
-    assert told("rare") == told("odd") == told("tea")
+    assert counted("rare") == counted("odd") == counted("tea")
 
 
 # ---- passes ------------------------------------------------------------------------------------

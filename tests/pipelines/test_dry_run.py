@@ -78,14 +78,14 @@ def test_a_time_that_python_does_not_have_is_shown(job):
 
 def test_the_error_is_the_one_that_a_run_states(job):
     job.requirements({f"u{i}": (2, 1.0) for i in range(50)})
-    told = float(
+    expected = float(
         re.search(
             r"about ([\d.]+)", lines(job("--dry_run", **RANGE, mechanism="uniform"), "error")[0]
         )[1]
     )
     job.done(**RANGE, mechanism="uniform")
     stated = {round(error, 1) for row in job.rows() for error in row["stderr"]}
-    assert stated == {told}
+    assert stated == {expected}
 
 
 # Simulated on a stream without events, the error would be 4.1: nothing changes there.
@@ -263,15 +263,15 @@ def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, stati
 def test_it_is_told_in_the_form_of_the_log(job):
     outcome = job("--dry_run", **RANGE, log_format="json")
     assert outcome.out == ""
-    told = [json.loads(line)["message"] for line in outcome.err.splitlines()]
-    assert "raw, never publish" in told[0]
+    messages = [json.loads(line)["message"] for line in outcome.err.splitlines()]
+    assert "raw, never publish" in messages[0]
 
 
 def test_an_expected_number_of_users_is_told_as_such(job):
     for expected, users in (("7,1,50", "50"), ("7,1", "1,000")):
         outcome = job(dry_run=True, requirements=None, default_requirement=expected)
-        told = f"class:    epsilon 1 over 7 slots: {users} users (expected)"
-        assert lines(outcome, "class") == [told]
+        message = f"class:    epsilon 1 over 7 slots: {users} users (expected)"
+        assert lines(outcome, "class") == [message]
 
 
 def test_days_of_a_zone_are_told_in_that_zone(job):
@@ -347,11 +347,11 @@ def test_a_sample_that_loses_too_much_is_refused_as_a_run_of_such_events(job, mo
     assert job("--dry_run", **RANGE).code == 0
     job.lines(*bad[:4], *GOOD, *GOOD)
     assert job("--dry_run", **RANGE, max_rejected=0.9).code == 0
-    for lost, told in ((4, "4 of 5 events were rejected"), (5, "all 5 events were rejected")):
+    for lost, words in ((4, "4 of 5 events were rejected"), (5, "all 5 events were rejected")):
         job.lines(*bad[:lost], *GOOD, *GOOD)
         outcome = job("--dry_run", **RANGE)
         assert outcome.code == 3
-        assert f"like the sample, which is the first 5, a run would end like this: {told}" in (
+        assert f"like the sample, which is the first 5, a run would end like this: {words}" in (
             outcome.err
         )
         assert "Likely cause: the column time is not that of the times" in outcome.err

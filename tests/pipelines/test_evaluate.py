@@ -367,8 +367,8 @@ def test_no_output_is_where_the_next_one_reads(command):
     folder = source.removeprefix("--input=").rpartition("/")[0]
     for output in ("output=t.csv", "rejected=r.jsonl"):
         name, _, file = output.partition("=")
-        told = f"{folder}/{file} would be written where the input {folder}/* takes it in"
-        command.refused(told, flags=[f"--input={folder}/*", *flags, f"--{name}={folder}/{file}"])
+        message = f"{folder}/{file} would be written where the input {folder}/* takes it in"
+        command.refused(message, flags=[f"--input={folder}/*", *flags, f"--{name}={folder}/{file}"])
 
 
 def test_a_missing_column(command):
@@ -458,8 +458,8 @@ def test_queries_are_scored_with_planned_and_with_even_shares(command):
         )
         # So large a budget leaves the user whom nobody knows, in one of the bins and in the top.
         assert places["error"] == pytest.approx(math.sqrt(2 / 4), rel=0.05)
-        assert (places["slots"], weeks["slots"], places["told"]) == (12, 3, 1)
-        # Of nine of 30 numbers that are clipped to 20, the mean of the others' is told.
+        assert (places["slots"], weeks["slots"], places["answered"]) == (12, 3, 1)
+        # Of nine of 30 numbers that are clipped to 20, the mean of the others' is printed.
         assert weeks["error"] == pytest.approx(14.5 - 12.76, abs=0.5)
         assert together["weighted"] == pytest.approx(places["weighted"] + weeks["weighted"])
         assert 0 < together["window_use"] <= 1

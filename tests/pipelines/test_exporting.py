@@ -89,10 +89,10 @@ def test_where_figures_are_is_told_and_who_may_read_raw_ones(capsys, host, group
     (port,) = free_ports(1)
     with Exports((host, port), group=group).open(read(group)):
         pass
-    told = capsys.readouterr().out
-    assert told.startswith(f"{group} metrics are at {host}:{port}, /metrics")
-    assert told.count("\n") == 1
-    assert ("without a password" in told) == (host == "0.0.0.0" and group == "raw")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{group} metrics are at {host}:{port}, /metrics")
+    assert printed.count("\n") == 1
+    assert ("without a password" in printed) == (host == "0.0.0.0" and group == "raw")
 
 
 @pytest.mark.parametrize(
@@ -234,6 +234,6 @@ def test_figures_that_do_not_arrive_are_told_once_with_the_place(
         collector.answer = 200
         number = len(collector.taken)
         until(lambda: len(collector.taken) > number + 2)
-    told = [record.getMessage() for record in caplog.records if record.name == "streamveil"]
-    (line,) = told
+    messages = [record.getMessage() for record in caplog.records if record.name == "streamveil"]
+    (line,) = messages
     assert line.startswith(f"--otlp_endpoint: metrics do not arrive at {url}/v1/metrics")

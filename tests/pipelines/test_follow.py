@@ -443,7 +443,7 @@ def test_files_none_of_which_can_be_read_are_a_wrong_option(stream):
 
 
 def test_a_file_that_cannot_be_read_again_is_not_left_out(stream, monkeypatch):
-    """It was told as good, and events of it wait: so this is no dead letter."""
+    """It was reported as good, and events of it wait: so this is no dead letter."""
     stream.events("a.csv", visits(1) + visits(2))
     stream.clock(day(2))
     stream()
@@ -969,7 +969,7 @@ def test_a_signal_lets_the_pass_end(stream, number):
     assert stream.rows("out.jsonl") == once(stream)[0]
 
 
-# ---- what an operator is told ------------------------------------------------------------------
+# ---- what an operator sees --------------------------------------------------------------------
 
 
 def status_of(stream):
@@ -980,20 +980,20 @@ def test_the_status_says_what_became_of_the_run(stream):
     stream.events("a.csv", visits(1))
     stream.clock(day(3, 6))
     stream()
-    told = status_of(stream)
-    assert told["condition"] == "ended"
-    assert told["last_released"]["start"] == "2024-01-02T00:00:00Z"
-    assert told["oldest_open"]["start"] == "2024-01-03T00:00:00Z"
-    assert (told["slots"], told["counted"], told["late"]) == (2, len(visits(1)), 0)
-    assert (told["lag_seconds"], told["release_delay_seconds"]) == (0, 6 * 3600)
-    assert told["state_bytes"] > 0
+    status = status_of(stream)
+    assert status["condition"] == "ended"
+    assert status["last_released"]["start"] == "2024-01-02T00:00:00Z"
+    assert status["oldest_open"]["start"] == "2024-01-03T00:00:00Z"
+    assert (status["slots"], status["counted"], status["late"]) == (2, len(visits(1)), 0)
+    assert (status["lag_seconds"], status["release_delay_seconds"]) == (0, 6 * 3600)
+    assert status["state_bytes"] > 0
     stream.events("late.csv", [("u1", "A", day(1)), ("u1", "Z", day(4))])
     stream.clock(day(5))
     assert stream.job(**stream.flags_with({"max_rejected": 0})).code == 3
-    told = status_of(stream)
-    assert told["condition"] == "failed"
-    assert "rejected or late" in told["last_error"]["message"]
-    assert (told["backlog_slots"], told["lag_seconds"]) == (2, 24 * 3600)
+    status = status_of(stream)
+    assert status["condition"] == "failed"
+    assert "rejected or late" in status["last_error"]["message"]
+    assert (status["backlog_slots"], status["lag_seconds"]) == (2, 24 * 3600)
     (stream.folder / "state" / "status.json").write_text("nonsense")
     stream.refused("--resume", resume=None)
     assert "--resume" in status_of(stream)["last_error"]["message"]
@@ -1052,6 +1052,6 @@ def test_that_releases_contradict_a_guess_is_said_in_one_pass(stream):
     stream.clock(day(5))
     given = {"requirements": None, "default_requirement": "1,40,2", "slots_per_pass": 1}
     outcome = stream(end="2024-01-04", **given)
-    told = outcome.out + outcome.err + outcome.log
-    assert told.count("but --default_requirement names 2:") == 1
+    text = outcome.out + outcome.err + outcome.log
+    assert text.count("but --default_requirement names 2:") == 1
     assert all(sum(row["counts"]) > 2 for row in stream.rows("releases.jsonl"))

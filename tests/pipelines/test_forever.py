@@ -118,9 +118,9 @@ def passes(forever):
 def test_passes_share_one_budget_and_a_restart_is_told(forever, passes):
     passes(4)
     passes(6, resume="true")
-    told = passes(8, resume="true", restart_budget="1")
-    assert "restart 1 of gated before slot" in told.log
-    assert "users lose up to 2 times" in told.log
+    outcome = passes(8, resume="true", restart_budget="1")
+    assert "restart 1 of gated before slot" in outcome.log
+    assert "users lose up to 2 times" in outcome.log
     releases = [
         release
         for number in (1, 2, 3)
@@ -143,13 +143,13 @@ def test_a_command_that_is_started_again_restarts_once(forever, passes):
     """A unit of systemd with Restart= gives it at every start."""
     again = {"resume": "true", "restart_budget": "1"}
     passes(2)
-    told = passes(2, **again)  # no slot has closed, so nothing is granted yet
-    assert "restart 1" not in told.log
-    assert "granted before" not in told.out
+    outcome = passes(2, **again)  # no slot has closed, so nothing is granted yet
+    assert "restart 1" not in outcome.log
+    assert "granted before" not in outcome.out
     assert "restart 1 of gated before slot" in passes(4, **again).log
-    told = passes(8, **again)
-    assert "restart" not in told.log
-    assert "--restart_budget=1: this was granted before" in told.out
+    outcome = passes(8, **again)
+    assert "restart" not in outcome.log
+    assert "--restart_budget=1: this was granted before" in outcome.out
     (*_, last) = read_releases(forever.path("out-00000003.jsonl"))
     assert last.diagnostics["restarts"] == 1.0
 

@@ -384,8 +384,8 @@ def test_what_one_query_cannot_read_is_counted_by_others(job):
     assert found == {"A": 1, "B": 1, "rest": 5}
     found = {row["key"]: round(row["value"]) for row in job.rows("out/strict.parquet")}
     assert found == {"A": 1, "B": 1, "true": 1, "7": 1}
-    told = [(letter["reason"], letter["detail"]) for letter in job.json_rows("bad.jsonl")]
-    assert told == [
+    letters = [(letter["reason"], letter["detail"]) for letter in job.json_rows("bad.jsonl")]
+    assert letters == [
         ("outside the domain (query strict, counted in others)", f"tag is {text}")
         for text in ('["A"]', '{"a":[1.5,true,null,"\\u00fc"]}', "NaN")
     ]

@@ -107,12 +107,12 @@ def checked(outcome):
     assert outcome.err == ""
 
 
-def assert_all_told(path):
+def assert_all_counted(path):
     """Of every event that was read the summary tells what became of it; gives their number."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    lost = sum(told["rejected"].values()) + told["late"] + told["beyond_bound"]
-    assert told["read"] == told["counted"] + lost, told
-    return told["read"]
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    lost = sum(summary["rejected"].values()) + summary["late"] + summary["beyond_bound"]
+    assert summary["read"] == summary["counted"] + lost, summary
+    return summary["read"]
 
 
 def run_once(toolbox, folder, **flags):
@@ -203,7 +203,7 @@ def files(toolbox, folder, seeds):
         range_ = {"start": "2024-01-01", "end": "2024-01-04"}
         checked(job(input=path, summary=str(summary), **range_))
         if summary.exists():
-            assert_all_told(summary)
+            assert_all_counted(summary)
     return len(seeds)
 
 
@@ -237,7 +237,7 @@ def rows(toolbox, folder, number):
     checked(outcome)
     letters = (folder / "letters.jsonl").read_text(encoding="utf-8").splitlines()
     assert all(json.loads(line)["reason"] for line in letters)
-    read = assert_all_told(folder / "summary.json")
+    read = assert_all_counted(folder / "summary.json")
     assert len(letters) > number // 3
     return read
 

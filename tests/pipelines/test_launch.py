@@ -85,7 +85,7 @@ def test_help_of_the_contract(toolbox):
         assert f"--{name} " in out
     assert "pba, pbd, ba, bd" in out
     assert "WINDOW,EPSILON[,USERS]" in out
-    # Neighbours are told apart in full: what is protected must not be guessed.
+    # Neighbours are distinguished by full names: what is protected must not be guessed.
     plain = " ".join(out.split())
     assert "With add_remove (the default), all of one user's events in a window are added" in plain
     assert "With replace, any of these events are replaced by other events" in plain
@@ -349,7 +349,7 @@ WRONG_FLAGS = [
 
 
 def test_what_is_wrong_is_told_without_waiting_for_beam(job):
-    """A slip of the pen costs no seconds; and each is told in one line."""
+    """A slip of the pen costs no seconds; and each is reported in one line."""
     right = {"start": "2024-01-01"}
     cases = [
         *((job.arguments(**{**right, name: v}), words) for name, (v, words) in WRONG.items()),
@@ -363,8 +363,8 @@ def test_what_is_wrong_is_told_without_waiting_for_beam(job):
     codes, imported, said = without_beam([flags for flags, _ in cases])
     assert codes == [2] * len(cases)
     assert len(said) == len(cases)
-    told = zip((words for _, words in cases), said, strict=True)
-    assert [(words, line) for words, line in told if words not in line] == []
+    pairs = zip((words for _, words in cases), said, strict=True)
+    assert [(words, line) for words, line in pairs if words not in line] == []
     assert not imported
 
 
@@ -457,9 +457,9 @@ def test_flags_of_flink_reach_beam(flag, value):
     given = [f"--finish_bundle_before_checkpointing{flag}", "--checkpointing_interval=1000"]
     check_flags("release", given, ())
     known = Execution.of(given).options
-    told = known.get_all_options(drop_default=True)
-    assert told["finish_bundle_before_checkpointing"] is value
-    assert told["checkpointing_interval"] == 1000
+    options = known.get_all_options(drop_default=True)
+    assert options["finish_bundle_before_checkpointing"] is value
+    assert options["checkpointing_interval"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_failing_write_leaves_nothing(job, monkeypatch):
 
 @pytest.mark.parametrize("column", ["published_slot", "spent_in_window", "reason"])
 def test_failing_write_of_one_output_is_told_as_it_is(job, monkeypatch, column):
-    """Nobody is told that nothing was written while other outputs are there."""
+    """No message says that nothing was written while other outputs are there."""
     monkeypatch.setattr(tables, "write_json", full_disk(column))
     paths = [job.path(f"{name}.jsonl") for name in ("out", "ledger", "no")]
     outcome = job(ledger=paths[1], rejected=paths[2])

@@ -62,9 +62,9 @@ def test_a_run_says_whom_the_limit_is_for(limited):
     assert "beyond the slots in which they count" in words
     assert "planned again" not in words
     with open(limited.path("summary.json")) as file:
-        told = json.load(file)
-    assert told["read"] == told["kept"] + told["dropped"] == events().num_rows
-    by_query = {name: one["beyond_limit"] for name, one in told["queries"].items()}
+        summary = json.load(file)
+    assert summary["read"] == summary["kept"] + summary["dropped"] == events().num_rows
+    by_query = {name: one["beyond_limit"] for name, one in summary["queries"].items()}
     assert by_query["weekly"] == 0 < by_query["places"]
 
 

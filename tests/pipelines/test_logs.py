@@ -64,17 +64,17 @@ def test_every_line_of_text_has_a_time_and_a_level(capsys):
     assert out.out == ""
     found = [LINE.fullmatch(line) for line in out.err.splitlines()]
     assert all(found), out.err
-    told = [(each[2], each[3], each[4]) for each in found]
-    assert told[:4] == [
+    rows = [(each[2], each[3], each[4]) for each in found]
+    assert rows[:4] == [
         ("INFO", "streamveil.result", "first"),
         ("INFO", "streamveil.result", "second"),
         ("WARNING", "streamveil.result", "warning: look"),
         ("INFO", "streamveil.run", "1 event read"),
     ]
-    assert ("WARNING", "apache_beam.runners", "part 7") in told
-    assert ("ERROR", "streamveil", "Traceback (most recent call last):") in told
-    assert ("ERROR", "streamveil", "number") in told
-    assert any(name == "py.warnings" and "old option" in text for _, name, text in told)
+    assert ("WARNING", "apache_beam.runners", "part 7") in rows
+    assert ("ERROR", "streamveil", "Traceback (most recent call last):") in rows
+    assert ("ERROR", "streamveil", "number") in rows
+    assert any(name == "py.warnings" and "old option" in text for _, name, text in rows)
     for each in found:
         time = dt.datetime.fromisoformat(each[1].replace("Z", "+00:00"))
         assert abs(time - before) < dt.timedelta(minutes=5)
@@ -86,12 +86,12 @@ def test_every_line_of_json_is_an_object(capsys):
         say_all()
     out = capsys.readouterr()
     assert out.out == ""
-    told = [json.loads(line) for line in out.err.splitlines()]
-    assert all({"time", "level", "logger", "message"} <= each.keys() for each in told)
-    failed = next(each for each in told if each["message"] == "it failed")
+    records = [json.loads(line) for line in out.err.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in records)
+    failed = next(each for each in records if each["message"] == "it failed")
     assert failed["level"] == "ERROR"
     assert failed["exception"].endswith("ValueError: no\nnumber")
-    assert told[0]["message"] == "first"
+    assert records[0]["message"] == "first"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -115,13 +115,13 @@ def test_what_python_itself_would_print_has_the_form_too(capsys, log_format):
         logging.getLogger().handlers[-1].handle(wrong)  # pytest's own ones would raise
     lines = capsys.readouterr().err.splitlines()
     if log_format == "json":
-        told = [json.loads(line)["message"] for line in lines]
+        messages = [json.loads(line)["message"] for line in lines]
     else:
         assert all(LINE.fullmatch(line) for line in lines), lines
-        told = [LINE.fullmatch(line)[4] for line in lines]
-    assert "uncaught: KeyError('in a thread')" in told
-    assert "uncaught: ValueError('in a destructor')" in told
-    assert "%d of %d (1,)" in told
+        messages = [LINE.fullmatch(line)[4] for line in lines]
+    assert "uncaught: KeyError('in a thread')" in messages
+    assert "uncaught: ValueError('in a destructor')" in messages
+    assert "%d of %d (1,)" in messages
 
 
 def test_json_is_whole_where_stderr_takes_ascii_only():
@@ -155,11 +155,11 @@ def test_a_run_in_json_says_nothing_else(job):
     outcome = job(start="2024-01-01", end="2024-01-04", log_format="json")
     assert outcome.code == 0, outcome.err
     assert outcome.out == ""
-    told = [json.loads(line) for line in outcome.err.splitlines()]
-    messages = [each["message"] for each in told]
+    records = [json.loads(line) for line in outcome.err.splitlines()]
+    messages = [each["message"] for each in records]
     assert any(each.startswith("events:") for each in messages)
     assert f"wrote {job.path('out.jsonl')}" in messages
-    assert {each["level"] for each in told} <= {"INFO", "WARNING"}
+    assert {each["level"] for each in records} <= {"INFO", "WARNING"}
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -168,9 +168,9 @@ def test_a_refusal_is_one_line_of_the_form(job, log_format):
     assert outcome.code == 2
     assert len(outcome.err.splitlines()) == 1
     if log_format == "json":
-        told = json.loads(outcome.err)
-        assert (told["level"], told["logger"]) == ("ERROR", "streamveil.run")
-        assert "--inputt" in told["message"]
+        record = json.loads(outcome.err)
+        assert (record["level"], record["logger"]) == ("ERROR", "streamveil.run")
+        assert "--inputt" in record["message"]
     else:
         assert LINE.fullmatch(outcome.err.strip())[2] == "ERROR"
 

@@ -330,11 +330,11 @@ def test_a_summary_takes_the_place_of_no_other_file(job, option):
 def test_what_the_input_takes_in_is_not_replaced(job, option):
     job.lines(*GOOD)
     place, taken, asked = job.path("events.csv"), job.path("even.csv"), job.path("ev*.csv")
-    told = "would be written where the input"
-    job.refused(taken, told, **{option: taken, "input": asked})
+    message = "would be written where the input"
+    job.refused(taken, message, **{option: taken, "input": asked})
     job.refused(f"--{option}={place}", "would be overwritten", **{option: place})
     if option == "summary":  # a file that is not a card is refused as one
-        job.refused(place, told, summary=place, input=asked)
+        job.refused(place, message, summary=place, input=asked)
     # A * of a file name matches no folder.
     os.mkdir(job.path("deep"))
     job.done(**{option: job.path("deep/even.csv"), "input": asked, **RANGE})

@@ -1,4 +1,4 @@
-"""What an operator is told of a stream that goes on: a file, figures, and now and then a line."""
+"""What an operator sees of a running stream: a file, metrics, and now and then a line."""
 
 import dataclasses
 import errno
@@ -176,7 +176,7 @@ def clock(monkeypatch):
     return made
 
 
-def told(folder):
+def status_of(folder):
     return json.loads((folder.path / "status.json").read_text())
 
 
@@ -186,20 +186,23 @@ def begin(monitor):
 
 def test_the_file_follows_the_run(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
-        assert told(folder)["condition"] == "starting"
+        assert status_of(folder)["condition"] == "starting"
         begin(monitor)
-        assert (told(folder)["condition"], told(folder)["backlog_slots"]) == ("running", 1)
+        assert (status_of(folder)["condition"], status_of(folder)["backlog_slots"]) == (
+            "running",
+            1,
+        )
         clock.now += 3 * SECOND
         monitor.passed(Pass(5, 5, 5), summary(1, **{metrics.EVENTS_LATE: 4}))
         monitor.looked()
-        now = told(folder)
+        now = status_of(folder)
         assert (now["late"], now["slots"], now["passes"], now["backlog_slots"]) == (4, 1, 1, 0)
         assert now["release_delay_seconds"] == 3
         assert now["oldest_open"]["slot"] == 6
         assert now["looked_at"] is not None
         assert stat.S_IMODE((folder.path / "status.json").stat().st_mode) == 0o600
-    assert told(folder)["condition"] == "ended"
-    assert told(folder)["last_error"] is None
+    assert status_of(folder)["condition"] == "ended"
+    assert status_of(folder)["last_error"] is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_the_last_error_stays_in_the_file(folder, clock, error, words):
 
     with pytest.raises(type(error)):
         fail()
-    now = told(folder)
+    now = status_of(folder)
     assert (now["condition"], now["last_error"]["message"]) == ("failed", words)
 
 
@@ -229,7 +232,7 @@ def test_an_export_that_cannot_begin_is_a_failure_of_the_run(folder, clock):
         exports = Exports(address=held.getsockname())
         with pytest.raises(ConfigurationError), monitored(folder, clock, exports):
             pass
-    now = told(folder)
+    now = status_of(folder)
     assert now["condition"] == "failed"
     assert now["last_error"]["message"].startswith("--metrics_port: nothing can listen on")
 
@@ -239,15 +242,15 @@ def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
         begin(monitor)
         monitor.looked(f"it waits for {name}")
-        assert told(folder)["waits_for"] == f"it waits for {name}"
+        assert status_of(folder)["waits_for"] == f"it waits for {name}"
 
 
 def test_an_error_that_the_run_survives_is_told(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
         begin(monitor)
         monitor.failed(ConfigurationError("one bad file"))
-        assert told(folder)["condition"] == "running"
-        assert told(folder)["last_error"]["message"] == "one bad file"
+        assert status_of(folder)["condition"] == "running"
+        assert status_of(folder)["last_error"]["message"] == "one bad file"
 
 
 def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(

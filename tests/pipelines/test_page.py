@@ -49,7 +49,7 @@ def make(true, released, *, labels=None, length="1d", kept=None, **fields):
     stderr[0] = np.nan
     starts = np.array([slots.start(t) for t in range(len(true) + 1)], "datetime64[us]")
     edges = starts if length == "1h" else starts - np.timedelta64(5, "h")
-    told = QueryFigures(
+    figures = QueryFigures(
         *(query, slots, edges, released),
         *(np.maximum(released - 2 * stderr, 0), np.maximum(released + 2 * stderr, 0), stderr),
         [STATUSES[t % len(STATUSES)] for t in range(len(true))],
@@ -59,7 +59,7 @@ def make(true, released, *, labels=None, length="1d", kept=None, **fields):
     names = {one: fields.pop(one) for one in ("names", "bin") if one in fields}
     return Report(
         QuerySet(slots, (query,)),
-        {"flights": told},
+        {"flights": figures},
         {"flights": 1.0},
         ledger_of("flights", [(t, t, *spent(t)) for t in range(len(true))]),
         LOST,
@@ -189,20 +189,20 @@ def test_labels_are_text(html):
 def test_what_became_of_slots(tmp_path):
     report = make([[5, 1]] * 5, [[5, 1]] * 5)
 
-    def told(**changes):
+    def check(**changes):
         text = words(page(with_figures(report, **changes), tmp_path))
         return re.findall(r"(\d+) days?(?: of \d+)? (?:was|were) (\w+)", text), text
 
-    said, text = told()
+    said, text = check()
     assert said == [("1", "published"), ("3", "skipped"), ("1", "nullified")]
     assert "alarm" not in text
     assert "in the median" not in text
-    said, text = told(statuses=[PREDICTED] * 5, alarms=1)
+    said, text = check(statuses=[PREDICTED] * 5, alarms=1)
     assert said == [("0", "published"), ("5", "predicted")]
     assert "In 1 day the mechanism found that the counts had changed" in text
     every = [PUBLISHED, PUBLISHED, SKIPPED, PUBLISHED, PUBLISHED]
-    assert "typically every day and at least every 2 days" in told(statuses=every)[1]
-    assert told(statuses=[PUBLISHED] * 5)[0] == []
+    assert "typically every day and at least every 2 days" in check(statuses=every)[1]
+    assert check(statuses=[PUBLISHED] * 5)[0] == []
 
 
 def words(html):
@@ -279,11 +279,11 @@ def test_picture(year, tmp_path):
 def test_charts_of_counts_begin_at_0(released, bottom):
     true = 55 + np.arange(14)[:, None] % 2
     report = make(true, np.where(np.arange(14)[:, None] == 3, released, true))
-    told = report.figures["flights"]
+    figures = report.figures["flights"]
     for draw, least in (
-        (partial(draw_figures, series=told, bins=[0], part=slice(0, 14)), bottom),
-        (partial(draw_sums, accuracy=told.accuracy, bins=[0], size=1), bottom),
-        (partial(draw_sums, accuracy=told.accuracy, bins=[0], size=7), 0),
+        (partial(draw_figures, series=figures, bins=[0], part=slice(0, 14)), bottom),
+        (partial(draw_sums, accuracy=figures.accuracy, bins=[0], size=1), bottom),
+        (partial(draw_sums, accuracy=figures.accuracy, bins=[0], size=7), 0),
     ):
         assert draw(Sheet(576, 288), unit="flights").y.low == pytest.approx(least, abs=0.5)
 
@@ -380,11 +380,11 @@ def test_every_axis_has_a_title_with_its_unit(year):
 
 # A wide interval must not be drawn over the chart above, nor a point beside the axes.
 def test_nothing_is_drawn_beyond_the_axes(year):
-    told = replace(
+    figures = replace(
         year.figures["flights"],
         high=year.figures["flights"].high + 1e6 * np.eye(365, 105)[..., None],
     )
-    plot = draw_figures(Sheet(540, 220), told, [0], slice(0, 365), "flights")
+    plot = draw_figures(Sheet(540, 220), figures, [0], slice(0, 365), "flights")
     for one in (*areas(plot.sheet), *lines(plot.sheet)):
         assert one.points[:, 1].min() >= plot.box.top
         assert one.points[:, 0].max() <= plot.box.right
@@ -404,7 +404,7 @@ def test_colours_of_text_stand_out_from_the_page():
             assert (bright + 0.05) / (dark + 0.05) > 4.5, name
 
 
-# Where little of the estimates is told, the page says that counts are too low, in sums too.
+# Where estimates are shrunk a lot, the page says that counts are too low, in sums too.
 @pytest.mark.slow
 def test_a_page_says_that_estimates_were_shrunk(tmp_path):
     report = make([[9, 8], [7, 6]], [[2, 2], [2, 1]])
@@ -527,11 +527,11 @@ def ledger():
 def several():
     places, late = QUERY_SET
     rising = np.arange(4 * 12).reshape(4, 12, 1)
-    told = {
+    by_query = {
         "places": figures(places, rising),
         "late": figures(late, [[[-1.5, 30.0]], [[-2.5, 1234.5]]]),
     }
-    return Report(QUERY_SET, told, {"places": 0.25, "late": 0.5}, ledger(), LOST_OF_SET)
+    return Report(QUERY_SET, by_query, {"places": 0.25, "late": 0.5}, ledger(), LOST_OF_SET)
 
 
 @pytest.fixture(scope="module")
@@ -611,9 +611,9 @@ def test_charts_of_other_figures_need_not_begin_at_0(several):
 def test_what_is_true_is_compared(several):
     late = several.figures["late"]
     true = late.values + np.array([[[1.0, 3.0]], [[0.5, 1.0]]])
-    told = replace(late, true=true)
-    assert told.covered == 0.75
-    assert told.error.tolist() == [0.75, 2.0]
+    known = replace(late, true=true)
+    assert known.covered == 0.75
+    assert known.error.tolist() == [0.75, 2.0]
     assert np.isnan(late.error).all()
 
 
@@ -682,9 +682,9 @@ def test_titles_are_headings_and_units_stand_beside_numbers(several, tmp_path):
 def test_bounds_that_a_run_chose(counted, words):
     asked = Query("mean", statistic=AutoBounds("mean", "delay"))
     query_set = replace(QUERY_SET, queries=(asked,))
-    told = {"mean": figures(asked, [[[2.0]]])}
+    results = {"mean": figures(asked, [[[2.0]]])}
     lost = {**LOST, "queries": {"mean": counted}}
-    made = Report(query_set, told, {"mean": 0.95}, pa.table({}), lost)
+    made = Report(query_set, results, {"mean": 0.95}, pa.table({}), lost)
     assert made.wording(asked).about == words
 
 

@@ -141,11 +141,11 @@ def test_bad_records_leave_no_trace(bank):
 
 
 def test_formats_give_the_same_with_one_key(bank):
-    told = []
+    releases = []
     for kind in ("parquet", "csv"):
         bank.done(output=bank.path(f"out.{kind}"))
-        told.append(read_per_record(bank.path(f"out.{kind}")))
-    assert told == [told[0]] * 2
+        releases.append(read_per_record(bank.path(f"out.{kind}")))
+    assert releases == [releases[0]] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`streamveil plan`: what is told of expected errors, and what is refused in one line."""
+"""`streamveil plan`: what is printed of expected errors, and what is refused in one line."""
 
 import re
 

@@ -57,7 +57,7 @@ def test_a_decision_that_is_broken_is_refused_in_one_line_and_nothing_is_written
 ):
     add = Tally.add
     monkeypatch.setattr(Tally, "add", lambda *given: np.maximum(add(*given) - 1, 0))
-    said = rarely.refused("more than 2 slots of a block, so nothing is told", code=1).message
+    said = rarely.refused("more than 2 slots of a block, so nothing is released", code=1).message
     assert len(said.splitlines()) == 1
 
 
@@ -104,8 +104,8 @@ def test_pieces_of_a_stream_release_what_one_run_does(rarely, changes):
     pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
     rarely.done(**pieces, end=CUT)
     rarely.done("--resume", **pieces)
-    told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
-    assert told == whole
+    counts = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
+    assert counts == whole
 
 
 def joined(job, user, window=30, epsilon=900.0):
@@ -258,8 +258,10 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
     for limit, words in ((3, ["does not help", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
-        told = "users.csv: line 3: user 'u1' and whoever asks for the same (window 30, epsilon 900)"
-        by_table.refused(told, f"max_slots={limit}", *words)
+        message = (
+            "users.csv: line 3: user 'u1' and whoever asks for the same (window 30, epsilon 900)"
+        )
+        by_table.refused(message, f"max_slots={limit}", *words)
 
 
 def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
@@ -271,10 +273,10 @@ def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
 def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
     pieces = {"state": by_table.path("state"), "output": by_table.path("part.jsonl")}
     by_table.done(**pieces, end="2024-01-03", ledger=None)
-    told = "a column max_slots, --max_slots=auto): give the table that the stream started with"
+    message = "a column max_slots, --max_slots=auto): give the table that the stream started with"
     for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
         with_limits(by_table, limit_of)
-        by_table.refused("30 ask for something else", told, **pieces, resume="true")
+        by_table.refused("30 ask for something else", message, **pieces, resume="true")
 
 
 # ---- a limit that is chosen ----------------------------------------------------------------------
@@ -320,8 +322,8 @@ def test_where_no_limit_is_worth_it_none_is_chosen(chosen):
 
 def test_a_public_rate_chooses_without_a_look(chosen):
     outcome = chosen.done(max_slots="auto:0.05")
-    told = "max_slots=auto:0.05: users count as chosen, 60 users in the first 5 of 30 slots"
-    assert told in outcome.out + outcome.err + outcome.log
+    message = "max_slots=auto:0.05: users count as chosen, 60 users in the first 5 of 30 slots"
+    assert message in outcome.out + outcome.err + outcome.log
     first = chosen.json_rows("ledger.jsonl")[0]
     assert first["spent_in_window"] - first["spent"] == pytest.approx(900.0 * 0.05)
     outcome = chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
@@ -352,8 +354,8 @@ def test_where_no_limit_can_be_worth_it_nobody_is_looked_at_and_a_run_says_so(ch
     for flags in ({}, {"max_slots": "auto:0.01,60"}):
         chosen.requirements({f"u{user}": (10, 900.0) for user in range(USERS)})
         outcome = chosen.done("--dry_run", **flags)
-        told = "over windows of 10 slots or less, in"
-        assert told in outcome.out + outcome.err + outcome.log
+        message = "over windows of 10 slots or less, in"
+        assert message in outcome.out + outcome.err + outcome.log
 
 
 def test_a_first_piece_without_a_window_is_refused(chosen):
@@ -384,11 +386,11 @@ def test_a_state_of_another_limit_is_told_before_a_range_that_is_too_short(chose
 def test_a_dry_run_tells_what_a_slot_costs(chosen):
     rows = {f"u{user}": (60, 900.0) if user % 2 else (6, 900.0) for user in range(USERS)}
     chosen.requirements(rows)
-    told = chosen.done("--dry_run", max_slots="3").out
-    assert "class:    epsilon 900 over 6 slots: 30 users, who count in every slot\n" in told
+    text = chosen.done("--dry_run", max_slots="3").out
+    assert "class:    epsilon 900 over 6 slots: 30 users, who count in every slot\n" in text
     assert (
         "class:    epsilon 900 over 60 slots: 30 users, who count in the first 3 of 30 slots: one "
         "costs 71.2, for 12 can differ, 4.8 times what it would without a limit\n"
-    ) in told
-    told = chosen.done("--dry_run").out
-    assert "30 users, at whom a run looks, for 1/25 of the budget, to choose a limit\n" in told
+    ) in text
+    text = chosen.done("--dry_run").out
+    assert "30 users, at whom a run looks, for 1/25 of the budget, to choose a limit\n" in text

@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("streamveil.progress")
 
 
 def tell(events=0, slots=0):
-    LOGGER.info("told", extra={"events": events, "slots": slots})
+    LOGGER.info("counted", extra={"events": events, "slots": slots})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`streamveil release --queries`: answers in a folder, one ledger, what is refused or told."""
+"""`streamveil release --queries`: answers in a folder, one ledger, what is refused or reported."""
 
 import datetime as dt
 import json
@@ -89,9 +89,9 @@ def test_longer_times_are_in_the_same_file_and_not_in_the_ledger(job):
     )
     assert [len(slots), len(days), len(weeks)] == [2 * 4 * 2, 2 * 2, 2]
     for bin_ in "AB":
-        told = [row["value"] for row in slots if row["key"] == bin_]
+        values = [row["value"] for row in slots if row["key"] == bin_]
         assert [row["value"] for row in days if row["key"] == bin_] == [
-            *(sum(told[:4]), sum(told[4:])),
+            *(sum(values[:4]), sum(values[4:])),
         ]
     assert weeks[0]["note"].startswith("a part of the time: 8 of its 28 slots of 6h")
     assert len(pa.csv.read_csv(job.path("ledger.csv"))) == 3 * (8 + 2 + 1)
@@ -176,27 +176,27 @@ def test_groups_add_up_in_files_and_in_python(job):
     job.requirements({f"u{u}": (2, 16.0) for u in range(40)})
     asked = {"noise_key": job.key(KEY), "start": "2024-01-01", "end": "2024-01-03"}
     job.done(**asked, queries=job.write("city.yaml", CITY))
-    told, low, high = {}, {}, {}
+    value, low, high = {}, {}, {}
     for name in ("trips", "people", "way", "speed"):
         rows = answers(job, name)
         assert [(row["key"], row["level"]) for row in rows[:6]] == [
             *(("A", 0), ("B", 0), ("C", 0), ("in", 1), ("out", 1), ("all", 2))
         ]
-        for figures, column in ((told, "value"), (low, "low"), (high, "high")):
+        for figures, column in ((value, "value"), (low, "low"), (high, "high")):
             values = [np.nan if row[column] is None else row[column] for row in rows]
             figures[name] = np.array(values).reshape(-1, 6).T
-    assert [len(each.T) for each in told.values()] == [48, 2, 2, 2]
+    assert [len(each.T) for each in value.values()] == [48, 2, 2, 2]
     for name in ("trips", "people", "way"):
-        a, b, c, inside, outside, everything = told[name]
+        a, b, c, inside, outside, everything = value[name]
         assert np.nansum(everything) > 0
         np.testing.assert_array_equal(inside, a)
         for whole, parts in ((outside, b + c), (everything, a + b + c)):
             np.testing.assert_allclose(whole, parts, rtol=0 if name != "way" else 1e-12)
         if name != "way":
-            known = told[name][:, ~np.isnan(everything)]
+            known = value[name][:, ~np.isnan(everything)]
             assert (known == np.rint(known)).all()
     # A group's mean is one of its bins' events, so it may lie between theirs.
-    _, b, c, _, outside, _ = told["speed"]
+    _, b, c, _, outside, _ = value["speed"]
     assert (np.fmin(b, c) <= high["speed"][4]).all()
     assert (low["speed"][4] <= np.fmax(b, c)).all()
     found = sv.release(
@@ -207,7 +207,7 @@ def test_groups_add_up_in_files_and_in_python(job):
         requirements=job.path("users.csv"),
         **asked,
     )
-    for name in told:
+    for name in value:
         assert found[name].to_arrow().equals(pq.read_table(job.path(f"answers/{name}.parquet")))
 
 
@@ -316,8 +316,8 @@ def test_the_cause_is_that_of_a_loss_and_its_figures_are_told(job):
         code=3,
         queries=job.write("two.yaml", asked),
     )
-    told = tally_in(outcome.message)
-    assert (told.read, told.all_lost, sum(told.rejected.values())) == (11, 7, 11)
+    tally = tally_in(outcome.message)
+    assert (tally.read, tally.all_lost, sum(tally.rejected.values())) == (11, 7, 11)
 
 
 FOREIGN = {
@@ -474,13 +474,13 @@ def test_a_run_that_lost_its_input_looks_at_no_numbers(job, monkeypatch, beam):
     monkeypatch.setattr(bounds_choice, "answer", lambda *given: asked.append(given))
     job.write("queries.yaml", QUERIES.replace("bounds: [0, 128]", "bounds: auto"))
     job.write("events.parquet", table([(*row[:3], None, row[4]) for row in events()]))
-    told = "query 'speed' asks about 80 events and can read none of them"
-    job.refused(told, "nothing is released", "the column kmh is empty", code=3, **beam)
+    message = "query 'speed' asks about 80 events and can read none of them"
+    job.refused(message, "nothing is released", "the column kmh is empty", code=3, **beam)
     assert not os.listdir(job.path("answers"))
     assert not os.path.exists(job.path("ledger.csv"))
     assert not asked
     if not beam:
-        with pytest.raises(sv.InputLost, match=told):
+        with pytest.raises(sv.InputLost, match=message):
             sv.release(
                 job.path("events.parquet"),
                 job.path("queries.yaml"),

@@ -106,9 +106,9 @@ class Stream:
         """What all passes wrote is what one run writes of the slots that are over."""
         found, ledger, _ = once
         for name in NAMES:
-            told = self.table(name)
-            assert told.num_rows
-            assert told.equals(found[name].slice(0, told.num_rows)), name
+            table = self.table(name)
+            assert table.num_rows
+            assert table.equals(found[name].slice(0, table.num_rows)), name
         keys = ("last_base_slot", "query", "window", "epsilon")
         last = max(row["last_base_slot"] for row in self.ledger())
         there = [row for row in ledger if row["last_base_slot"] <= last]
@@ -278,7 +278,7 @@ def test_following_answers_every_slot_as_it_closes(stream, monkeypatch):
     assert stream.table("late").num_rows == 2
     shown = Path(page).read_text()
     assert all(name in shown for name in NAMES)
-    # The end may move on: what it had cut is answered whole, and half days are told once.
+    # The end may move on: what it had cut is answered completely, and half days are published once.
     stream.clock(36)
     stream(end=at(36).isoformat())
     assert stream.table("speed").num_rows == 12

@@ -713,7 +713,7 @@ def test_times_in_several_forms(job):
     [("Africa/Cairo", 26, "2024-04-25T22:00Z"), ("Asia/Gaza", 20, "2024-04-19T22:00Z")],
 )
 def test_a_date_without_a_midnight_is_its_day(job, zone, day, start):
-    """Clocks skip the first hour of these days; their events were lost, and they were told as 0."""
+    """Clocks skip the first hour of these days; their events were lost, and published as 0."""
     job.lines(*(f"u{i},A,2024-04-{day + i - 2}" for i in (1, 2, 3)))
     range_of = {"start": f"2024-04-{day - 1}", "end": f"2024-04-{day + 2}"}
     job.done(slot="1d", slot_zone=zone, time_zone=zone, **range_of)

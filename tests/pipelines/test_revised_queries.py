@@ -124,11 +124,11 @@ def test_streams_take_revisions_too(busy, toolbox):
     busy.done(output=both, ledger=None, revise=2, revisions=both, card=busy.path("run.card.json"))
     paths = sorted((busy.folder / "both").glob("revision-*.json"))
     assert len(paths) == sum(SLOTS.values())
-    told = json.loads(paths[0].read_text().splitlines()[0])
+    record = json.loads(paths[0].read_text().splitlines()[0])
     assert paths[0].name.startswith("revision-20240106T000000.000000Z-")
-    assert told["status"] == "revised"
-    assert {"revised_at", "query", "slot"} <= told.keys()
-    assert set(told) >= {"key", "statistic", "value", "low", "high", "stderr"}
+    assert record["status"] == "revised"
+    assert {"revised_at", "query", "slot"} <= record.keys()
+    assert set(record) >= {"key", "statistic", "value", "low", "high", "stderr"}
     topic = "kafka:localhost:9092/counts"
     words = f"--output and --revisions are both {topic}", "give them different names"
     busy.refused(*words, output=topic, ledger=None, revise=2, revisions=topic)

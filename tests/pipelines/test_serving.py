@@ -48,18 +48,18 @@ def board_of(status, bins=BINS, **given):
     histories = [
         History("counts", "Events.", "events", True, [of_releases(DAYS, bins)], "releases", "later")
     ]
-    told = {
+    options = {
         "command": "release",
         "slots": DAYS,
         "histories": histories,
         "status": lambda: status,
-        "told": lambda summary: summary,
+        "of_events": lambda summary: summary,
         "warnings": Warnings(),
         "interval": TEN_SECONDS,
         "file_clock": True,
         **given,
     }
-    return Board(**told)
+    return Board(**options)
 
 
 def running(next_slot=7, clock=7 * HOUR, last_slot=None, **known):
@@ -343,10 +343,10 @@ def test_a_port_that_is_taken_is_told_in_a_line_with_the_remedy():
 def test_where_it_is_is_told_and_who_may_read_it(capsys, host):
     with serving((host, 0), board_of(running())) as place:
         pass
-    told = capsys.readouterr().out
-    assert told.startswith(f"the page of this run, for operators, is at http://{place}/\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"the page of this run, for operators, is at http://{place}/\n")
     assert not place.endswith(":0")
-    assert ("no password" in told) == (host == "0.0.0.0")
+    assert ("no password" in printed) == (host == "0.0.0.0")
 
 
 # ---- how the run is doing ----------------------------------------------------------------------
@@ -395,10 +395,10 @@ def test_a_slot_that_waits_is_told_with_what_for_and_since_when():
     ],
 )
 def test_a_run_that_stalls_says_so_and_what_to_do(known, words):
-    name, told = well(**known)
+    name, condition = well(**known)
     assert name == "stalled"
-    assert words in told
-    assert "start the same command with --resume" in told
+    assert words in condition
+    assert "start the same command with --resume" in condition
 
 
 def test_a_pass_may_take_as_long_as_those_before_it_did():
@@ -531,9 +531,9 @@ def test_the_golden_answer(passes):
         "revised_at": format_time(2 * 24 * HOUR),
     }
     board.wrote(passes(2, later=[revision]))
-    told = board.record()
-    assert list(told) == ["format", "time", "public", "raw"]
-    public, raw = told["public"], told["raw"]
+    record = board.record()
+    assert list(record) == ["format", "time", "public", "raw"]
+    public, raw = record["public"], record["raw"]
     (section,) = public.pop("sections")
     (series,) = section.pop("series")
     older, newer = series.pop("slots")
@@ -640,9 +640,9 @@ def test_classes_nearest_to_their_limits_are_shown_and_those_alike_are_one(passe
     rows += [ledger_row(3, 40, 1.0, 5, 0.45)]  # differs in a limit alone
     board = board_of(running())
     board.wrote(passes(1, ledger=rows))
-    told = board.record()["public"]["budget"]
-    assert (told["classes"], len(told["shown"])) == (40, CLASSES_SHOWN)
-    assert told["shown"][0] == {
+    budget = board.record()["public"]["budget"]
+    assert (budget["classes"], len(budget["shown"])) == (40, CLASSES_SHOWN)
+    assert budget["shown"][0] == {
         "window": 40,
         "epsilon": 1.0,
         "users": 15,
@@ -658,8 +658,8 @@ def test_where_requirements_change_the_budget_is_that_of_the_past(passes):
     }
     board = board_of(running())
     board.wrote(passes(1, ledger=[row]))
-    (told,) = board.record()["public"]["budget"]["shown"]
-    assert told == {"window": 7, "epsilon": 2.0, "users": 4, "spent": 1.5, "share": 0.75}
+    (entry,) = board.record()["public"]["budget"]["shown"]
+    assert entry == {"window": 7, "epsilon": 2.0, "users": 4, "spent": 1.5, "share": 0.75}
 
 
 def test_a_file_that_cannot_be_read_is_told_and_the_others_are_shown(passes, tmp_path):
@@ -668,9 +668,9 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_are_shown(passes, tmp
     wrong = passes(2, releases=[{"slot": 1, "colour": "red"}])
     board.wrote(wrong)
     board.wrote(passes(3, releases=[release_row(2, [1, 2, 3])]))
-    told = board.record()
-    assert [slot["slot"] for slot in told["public"]["sections"][0]["series"][0]["slots"]] == [2]
-    words = [warning["words"] for warning in told["raw"]["warnings"]]
+    record = board.record()
+    assert [slot["slot"] for slot in record["public"]["sections"][0]["series"][0]["slots"]] == [2]
+    words = [warning["words"] for warning in record["raw"]["warnings"]]
     assert len(words) == 2
     assert words[0].startswith(f"{wrong['releases']} cannot be shown: ")
 
@@ -726,12 +726,12 @@ class Child:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.told = ""
+        self.printed = ""
         place = None
         while place is None:
             line = self.process.stdout.readline()
-            assert line, self.told
-            self.told += line
+            assert line, self.printed
+            self.printed += line
             place = re.search(r"operators, is at (http://127\.0\.0\.1:\d+)/", line)
         self.url = place[1]
 
@@ -747,7 +747,7 @@ class Child:
     def end(self, number):
         self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=600)
-        return self.process.returncode, self.told + out
+        return self.process.returncode, self.printed + out
 
 
 @pytest.mark.slow
@@ -761,13 +761,13 @@ def test_a_run_shows_what_it_releases_and_after_a_kill_what_it_had_released(job,
         until(lambda: child.days() == [1, 2])
         held.close()
         until(lambda: child.figures()["raw"]["condition"] == "up to date")
-        told = child.figures()
-        assert told["raw"]["events"]["rejected"] == {"outside the domain": 2}
-        assert told["raw"]["lag"]["released_until"] == "2024-01-03T00:00:00Z"
-        assert told["public"]["has_ledger"]
-        assert {row["window"] for row in told["public"]["budget"]["shown"]} == {1, 2, 3}
+        figures = child.figures()
+        assert figures["raw"]["events"]["rejected"] == {"outside the domain": 2}
+        assert figures["raw"]["lag"]["released_until"] == "2024-01-03T00:00:00Z"
+        assert figures["public"]["has_ledger"]
+        assert {row["window"] for row in figures["public"]["budget"]["shown"]} == {1, 2, 3}
         rows = [row for n in (1, 2) for row in job.rows(f"out-{n:08d}.jsonl")]
-        shown = told["public"]["sections"][0]["series"][0]["slots"]
+        shown = figures["public"]["sections"][0]["series"][0]["slots"]
         assert [[cell[0][0] for cell in one["values"]] for one in shown] == [
             r["counts"] for r in rows
         ]

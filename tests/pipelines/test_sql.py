@@ -42,8 +42,8 @@ def test_release(job, sql, more):
     outcome = job.done(*more, **sql(), rejected=letters, max_rejected=1)
     assert released(job) == [[3, 0], [3, 0]]
     assert "unparsable 2" in outcome.out + outcome.err + outcome.log
-    told = {(row["row"], row["detail"]) for row in job.rows("rejected.jsonl")}
-    assert told == {(8, "'moment' of --sql fails"), (9, "1 field where the header has 3")}
+    rejected = {(row["row"], row["detail"]) for row in job.rows("rejected.jsonl")}
+    assert rejected == {(8, "'moment' of --sql fails"), (9, "1 field where the header has 3")}
 
 
 def test_a_text_in_a_file(job, sql):
@@ -221,7 +221,7 @@ def test_a_sample_is_shown(job, sql):
 
 
 def test_what_is_refused_in_one_line(job, sql):
-    for told, flags in (
+    for words, flags in (
         (["--input=", "exclude each other"], {**sql(), "input": job.path("events.csv")}),
         (["--delimiter=;", "exclude each other"], {**sql(), "delimiter": ";"}),
         (["DISTINCT", "leave it out"], sql("SELECT DISTINCT user FROM 'EVENTS'")),
@@ -233,7 +233,7 @@ def test_what_is_refused_in_one_line(job, sql):
             {**sql(SQL.replace("EVENTS", job.path("*.csv"))), "output": job.path("out.csv")},
         ),
     ):
-        job.refused(*told, **flags)
+        job.refused(*words, **flags)
     assert not job.folder.joinpath("out.jsonl").exists()
 
 

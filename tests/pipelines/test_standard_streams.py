@@ -73,8 +73,10 @@ def test_what_is_released_is_done_whatever_becomes_of_its_words(job, shell, case
     assert len(job.rows()) == 3
     said = log.read_text() if log.exists() else ""
     assert "Traceback" not in said
-    told = "streamveil: standard output cannot be written to (No space left on device); what was "
-    assert said == (f"{told}released stays\n" if case == "full" else "")
+    message = (
+        "streamveil: standard output cannot be written to (No space left on device); what was "
+    )
+    assert said == (f"{message}released stays\n" if case == "full" else "")
 
 
 @pytest.mark.parametrize("command", ["collect", "per-record"])

@@ -37,10 +37,10 @@ def of(job, rows):
 
 def test_a_run_counts_lives_and_makes_up_for_what_is_left_out(comers):
     outcome = comers.done(ledger=comers.path("ledger.jsonl"), summary=comers.path("summary.json"))
-    told = outcome.out + outcome.err + outcome.log
-    assert "200 beyond the slots in which they count" in told
-    assert "more seems to be left out than counts" not in told
-    assert "of any user's budget was spent" in told  # there are no windows
+    text = outcome.out + outcome.err + outcome.log
+    assert "200 beyond the slots in which they count" in text
+    assert "more seems to be left out than counts" not in text
+    assert "of any user's budget was spent" in text  # there are no windows
     rows = comers.json_rows("out.jsonl")
     assert len(rows) == DAYS
     assert rows[IN_LIFE - 1]["diagnostics"]["kept_share"] == 1
@@ -59,10 +59,10 @@ def test_people_who_stay_are_warned_of_and_another_mechanism_is_named(job):
         (f"u{user}", "A", START + dt.timedelta(days=day)) for user in range(20) for day in range(40)
     ]
     outcome = of(job, staying).done()
-    told = outcome.out + outcome.err + outcome.log
-    assert "more seems to be left out than counts" in told
-    assert "or none" not in told  # a life has a limit
-    assert "--guarantee=infinite, whose mechanism gated" in told
+    text = outcome.out + outcome.err + outcome.log
+    assert "more seems to be left out than counts" in text
+    assert "or none" not in text  # a life has a limit
+    assert "--guarantee=infinite, whose mechanism gated" in text
 
 
 def test_pieces_of_a_stream_release_what_one_run_does(comers):
@@ -75,8 +75,8 @@ def test_pieces_of_a_stream_release_what_one_run_does(comers):
     comers.refused("the participation limit", **going_on, max_slots="4")
     comers.refused("no budget can be granted again", **going_on, restart_budget="1")
     comers.done(**going_on)
-    told = {**comers.counts("part-00000001.jsonl"), **comers.counts("part-00000002.jsonl")}
-    assert told == whole
+    counts = {**comers.counts("part-00000001.jsonl"), **comers.counts("part-00000002.jsonl")}
+    assert counts == whole
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_what_does_not_fit_is_refused_in_words(comers, flags, words):
 
 def test_a_dry_run_tells_what_a_slot_of_a_life_costs(comers):
     outcome = comers.done("--dry_run")
-    told = "all users, who count in the first 3 slots of their lives: one costs 190"
-    assert told in outcome.out + outcome.err + outcome.log
+    message = "all users, who count in the first 3 slots of their lives: one costs 190"
+    assert message in outcome.out + outcome.err + outcome.log
 
 
 def test_evaluate_says_that_it_does_not_compare_this():

@@ -18,7 +18,7 @@ class Shown:
     """What some releases show."""
 
     figures: Floats
-    """Told of every release alike, shape (n, a)."""
+    """Known of every release alike, shape (n, a)."""
     choice: Integers
     """What was chosen by them, shape (n,)."""
     chosen: Floats

@@ -1,8 +1,8 @@
 """What releases of records show, many of them drawn at once, by the samplers that make them.
 
-Totals with noise, from which all that is told follows, and which nodes or domains are chosen; what
-a base mechanism draws of the domains that are kept; nodes of a running total; reports of a device.
-And, a release at a time, what is published.
+Totals with noise, from which all that is released follows, and which nodes or domains are chosen;
+what a base mechanism draws of the domains that are kept; nodes of a running total; reports of a
+device. And, a release at a time, what is published.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class RunningReleases(Releases):
 
     def _ticks(self, made: Any, there: bool, source: NoiseSource) -> list[PerRecordRelease]:
         total = RunningTotal(made, context=b"audit %d" % there)
-        state, told = total.start(), []
+        state, releases = total.start(), []
         for tick in range(1, TICKS + 1):
             part = self._part(there and tick == ITS_TICK)
             state, release = total.tick(state, part, source)
-            told.append(release)
-        return told
+            releases.append(release)
+        return releases
 
 
 class Reports:
@@ -166,9 +166,9 @@ def _of_framework(made: Framework, part: Part, number: int, noise: SlotNoise) ->
     return Shown(counts, first, drawn)
 
 
-def _published(told: list[PerRecordRelease]) -> Shown:
-    rows = np.array([(one.estimate, one.dropped_bound, one.stderr) for one in told])
-    choices = np.array([one.epsilon_tau for one in told])
+def _published(releases: list[PerRecordRelease]) -> Shown:
+    rows = np.array([(one.estimate, one.dropped_bound, one.stderr) for one in releases])
+    choices = np.array([one.epsilon_tau for one in releases])
     known = np.nan_to_num(rows, nan=0.0)
     # Choices by name, which stays: their budgets' own bits.
-    return Shown(np.zeros((len(told), 0)), choices.view(np.int64), known)
+    return Shown(np.zeros((len(releases), 0)), choices.view(np.int64), known)

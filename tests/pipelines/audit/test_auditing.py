@@ -180,5 +180,5 @@ def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monke
     assert broken.violated
     # What is published is drawn to forecasts, so that guesses see less than the noise itself shows.
     # Of a slot's total, an event that moves from bin to bin moves nothing.
-    told = re.search(r"tell ([\d.]+) times what the slots were charged", broken.replayed.violation)
-    assert 1.15 < float(told[1]) <= 1.2
+    match = re.search(r"tell ([\d.]+) times what the slots were charged", broken.replayed.violation)
+    assert 1.15 < float(match[1]) <= 1.2

@@ -18,8 +18,8 @@ def learned(figures, *, surely):
 def test_odds_of_figures_are_added_up_and_nothing_told_is_a_figure_as_well(surely):
     random = np.random.default_rng(3)
     one = random.laplace(COINS, 1)
-    told = random.random(COINS.size) < np.where(COINS, 0.8, 0.4)
-    odds = learned(np.stack([one, np.where(told, 7.0, np.nan)], axis=1), surely=surely)
+    heads = random.random(COINS.size) < np.where(COINS, 0.8, 0.4)
+    odds = learned(np.stack([one, np.where(heads, 7.0, np.nan)], axis=1), surely=surely)
     asked = np.array([[9.0, 7.0], [-9.0, 7.0], [9.0, np.nan], [-9.0, np.nan]])
     # Laplace noise of scale 1, moved by 1: at most 1 in favour, and 1 against.
     seven, nothing = np.log(0.8 / 0.4), np.log(0.2 / 0.6)

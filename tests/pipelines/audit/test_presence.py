@@ -142,7 +142,7 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
     canaries = plan.of_users(np.array([1, 2, 3, 4, 5, 6])).flipped(np.random.default_rng(1))
     counts = canaries.add_to(np.zeros((3 * every, 1, 4), np.int64))
     expected = np.zeros_like(counts)
-    told = 0
+    events = 0
     for group in range(6):
         number, place = divmod(group, 2)
         pair = pairs[number % len(pairs)]
@@ -152,9 +152,9 @@ def test_stories_are_what_the_counters_say_of_them(asked, limit, moves):
         layers = Counters(rule.rules, KEY, who[:0]).layers(who, when, 0 * who, 3 * every)
         bins = 2 * place + story[:, 1]
         np.add.at(expected, (when[layers == 0], 0, bins[layers == 0]), canaries.users[group])
-        told += canaries.users[group] * int(((layers > 0) & (layers <= 3)).sum())
+        events += canaries.users[group] * int(((layers > 0) & (layers <= 3)).sum())
     assert np.array_equal(counts, expected)
-    assert sum(int(one.events.sum()) for one in canaries.beyond(3 * every)) == told
+    assert sum(int(one.events.sum()) for one in canaries.beyond(3 * every)) == events
     differ = limit.slots(asked, adjacency)
     assert np.bincount(canaries.met[0]).max() == differ
 

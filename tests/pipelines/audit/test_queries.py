@@ -209,11 +209,11 @@ def test_what_is_charged_in_windows_is_added_up_over_all_queries():
     made = Queries.of(query_set(), Requirements(tuple(ASKED)), np.array([9]), "add_remove")
     nobody = [Canaries.nobody(0, (), *np.zeros((2, 0), np.int64))] * 2
     world = World((np.zeros((12, 1, 2), int), np.zeros((4, 1, 2), int)), tuple(nobody))
-    told = published_in(made.public(bytes(32), world, nobody))
-    hour, shift = (to_epsilon(spent_of(told, q))[:, 0] for q in (0, 1))
+    outputs = published_in(made.public(bytes(32), world, nobody))
+    hour, shift = (to_epsilon(spent_of(outputs, q))[:, 0] for q in (0, 1))
     most = max(hour[t : t + 3].sum() + shift[t // 3 : (t + 2) // 3 + 1].sum() for t in range(10))
-    assert StreamsAudit("it", made, None, 0).fullest(told) * 3.0 == pytest.approx(most)
-    assert [made.promised(told, q, 0)[0] for q in (0, 1)] == pytest.approx(
+    assert StreamsAudit("it", made, None, 0).fullest(outputs) * 3.0 == pytest.approx(most)
+    assert [made.promised(outputs, q, 0)[0] for q in (0, 1)] == pytest.approx(
         to_epsilon(made.shares[:, 0])
     )
 

@@ -249,9 +249,9 @@ def test_odds_are_learnt_of_figures_of_choices_and_of_figures_by_choice():
     odds = RecordOdds()
     odds.learn(shown(1.0), shown(0.0))
     figures = np.array([[9.0, 0.0], [-9.0, 0.0], [9.0, 0.0], [-9.0, 2.0]])
-    told = Shown(figures, np.array([1, 1, 0, 0]), np.array([[9.0], [9.0], [9.0], [9.0]]))
+    releases = Shown(figures, np.array([1, 1, 0, 0]), np.array([[9.0], [9.0], [9.0], [9.0]]))
     # Laplace noise of scale 1, moved by 1: at most 1 in favour, and 1 against.
-    assert odds.scores(told) == pytest.approx([2, 0, 0, -2], abs=0.35)
+    assert odds.scores(releases) == pytest.approx([2, 0, 0, -2], abs=0.35)
 
 
 def test_worlds_that_are_alike_tell_nothing():

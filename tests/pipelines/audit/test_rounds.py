@@ -156,9 +156,9 @@ def test_replays_come_first_and_say_how_far_they_came(
     stages = [slow_stage(clock, seconds) for _ in range(4)]
     extent = Extent(runs=None, seconds=60.0)
     found = found_by(Slow(clock, 0.01, 0.0, stages), extent)
-    told = found.replayed
-    assert (told.worlds, told.slots, told.complete) == (worlds, slots, complete)
-    assert ("as many as there was time for" in told.sentence) != complete
+    replayed = found.replayed
+    assert (replayed.worlds, replayed.slots, replayed.complete) == (worlds, slots, complete)
+    assert ("as many as there was time for" in replayed.sentence) != complete
     assert (found.rounds >= LEAST_RUNS) == rounds
     assert clock.now - 1000 <= 60 + seconds
 
@@ -182,9 +182,9 @@ def test_nothing_that_was_looked_at_is_no_acquittal(monkeypatch):
 
 
 def test_rounds_are_told_as_they_are_done():
-    told = []
-    found_by(Counted(), Extent(runs=4, done=told.append))
-    assert told == [1, 2, 3, 4]
+    rounds = []
+    found_by(Counted(), Extent(runs=4, done=rounds.append))
+    assert rounds == [1, 2, 3, 4]
 
 
 # At a confidence of .95 one honest configuration in twenty has a bound above its claim.

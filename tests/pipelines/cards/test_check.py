@@ -1,4 +1,4 @@
-"""`streamveil card --check`: honest streams are fine, and whatever was changed is told."""
+"""`streamveil card --check`: honest streams are fine, and whatever was changed is reported."""
 
 import copy
 import datetime as dt
@@ -156,8 +156,8 @@ def test_honest_streams_of_every_kind_are_fine_and_costs_raised_in_them_are_not(
     put(tmp_path, KINDS[kind]())
     schema.validate(read_card(str(tmp_path / "card.json")))
     assert faults(toolbox, tmp_path) == []
-    told = toolbox.run("card", str(tmp_path / "card.json"))
-    assert told.code == 0, told
+    outcome = toolbox.run("card", str(tmp_path / "card.json"))
+    assert outcome.code == 0, outcome
     files = Files(tmp_path)
 
     def raise_one(rows):
@@ -208,9 +208,9 @@ REGISTRY = {
 
 
 def test_the_deployment_has_the_fields_of_the_registry(honest):
-    told = read_card(str(honest / "card.json"))["deployment"]
-    assert {part: set(fields) for part, fields in told.items()} == REGISTRY
-    assert all(text for fields in told.values() for text in fields.values())
+    deployment = read_card(str(honest / "card.json"))["deployment"]
+    assert {part: set(fields) for part, fields in deployment.items()} == REGISTRY
+    assert all(text for fields in deployment.values() for text in fields.values())
 
 
 def test_the_schema_refuses_what_is_no_card(honest, schema):
@@ -284,8 +284,8 @@ LEDGER = {
 def test_a_changed_ledger_is_told(case, stream, toolbox):
     change, words = LEDGER[case]
     stream.rewrite("ledger", change)
-    told = faults(toolbox, stream.folder)
-    assert any(all(word in line for word in words) for line in told), told
+    problems = faults(toolbox, stream.folder)
+    assert any(all(word in line for word in words) for line in problems), problems
 
 
 RELEASES = {
@@ -319,8 +319,8 @@ RELEASES = {
 def test_changed_releases_are_told(case, stream, toolbox):
     change, words = RELEASES[case]
     stream.rewrite("releases", change)
-    told = faults(toolbox, stream.folder)
-    assert any(all(word in line for word in words) for line in told), told
+    problems = faults(toolbox, stream.folder)
+    assert any(all(word in line for word in words) for line in problems), problems
 
 
 def promise_less(card):
@@ -389,8 +389,8 @@ CARDS = {
 def test_a_changed_card_is_told(case, stream, toolbox):
     change, words = CARDS[case]
     stream.card(change)
-    told = faults(toolbox, stream.folder)
-    assert any(all(word in line for word in words) for line in told), told
+    problems = faults(toolbox, stream.folder)
+    assert any(all(word in line for word in words) for line in problems), problems
 
 
 def test_files_that_are_missing_or_not_as_they_were_written_are_told(stream, toolbox):
@@ -398,9 +398,9 @@ def test_files_that_are_missing_or_not_as_they_were_written_are_told(stream, too
     path.write_text(path.read_text().replace('"alarm":false', '"alarm":true', 1))
     assert "not as the run wrote it" in faults(toolbox, stream.folder)[0]
     path.unlink()
-    told = faults(toolbox, stream.folder)
-    assert any("releases.jsonl is not there" in line for line in told)
-    assert any("--releases" in line for line in told)
+    problems = faults(toolbox, stream.folder)
+    assert any("releases.jsonl is not there" in line for line in problems)
+    assert any("--releases" in line for line in problems)
 
 
 def test_files_elsewhere_are_found_by_their_options(stream, tmp_path, toolbox):
@@ -414,9 +414,9 @@ def test_a_card_is_told_in_words(honest, toolbox):
     card = json.loads((honest / "card.json").read_text())
     card["data"]["domain"]["values"].append("cargo, large")
     (honest / "other.json").write_text(json.dumps(card))
-    told = toolbox.run("card", str(honest / "other.json"))
+    outcome = toolbox.run("card", str(honest / "other.json"))
     (honest / "other.json").unlink()
-    assert told.code == 0
+    assert outcome.code == 0
     for words in (
         "w-event",
         "epsilon 0.5 over any 5 slots: 20 users",
@@ -426,7 +426,7 @@ def test_a_card_is_told_in_words(honest, toolbox):
         "1d, of which slot number 0 begins at 1970-01-01T00:00:00Z",
         "given by the operator",
     ):
-        assert words in told.out
+        assert words in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -441,17 +441,17 @@ def test_a_card_is_told_in_words(honest, toolbox):
 )
 def test_what_cannot_be_a_card_is_refused_in_a_line(given, words, honest, toolbox, monkeypatch):
     monkeypatch.chdir(honest)
-    told = toolbox.run("card", *given)
-    assert told.code == 2
-    assert words in told.err
-    assert told.err.count("\n") == 1
+    outcome = toolbox.run("card", *given)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert outcome.err.count("\n") == 1
 
 
 def test_a_card_of_nothing_but_brackets_is_refused_in_a_line(toolbox, tmp_path):
     (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
-    told = toolbox.run("card", "--check", str(tmp_path / "deep.json"))
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "is not a card" in told.err
+    outcome = toolbox.run("card", "--check", str(tmp_path / "deep.json"))
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "is not a card" in outcome.err
 
 
 def test_a_fingerprint_tells_keys_apart_and_not_more(honest):

@@ -79,9 +79,9 @@ def test_a_card_goes_through_passes_changed_tables_and_new_keys(files, toolbox):
     path = Path(job.path("ledger-00000003.jsonl"))
     text = path.read_text()
     path.write_text(text.replace('"spent":', '"spent":1', 1))
-    told = files.faults(toolbox)
-    assert "one of " in told
-    assert "slot" in told
+    problems = files.faults(toolbox)
+    assert "one of " in problems
+    assert "slot" in problems
     path.write_text(text)
     os.unlink(job.path("out-00000002.jsonl"))
     assert "out-00000002.jsonl is not there" in files.faults(toolbox)
@@ -92,9 +92,9 @@ def test_an_older_card_of_a_stream_that_went_on_is_told(files, toolbox):
     older = files.passes(4)
     files.passes(9)
     write_card(files.job.path("out.jsonl.card.json"), older)
-    told = files.faults(toolbox)
-    assert "out-00000002.jsonl is there" in told
-    assert "passes up to 1 alone" in told
+    problems = files.faults(toolbox)
+    assert "out-00000002.jsonl is there" in problems
+    assert "passes up to 1 alone" in problems
 
 
 def test_a_card_that_joins_the_passes_of_two_streams_is_told(files, toolbox):
@@ -198,11 +198,11 @@ def test_queries_have_one_card_for_all(files, toolbox, monkeypatch):
     path.rmdir()
     Path(job.path("kept.jsonl")).rename(path)
     visits = job.path("answers/visits.parquet")
-    told = pq.read_table(visits)
-    moved = told.column("start").to_pylist()
+    table = pq.read_table(visits)
+    moved = table.column("start").to_pylist()
     moved[0] = moved[-1]
-    place = told.column_names.index("start")
-    pq.write_table(told.set_column(place, "start", pa.array(moved, told["start"].type)), visits)
+    place = table.column_names.index("start")
+    pq.write_table(table.set_column(place, "start", pa.array(moved, table["start"].type)), visits)
     card["runs"][0]["files"]["answers-visits"] = file_of(visits)
     write_card(job.path("answers/card.json"), card)
     assert "by the card" in files.faults(toolbox, **where)
@@ -219,8 +219,8 @@ def test_queries_in_passes_add_up_as_well(files, toolbox):
         job.done(**files.state, resume=True if day > 5 else None)
     card = files.card("answers/card.json")
     assert card["runs"][0]["passes"] == [1, 2]
-    told = files.faults(toolbox, "answers/card.json", ledger=job.path("ledger.jsonl"))
-    assert told == ""
+    problems = files.faults(toolbox, "answers/card.json", ledger=job.path("ledger.jsonl"))
+    assert problems == ""
 
 
 def test_records_have_a_card_without_a_ledger(files, toolbox):

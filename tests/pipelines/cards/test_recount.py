@@ -87,19 +87,19 @@ def account_of(requirement, first, last, spent, in_window):
 
 def answers(*spans, spent=1):
     """Answers whose sums are right, in the order of their ends, over windows of 3."""
-    told = []
+    rows = []
     for first, last in spans:
         so_far = [one for one in spans if one[1] <= last]
         fullest = max(
             sum(spent for a, b in so_far if a <= end and b > end - 3)
             for end in range(first, last + 1)
         )
-        told.append((first, last, spent, fullest))
-    return list(zip(*told, strict=True))
+        rows.append((first, last, spent, fullest))
+    return list(zip(*rows, strict=True))
 
 
-def wrong_answers(requirement, look, told, until):
-    account = account_of(requirement, *told)
+def wrong_answers(requirement, look, slots, until):
+    account = account_of(requirement, *slots)
     return list(wrong_account(account, in_windows(account, look, [], until)))
 
 
@@ -116,10 +116,10 @@ def test_answers_of_several_base_slots_count_in_every_window_that_they_meet():
 E1 = int(to_units(1.0))
 
 
-def row(slot, spent, told, window=3, cap=E1, ahead=None, infeasible=False):
+def row(slot, spent, in_window, window=3, cap=E1, ahead=None, infeasible=False):
     back, back_cap = window, cap
     ahead, ahead_cap = ahead or (window, cap)
-    return Row(slot, back, back_cap, ahead, ahead_cap, spent, told, infeasible)
+    return Row(slot, back, back_cap, ahead, ahead_cap, spent, in_window, infeasible)
 
 
 def wrong(*slots, changes=True):

@@ -128,8 +128,8 @@ def test_a_stream_without_an_end_has_its_card_from_the_launch_on(endless, schema
     assert done.code == 0, done
     assert "12 slots was released once" in done.out
     assert "there is no ledger" in done.err
-    told = endless.toolbox.run("card", endless.path)
-    assert "from 2024-01-01T00:00:00Z on, as launched: releases to folder" in told.out
+    outcome = endless.toolbox.run("card", endless.path)
+    assert "from 2024-01-01T00:00:00Z on, as launched: releases to folder" in outcome.out
 
 
 def test_the_card_of_a_stream_that_ends_says_so(stream, schema):
@@ -215,16 +215,16 @@ def test_it_is_said_in_one_line_where_there_is_no_card(stream):
 
 def test_a_dry_run_says_what_becomes_of_card_and_ledger(stream):
     flags = {**stream.flags, "input": f"watch:{stream.job.path('in')}/*.csv"}
-    told = stream.job("--dry_run", RUNNER, **flags).out
-    assert f"would write the card to {stream.path}" in told
-    assert "card:     written at the launch, and open: only if the stream comes to an end" in told
-    assert "ledger:   none: it is a file, written when the input has ended" in told
-    told = stream.job("--dry_run", RUNNER, **{**flags, "card": None}).out
-    assert "card:     no card says what is promised, for releases go to folder:" in told
-    assert "would write the card" not in told
-    told = stream.job("--dry_run", **{**stream.flags, "end": stream.end}).out
-    assert "only at the end of the input does it say what was released" in told
-    assert "ledger:" not in told
+    text = stream.job("--dry_run", RUNNER, **flags).out
+    assert f"would write the card to {stream.path}" in text
+    assert "card:     written at the launch, and open: only if the stream comes to an end" in text
+    assert "ledger:   none: it is a file, written when the input has ended" in text
+    text = stream.job("--dry_run", RUNNER, **{**flags, "card": None}).out
+    assert "card:     no card says what is promised, for releases go to folder:" in text
+    assert "would write the card" not in text
+    text = stream.job("--dry_run", **{**stream.flags, "end": stream.end}).out
+    assert "only at the end of the input does it say what was released" in text
+    assert "ledger:" not in text
 
 
 @pytest.mark.slow

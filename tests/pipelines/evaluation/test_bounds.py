@@ -1,4 +1,4 @@
-"""Events beyond the users' bound: told, measured beside the noise, and a better bound advised."""
+"""Events dropped by contribution bounding: reported, compared with the noise; a better bound."""
 
 import numpy as np
 import pyarrow as pa

@@ -10,7 +10,7 @@ from streamveil.io import write_table
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
-from streamveil.pipelines.evaluation.presence import Candidates, Limited, _told, limit_advice
+from streamveil.pipelines.evaluation.presence import Candidates, Limited, _advice_text, limit_advice
 from streamveil.pipelines.evaluation.w_event import WEvent
 from streamveil.pipelines.plans.inputs import Inputs
 from streamveil.transforms import Columns
@@ -76,8 +76,8 @@ def test_what_a_limit_is_worth_is_told(source):
     (line,) = limit_advice(Candidates.of("1,2,3"), [source], compared(source))
     assert line.startswith("visits, epsilon 1, w 40, adaptive: AMRE ")
     assert line.endswith("; none is worth it, so leave --max_slots out")
-    told = line.partition("--max_slots: ")[2]
-    assert [part.split()[0] for part in told.partition(";")[0].split(", ")] == [
+    advice = line.partition("--max_slots: ")[2]
+    assert [part.split()[0] for part in advice.partition(";")[0].split(", ")] == [
         *("1:", "2:", "3:"),
         "auto:",
     ]
@@ -103,5 +103,5 @@ def test_what_is_no_list_of_limits_is_refused(wrong):
 
 
 def test_limits_that_no_window_has_room_for_are_named():
-    told = _told({"2": 10.0, "auto": 20.0}, 30.0, ["50", "60"])
-    assert "2: 10, auto: 20 (over these windows not worth it: 50, 60); release with" in told
+    text = _advice_text({"2": 10.0, "auto": 20.0}, 30.0, ["50", "60"])
+    assert "2: 10, auto: 20 (over these windows not worth it: 50, 60); release with" in text

@@ -227,7 +227,7 @@ def test_what_is_wrong_is_told_in_one_line(asked, table, case):
         sv.release(table, **arguments({**asked, **more}))
     message = str(caught.value)
     assert isinstance(caught.value, sv.ConfigurationError)
-    assert caught.value.__suppress_context__  # else it is told twice, first in other words
+    assert caught.value.__suppress_context__  # else it is printed twice, first in other words
     assert "\n" not in message
     assert "hunter2" not in message
     assert "--" not in message
