@@ -22,7 +22,7 @@ def keep(release: Release, folder: str) -> None:
 
 
 def keep_cost(entry: LedgerEntry, folder: str) -> None:
-    """Keep what a slot cost users, of one class, every time that it is told."""
+    """Keep what a slot cost users, of one class, every time that it is reported."""
     path = Path(folder, f"{entry.slot:012}-{uuid.uuid4().hex}.cost")
     part = path.with_suffix(".part")
     part.write_text(repr(float(entry.spent[0])))
@@ -30,14 +30,14 @@ def keep_cost(entry: LedgerEntry, folder: str) -> None:
 
 
 def costs(folder: Path) -> list[tuple[int, float]]:
-    """By slot, in order, what was told that it cost: all that differs together.
+    """By slot, in order, what it cost as reported: all that differs together.
 
     A release alone does not say that: what a sum of several slots cost is booked in each of them.
     """
-    told: dict[int, set[str]] = collections.defaultdict(set)
+    texts_of: dict[int, set[str]] = collections.defaultdict(set)
     for path in folder.glob("*.cost"):
-        told[slot_of(path)].add(path.read_text())
-    return [(slot, sum(map(float, texts))) for slot, texts in sorted(told.items())]
+        texts_of[slot_of(path)].add(path.read_text())
+    return [(slot, sum(map(float, texts))) for slot, texts in sorted(texts_of.items())]
 
 
 def kept(folder: Path) -> dict[int, collections.Counter[bytes]]:

@@ -75,8 +75,8 @@ class _PacedFn(beam.DoFn):
         slot = tracker.current_restriction().start
         while True:
             now = pace.now()
-            told = int(now) if pace.clock else slot
-            watermark.set_watermark(Timestamp(told))
+            at = int(now) if pace.clock else slot
+            watermark.set_watermark(Timestamp(at))
             if slot > now:
                 tracker.defer_remainder(Duration(seconds=(slot - now) * pace.seconds))
                 return

@@ -78,8 +78,8 @@ def _run_once(command: Sequence[str]) -> tuple[float, float, float, dict[str, An
         printed = out.read().decode(errors="replace").strip()
         if child.returncode:
             err.seek(0)
-            told = err.read().decode(errors="replace")[-4000:]
-            raise RuntimeError(f"{shlex.join(command)} failed:\n{printed[-2000:]}\n{told}")
+            errors = err.read().decode(errors="replace")[-4000:]
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{printed[-2000:]}\n{errors}")
     unit = 1e6 if sys.platform == "darwin" else 1e3
     last = printed.splitlines()[-1] if printed else ""
     answer = json.loads(last) if last.startswith("{") else {}

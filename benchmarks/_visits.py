@@ -162,11 +162,11 @@ def released(found: Visits, mechanism: str, key: bytes) -> Released:
     from streamveil.mechanisms.driver.stream import ReleaseStream
 
     stream = ReleaseStream(_made(found, found.requirements, mechanism), _noise(key))
-    state, told = stream.start(), []
+    state, releases = stream.start(), []
     for slot, counts in enumerate(found.counts()):
         state, release = stream.release(state, slot, counts)
-        told.append(release)
-    return _together(told, 1.0, 1.0)
+        releases.append(release)
+    return _together(releases, 1.0, 1.0)
 
 
 def limited(found: Visits, mechanism: str, limits: tuple[Any, ...], key: bytes) -> Released:
@@ -183,19 +183,19 @@ def limited(found: Visits, mechanism: str, limits: tuple[Any, ...], key: bytes) 
     classes = found.class_of[found.users]
     layers = counters.layers(found.users, found.slots, classes, found.length)
     some = layers == 0
-    told_of = np.flatnonzero((layers > 0) & (layers <= LAYERS))
-    told_of = told_of[np.argsort(found.slots[told_of], kind="stable")]
-    starts = np.searchsorted(found.slots[told_of], np.arange(found.length + 1))
+    in_layers = np.flatnonzero((layers > 0) & (layers <= LAYERS))
+    in_layers = in_layers[np.argsort(found.slots[in_layers], kind="stable")]
+    starts = np.searchsorted(found.slots[in_layers], np.arange(found.length + 1))
     presence = Presence(limits, Requirements.of(found.requirements), ADD_REMOVE)
     made = _made(found, priced(limits, found.requirements), mechanism)
     stream = PresentStream(made, _noise(key), {}, presence)
-    state, told = stream.start(), []
+    state, releases = stream.start(), []
     for slot, counts in enumerate(found.counts(some)):
-        rows = told_of[starts[slot] : starts[slot + 1]]
+        rows = in_layers[starts[slot] : starts[slot + 1]]
         beyond = Beyond(layers[rows], classes[rows], found.places[rows], np.ones_like(rows))
         state, release = stream.release(state, slot, counts, beyond)
-        told.append(release)
-    return _together(told, float(some.mean()), told[-1].diagnostics["kept_share"])
+        releases.append(release)
+    return _together(releases, float(some.mean()), releases[-1].diagnostics["kept_share"])
 
 
 def _made(found: Visits, requirements: Any, mechanism: str) -> Any:
@@ -212,6 +212,8 @@ def _noise(key: bytes) -> Any:
     return NoiseSource(key)
 
 
-def _together(told: list[Any], kept: float, share: float) -> Released:
-    counts, stderr = (np.array([getattr(one, of) for one in told]) for of in ("counts", "stderr"))
+def _together(releases: list[Any], kept: float, share: float) -> Released:
+    counts, stderr = (
+        np.array([getattr(one, of) for one in releases]) for of in ("counts", "stderr")
+    )
     return Released(counts, stderr, kept, share)

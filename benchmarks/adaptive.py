@@ -208,7 +208,7 @@ def against_reference(given):
         ],
         "The reference is from this project's design notes, another implementation, not from a "
         "paper. Coverage: share of true counts within 1.645 released standard errors, 0.9 if they "
-        "told everything.",
+        "were complete.",
     )
     for name in names:
         rows = evaluated(given, synthetic(name, USERS, slots), E, W, MECHANISMS, seeds)

@@ -119,10 +119,10 @@ def run(name: str, epsilon: float, seed: int, slots: int | None) -> dict[str, An
         ).releases["asked"]
         for statistic in alike:
             query = sv.Query("asked", statistic=statistic)
-            told = list(answers_of(query, released))[FIRST:]
+            results = list(answers_of(query, released))[FIRST:]
             for place, output in enumerate(statistic.outputs):
                 low, high, value = (
-                    np.array([getattr(one, end)[0, place] for one in told])
+                    np.array([getattr(one, end)[0, place] for one in results])
                     for end in ("low", "high", "values")
                 )
                 true = np.array([truth[output](one) for one in numbers[FIRST:]], np.float64)

@@ -76,8 +76,10 @@ def _run(name: str, mechanism: str, given, seed: int, folder: Path) -> dict[str,
     asked |= {"percentile": None if name == "mean" else 95, "epsilon": EPSILON / WINDOW}
     figures.unlink(missing_ok=True)
     try:
-        told = measure_case("_pipeline_dp_hours.py", asked, 1, given.pipeline_dp_python).answers[0]
-        by = f"pipeline-dp {told['pipeline-dp']}"
+        measured = measure_case(
+            "_pipeline_dp_hours.py", asked, 1, given.pipeline_dp_python
+        ).answers[0]
+        by = f"pipeline-dp {measured['pipeline-dp']}"
     except RuntimeError as error:
         if "No module named 'pipeline_dp'" not in str(error):
             raise
@@ -120,8 +122,8 @@ def run_errors(
     ours = np.array([one.values[0, 0] for one in answers_of(query, done.releases["q"])])
     # Where nothing is known yet, the middle is as good as anything.
     ours = np.where(np.isfinite(ours), ours, (LOWER + UPPER) / 2)[known]
-    told = np.load(theirs) if theirs else _by_formula(name, hours, numbers, alike.length, seed)
-    other = told[known]
+    estimates = np.load(theirs) if theirs else _by_formula(name, hours, numbers, alike.length, seed)
+    other = estimates[known]
     return {
         "ours": float(((ours - true) ** 2).mean()),
         "theirs": float(((other - true) ** 2).mean()),

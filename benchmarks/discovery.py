@@ -318,8 +318,8 @@ def _method(stream, epsilon, method, users, days, keys, seed):
         of_rank = (rank >= first) & (rank <= last)
         answer[f"recall {first}-{last}"] = float(listed[of_rank].mean()) if of_rank.any() else None
         mine = np.flatnonzero(of_rank & listed)
-        told = np.isfinite(counts[mine])
-        errors, truth = np.abs(counts[mine] - true[mine])[told].sum(), true[mine][told].sum()
+        given = np.isfinite(counts[mine])
+        errors, truth = np.abs(counts[mine] - true[mine])[given].sum(), true[mine][given].sum()
         answer[f"error {first}-{last}"] = float(errors / truth) if truth else None
     return answer
 
@@ -343,8 +343,8 @@ def _counted(events, listed, epsilon, window, seed):
     if not len(places):
         return counts
     keys = {"keys": [str(one) for one in places.tolist()], "other": "unlisted"}
-    told = {"budget": f"{epsilon}/{window}d", "noise_key": seed.to_bytes(32, "big")}
-    result = _released(_table(*events), counts.shape[1], keys, **told)
+    options = {"budget": f"{epsilon}/{window}d", "noise_key": seed.to_bytes(32, "big")}
+    result = _released(_table(*events), counts.shape[1], keys, **options)
     for at, answer in enumerate(result["keys"]):
         counts[places, at] = np.ravel(answer.values)[: len(places)]
     return counts
@@ -390,7 +390,7 @@ def _table(who, when, what):
     )
 
 
-def _released(data, days, keys, **told):
+def _released(data, days, keys, **options):
     import numpy as np
 
     import streamveil as sv
@@ -400,7 +400,7 @@ def _released(data, days, keys, **told):
         sv.count("keys", by="key", **keys),
         **{"user": "user", "time": "time", "slot": "1d", "start": FIRST_DAY},
         end=str(np.datetime64(FIRST_DAY) + days),
-        **told,
+        **options,
     )
 
 
@@ -412,18 +412,18 @@ def _speed(stream, speed, users, days, keys):
 
     events = _read(stream, users, days, keys, 1)
     days = int(events[1].max()) + 1
-    told = {"budget": f"4/{WINDOW}d", "noise_key": bytes(32)}
+    options = {"budget": f"4/{WINDOW}d", "noise_key": bytes(32)}
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/events.parquet"
         pq.write_table(_table(*events), path)
-        first = _released(path, days, {"keys": "discover"}, delta=DELTA, **told)["keys"]
+        first = _released(path, days, {"keys": "discover"}, delta=DELTA, **options)["keys"]
         found = [one for one in first.to_arrow()["key"].unique().to_pylist() if one != "unlisted"]
         pairs = []
         for _ in range(speed):
             before = time.process_time()
-            _released(path, days, {"keys": "discover"}, delta=DELTA, **told)
+            _released(path, days, {"keys": "discover"}, delta=DELTA, **options)
             between = time.process_time()
-            _released(path, days, {"keys": found or ["0"], "other": "unlisted"}, **told)
+            _released(path, days, {"keys": found or ["0"], "other": "unlisted"}, **options)
             pairs.append((between - before, time.process_time() - between))
     return {
         **{"stream": stream, "events": len(events[0])},

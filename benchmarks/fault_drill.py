@@ -101,7 +101,7 @@ class Drill:
     seen: dict[str, bytes] = field(default_factory=dict)
     """Results that readers could see."""
     table: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    told: list[str] = field(default_factory=list)
+    faults_found: list[str] = field(default_factory=list)
 
     def path(self, *names: str) -> Path:
         """Path of something in the folder."""
@@ -219,11 +219,11 @@ class Drill:
         outcome = self.run(fault.options, hook=hook, resume=fault.resume)
         refused = outcome.code != 0
         row["refused" if refused else "went on"] += 1
-        told = [line for line in outcome.text.splitlines() if _ERROR.match(line)]
+        errors = [line for line in outcome.text.splitlines() if _ERROR.match(line)]
         unclear = outcome.code >= 0 and (
             (not fault.in_run and not refused)
-            or (refused and len(told) != 1)
-            or (refused and not any(word in told[0] for word in fault.words))
+            or (refused and len(errors) != 1)
+            or (refused and not any(word in errors[0] for word in fault.words))
         )
         self._count(fault, "unclear", unclear, outcome.text)
         self._count(fault, "tracebacks", "Traceback" in outcome.text, outcome.text)
@@ -263,7 +263,7 @@ class Drill:
     def _count(self, fault: Fault, column: str, wrong: bool, what: str) -> None:
         if wrong:
             self.table[fault.kind][column] += 1
-            self.told.append(
+            self.faults_found.append(
                 f"{fault.kind}, {column}: {' or '.join(fault.words)}: ...{what[-400:]}"
             )
 
@@ -559,9 +559,9 @@ def command() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drill = run(Path(folder), given.faults, given.seed)
     print(tell(drill.table))
-    for told in drill.told:
-        print(f"FAULT: {told}")
-    return 1 if drill.told else 0
+    for fault in drill.faults_found:
+        print(f"FAULT: {fault}")
+    return 1 if drill.faults_found else 0
 
 
 if __name__ == "__main__":

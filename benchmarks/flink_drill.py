@@ -95,8 +95,8 @@ class Cluster:
                 start_new_session=True,
             )
         try:
-            told = cls._script("start", home, work, "2", "1", STATE_BACKEND=backend)
-            ends = dict(line.split("=", 1) for line in told.split())
+            printed = cls._script("start", home, work, "2", "1", STATE_BACKEND=backend)
+            ends = dict(line.split("=", 1) for line in printed.split())
             yield cls(home, work, **ends, worker_pool=f"localhost:{port}", pool=pool.pid)
         finally:
             cls._script("stop", work)
@@ -224,9 +224,9 @@ class Drill:
         last = max(given)
         lost = [slot for slot in range(last + 1) if slot not in given]
         differing = [slot for slot, contents in given.items() if len(contents) > 1]
-        told = costs(self.folder / "seen")
-        unpriced = sorted(given.keys() - dict(told).keys() - {last})
-        over = overspent(told, WINDOW, EPSILON)
+        booked = costs(self.folder / "seen")
+        unpriced = sorted(given.keys() - dict(booked).keys() - {last})
+        over = overspent(booked, WINDOW, EPSILON)
         self._expect(not lost, f"lost slots: {lost}")
         self._expect(not differing, f"slots released again with other content: {differing}")
         self._expect(not unpriced, f"slots without an entry of the ledger: {unpriced}")

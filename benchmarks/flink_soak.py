@@ -182,12 +182,12 @@ def check(seen: Sequence[Look], folder: Path) -> tuple[dict[str, Any], list[str]
     """All promises: figures, and what is wrong with them."""
     given = kept(folder)
     slots = sorted(given)
-    told = costs(folder)
+    booked = costs(folder)
     wrong = {
         "lost": slots[-1] + 1 - len(slots),
-        "without an entry of the ledger": len(set(slots[:-1]) - dict(told).keys()),
+        "without an entry of the ledger": len(set(slots[:-1]) - dict(booked).keys()),
         "given again otherwise": sum(len(contents) > 1 for contents in given.values()),
-        "overspent": len(overspent(told, WINDOW, EPSILON)),
+        "overspent": len(overspent(booked, WINDOW, EPSILON)),
     }
     figures: dict[str, Any] = {"minutes": round(seen[-1].minute), "slots": len(slots), **wrong}
     figures["CPU ms a slot"] = round(1e3 * seen[-1].cpu / len(slots))

@@ -153,8 +153,8 @@ def released(kept: Any, above: Any, in_life: int, seed: int) -> tuple[Any, Any, 
     made = mechanism(DEFAULT, population)
     stream = LifeStream(made, NoiseSource(_key(seed)), {}, presence)
     state, found, nobody = stream.start(), [], np.zeros(3, np.int64)
-    for slot, (counts, told) in enumerate(zip(kept, above, strict=True)):
-        beyond = Beyond(np.arange(1, 4), nobody, nobody, told)
+    for slot, (counts, beyond_limit) in enumerate(zip(kept, above, strict=True)):
+        beyond = Beyond(np.arange(1, 4), nobody, nobody, beyond_limit)
         state, release = stream.release(state, slot, counts[None], beyond)
         found.append(release)
     share = found[-1].diagnostics["kept_share"]

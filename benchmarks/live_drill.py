@@ -10,7 +10,7 @@ drill's own keep the processors busy. After so many seconds it is stopped. A run
 - lost a slot, if one between its first and its last is missing, or what it cost;
 - doubled, if a slot was released twice with different content;
 - overspent, if some window of slots cost more than the users asked for, by the ledger;
-- failed, if it ended by itself: then its last words are told.
+- failed, if it ended by itself: then its last words are printed.
 
 Exit code 0 if none did.
 """

@@ -29,7 +29,7 @@ def main() -> None:
     given = options.parse_args()
     errors = table(
         f"rotation:turns=N, epsilon {given.epsilon:g} over {given.window} slots",
-        ["users", "presence", "turns", "told", "relative error", "MSE / no turns", "coverage"],
+        ["users", "presence", "turns", "reported", "relative error", "MSE / no turns", "coverage"],
         f"Mean of {given.keys} draws, from the end of the first window on. The relative error is "
         "the root of the mean square over that of the counts: nothing but zeros has 1. Coverage is "
         "the share of frequencies within 1.645 standard errors, nominally 0.9.",
@@ -45,12 +45,12 @@ def main() -> None:
                 for key in range(given.keys)
             ]
             for turns in ("0", *map(str, given.turns)):
-                told, error, covers = (
+                share, error, covers = (
                     statistics.mean(one[turns][what] for one in found)
-                    for what in ("told", "error", "covers")
+                    for what in ("reported", "error", "covers")
                 )
                 ratio = error / statistics.mean(one["0"]["error"] for one in found)
-                errors.add(users, presence, int(turns), told, error**0.5, ratio, covers)
+                errors.add(users, presence, int(turns), share, error**0.5, ratio, covers)
     names = ("users", "slots", "keys", "window", "epsilon", "turns")
     save(given.results, "local_presence", {name: getattr(given, name) for name in names}, [errors])
 
@@ -64,7 +64,7 @@ def run(
     turns: list[int],
     key: int,
 ) -> dict[str, dict[str, float]]:
-    """Mean square error over that of zeros, coverage and the share told, by turns."""
+    """Mean square error over that of zeros, coverage and the share of events reported, by turns."""
     import numpy as np
 
     random = np.random.default_rng([key, users])
@@ -85,7 +85,7 @@ def run(
         found[str(one)] = {
             "error": float((off**2).mean() / (truth**2).mean()),
             "covers": float((abs(off) <= 1.645 * np.array(side.stderr)[window:]).mean()),
-            "told": side.told / max(side.events, 1),
+            "reported": side.reported / max(side.events, 1),
         }
     return found
 
@@ -106,12 +106,12 @@ class _Sides:
         self._server = Rotation("rotation", asked, turns=turns)
         self._devices = OneEvent(self._server.users, bytes(32)) if turns else None
         self._state, self._source = self._server.start(), NoiseSource(bytes(32))
-        self.events = self.told = 0
+        self.events = self.reported = 0
         self.released: list[object] = []
         self.stderr: list[object] = []
 
     def release(self, slot, values, random) -> None:
-        """Ask, count what is told, and draw how many reports support each bin."""
+        """Ask, count what is reported, and draw how many reports support each bin."""
         import numpy as np
 
         from streamveil.mechanisms.local.oracles import Oracle
@@ -119,12 +119,12 @@ class _Sides:
 
         noise = self._source.slot(slot, b"")
         self._state, ask = self._server.begin(self._state, slot, noise)
-        told = values[ask.users]
-        self.events += int((told < BINS).sum())
+        reported = values[ask.users]
+        self.events += int((reported < BINS).sum())
         if self._devices:
-            told = self._devices.told(slot, ask.users, told)
-        self.told += int((told < BINS).sum())
-        true = np.bincount(told, minlength=BINS + 1)
+            reported = self._devices.reported(slot, ask.users, reported)
+        self.reported += int((reported < BINS).sum())
+        true = np.bincount(reported, minlength=BINS + 1)
         oracle = Oracle.of(ask.oracles[0], int(ask.epsilons[0]), BINS + 1)
         if oracle.kind == GRR:
             chances = np.full((BINS + 1, BINS + 1), oracle.q)
@@ -132,8 +132,8 @@ class _Sides:
             supports = random.multinomial(true, chances).sum(axis=0)
         else:
             supports = random.binomial(true, oracle.p)
-            supports += random.binomial(told.size - true, oracle.q)
-        tally = Tally(supports[None].astype(np.int64), np.array([told.size]))
+            supports += random.binomial(reported.size - true, oracle.q)
+        tally = Tally(supports[None].astype(np.int64), np.array([reported.size]))
         self._state, release = self._server.take(self._state, tally, noise)
         self.released.append(release.frequencies[:BINS])
         self.stderr.append(release.stderr[:BINS])

@@ -112,7 +112,7 @@ def _totals(verdicts: dict[str, Any]) -> Table:
     commanded = [one for name, one in verdicts.items() if MUTANTS[name].scene in COMMANDS]
     others = [one for name, one in verdicts.items() if MUTANTS[name].scene not in COMMANDS]
     rows = {
-        "a filter, or the price told before": [
+        "a filter, or the price stated before": [
             float(bool(v["refused"])) for v in verdicts.values()
         ],
         "`streamveil audit`": [_share(v) for v in commanded],

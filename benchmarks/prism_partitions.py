@@ -70,8 +70,8 @@ class _WaitFn(beam.DoFn):
     READ = ReadModifyWriteStateSpec("read", VarIntCoder())
     HALF = TimerSpec("half", TimeDomain.WATERMARK)
 
-    def __init__(self, told: Path) -> None:
-        self._told = told
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def process(
         self,
@@ -84,22 +84,22 @@ class _WaitFn(beam.DoFn):
 
     @on_timer(HALF)
     def over(self, read: Any = beam.DoFn.StateParam(READ)) -> None:
-        if not self._told.exists():
-            self._told.write_text(str(read.read()))
+        if not self._path.exists():
+            self._path.write_text(str(read.read()))
 
 
 def read_in_time(partitions: int, flags: list[str]) -> int:
     """How many of the RECORDS of the first partition came before the watermark had passed them."""
     with TemporaryDirectory() as folder:
-        told = Path(folder, "told")
+        path = Path(folder, "partitions")
         with beam.Pipeline(options=PipelineOptions([*flags, "--streaming"])) as pipeline:
             _ = (
                 pipeline
                 | beam.Create(range(partitions), reshuffle=False)
                 | beam.ParDo(_ReadFn()).with_output_types(tuple[str, int])
-                | beam.ParDo(_WaitFn(told))
+                | beam.ParDo(_WaitFn(path))
             )
-        return int(told.read_text())
+        return int(path.read_text())
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ class _CountFn(beam.DoFn):
 
     COUNTED = ReadModifyWriteStateSpec("counted", VarIntCoder())
 
-    def __init__(self, told: Path) -> None:
-        self._told = told
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def process(
         self, element: tuple[str, int], counted: Any = beam.DoFn.StateParam(COUNTED)
@@ -40,8 +40,8 @@ class _CountFn(beam.DoFn):
         number = (counted.read() or 0) + 1
         counted.write(number)
         time.sleep(SECONDS)
-        with self._told.open("a") as told:
-            told.write(f"{number}\n")
+        with self._path.open("a") as file:
+            file.write(f"{number}\n")
         yield number
 
 
@@ -51,15 +51,15 @@ def numbers(prism: str, *, split: bool) -> list[int]:
     if not split:
         flags.append("--experiments=prism_disable_sdf_split")
     with TemporaryDirectory() as folder:
-        told = Path(folder, "told")
+        path = Path(folder, "numbers")
         with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
             elements = [("key", i) for i in range(ELEMENTS)]
             _ = (
                 pipeline
                 | beam.Create(elements, reshuffle=False).with_output_types(tuple[str, int])
-                | beam.ParDo(_CountFn(told))
+                | beam.ParDo(_CountFn(path))
             )
-        return sorted(map(int, told.read_text().split()))
+        return sorted(map(int, path.read_text().split()))
 
 
 def main() -> None:

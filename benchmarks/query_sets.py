@@ -74,10 +74,10 @@ def shares(given):
         "City: places in quarters of an hour, districts in hours, all in days, E = 1 over a day. "
         "Visits and trips: a week each, the examples of README.md and docs/reference/queries.md, "
         "where planning is only to do no harm. Shares are planned before the first slot, and again "
-        "from what is released; those told are of the first run. Ratios are of sums over all runs. "
-        "Noise differs between the two, for it is bound to the shares, and few large errors are "
-        "most of a sum, above all of films, whose errors are those of 30 weeks: the standard error "
-        "is that of the ratio by how runs differ. The largest "
+        "from what is released; those printed are of the first run. Ratios are of sums over all "
+        "runs. Noise differs between the two, for it is bound to the shares, and few large errors "
+        "are most of a sum, above all of films, whose errors are those of 30 weeks: the standard "
+        "error is that of the ratio by how runs differ. The largest "
         f"ratio is of a seed; that of all seeds is never to be above {NEVER_ABOVE}.",
     )
     for name in given.query_sets:
@@ -321,14 +321,14 @@ def run_city(asked: str, seed: int, days: int) -> dict[str, dict[str, float]]:
     done = simulate_query_set(
         drawn.query_set, counts, Requirements(drawn.requirements), drawn.sizes, noise_key(seed)
     )
-    told, true = [], []
+    results, true = [], []
     for one in drawn.query_set:
         cells, releases = counts[one.name].sum(axis=1), done.releases[one.name]
         nodes = [parts_of(one, row, np.zeros(len(row)))[0][:, 0] for row in cells]
-        told.append(list(answers_of(one, releases)))
+        results.append(list(answers_of(one, releases)))
         true.append(np.array(nodes))
         for slots, answers in times_of(one, drawn.query_set, releases, 0).items():
-            told.append(answers)
+            results.append(answers)
             true.append(np.array(nodes).reshape(-1, slots // one.slots, len(nodes[0])).sum(axis=1))
     bins = len(places["keys"])
     # Of one query all groups are in each table: those of this level count.
@@ -336,7 +336,7 @@ def run_city(asked: str, seed: int, days: int) -> dict[str, dict[str, float]]:
         (slice(bins), slice(bins, -1), slice(-1, None)) if asked == "one" else [slice(None)] * 3
     )
     found = {}
-    for name, answers, truth, level in zip(TABLES, told, true, levels, strict=True):
+    for name, answers, truth, level in zip(TABLES, results, true, levels, strict=True):
         values, low, high = (
             np.array([getattr(answer, end)[level, 0] for answer in answers])
             for end in ("values", "low", "high")

@@ -38,7 +38,7 @@ def main() -> None:
         ],
         "Thousand rows per CPU second of all threads, the best of three passes in a process, and "
         "of those the median over the processes; the library in the same process as streamveil. "
-        "Read: to batches, all that is wrong with a row told. Mapped: to slot, bin and user of "
+        "Read: to batches, all that is wrong with a row reported. Mapped: to slot, bin and user of "
         f"{USERS:,}. The library gives the same columns and checks nothing; pyarrow.json takes the "
         "types from a schema, fastavro gives objects. Avro is packed by deflate. Times are ISO "
         "8601 in text, or whole seconds; in Avro and Parquet text, or a timestamp.",

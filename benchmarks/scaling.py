@@ -148,7 +148,7 @@ def slots(given):
     for bins, shards in itertools.product(given.bins, (1, 16)):
         case = {"kind": "slot", "bins": bins, "shards": shards, "slots": given.slots}
         answer = measure_case("scaling.py", case, given.repeats)
-        what = [answer.median(name) for name in ("told", "state", "ms", "at_once")]
+        what = [answer.median(name) for name in ("received", "state", "ms", "at_once")]
         found.add(bins, shards, *what)
     return found
 
@@ -322,9 +322,9 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
             by_key.setdefault((*key, block), []).append(message)
         mapped += time.process_time() - before
     before = time.process_time()
-    told = [counter.told(key, counter.bound(key, codes)) for key, codes in by_key.items()]
+    messages = [counter.messages(key, counter.bound(key, codes)) for key, codes in by_key.items()]
     counted = time.process_time() - before
-    assert told
+    assert messages
     shuffled = sum(len(one.to_bytes()) for some in by_key.values() for one in some)
     return {
         "map": mapped * 1e9 / events,
@@ -451,7 +451,7 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     return {
         "ms": 1000 * float(np.median(took)),
         "at_once": 1000 * (time.process_time() - before) / slots,
-        "told": sum(len(part.to_bytes()) for part in every) / slots,
+        "received": sum(len(part.to_bytes()) for part in every) / slots,
         "state": stage.size,
     }
 

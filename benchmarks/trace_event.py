@@ -89,7 +89,7 @@ class Trace:
         if stepping and not above.intersection(BEHIND):
             self.steps[module].add(name)
 
-    def told(self, package: str) -> dict[str, dict[str, list[str]]]:
+    def names(self, package: str) -> dict[str, dict[str, list[str]]]:
         """Names by module; those of the mechanism's package apart."""
         own = {name for name in self.steps if name.startswith(f"{package}.")}
         return {
@@ -140,7 +140,7 @@ def run(mechanism: str | None) -> dict[str, dict[str, list[str]]]:
             threading.setprofile(None)
     if status:
         raise SystemExit(f"streamveil release ended with {status}")
-    return trace.told(f"streamveil.mechanisms.{room}")
+    return trace.names(f"streamveil.mechanisms.{room}")
 
 
 if __name__ == "__main__":
