@@ -1,13 +1,13 @@
-"""The algorithm of the adaptive mechanism: weighted releases now and then, a filter in between.
+"""The algorithm of the adaptive mechanism: weighted releases now and then, forecasts in between.
 
-Nothing is sampled and no budget is switched between distribution and absorption: it is scheduled.
-A gap ends with a release when the filter expects that to lower the error most, of its last slot or
-of all its slots together; every other slot gets the filter's forecast. What may be spent comes as
-`Terms`, from the accounts of `fixed.py` or `changing.py`; a guarantee is stated there.
+Users are not sampled, and budget is scheduled: a gap between releases is as long as the filters
+expect to lower the error most. It ends with a release of its last slot, or of all its slots
+together. Every other slot gets the filters' forecast. What may be spent comes as `Terms`, from the
+accounts of `fixed.py` or `changing.py`, where the guarantees are stated.
 
-A slot has a look of the gate (`gate.py`), releases of the slot or of a sum (`releases.py`), a slot
-of the cycle (`cycle.py`), a plan for the next gap (`budget_plan.py`), and what leaves
-(`outputs.py`). What is remembered is in `state.py`.
+The steps of a slot are a change test (`gate.py`), releases of the slot or of a sum (`releases.py`),
+the slot's part in a cycle (`cycle.py`), a plan for the next gap (`budget_plan.py`), and the outputs
+(`outputs.py`). The state is in `state.py`.
 
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
@@ -48,20 +48,21 @@ SLOW = 0.02
 REPLAN_EVERY = 4
 # Slots that the first gap may have; each may then be as long as all before.
 SOON = 2
-# A release comes early when the curve is so many times less certain than planned.
+# A release comes early when the variance of the curve is this many times the planned one.
 IMPATIENCE = 3.0
 # A look in place of a release costs 1 / UNAFFORDED of what a slot saves up for releases.
 UNAFFORDED = 4
-# Of releases of one slot, one in so many comes later than planned, by up to this part of the gap:
-# where a window has room for two gaps, and where it has not.
+# One in `n` releases of a single slot comes later than planned, by up to this part of the gap: the
+# pairs (n, part) if a window has room for two gaps, and if it has not.
 ROOM, NO_ROOM = (3, 0.25), (2, 0.5)
-# By how much a ratio is taken to move, in parts of its range, and for how many slots it stays
-# there; and of how many of all ratios a release of one slot in so many must tell that.
+# A ratio is assumed to move by this part of its range, and to stay there for `RATIO_LASTS` slots.
+# Noise hides such moves if releases at this distance show them in less than `HALF_SEEN` of the
+# ratios.
 RATIO_MOVES, RATIO_LASTS, HALF_SEEN = 0.1, 4, 0.5
 
 
 def _rescaled(forecast: Forecast, scale: Floats) -> Forecast:
-    """What would have been expected of a slot's own deviation, had its scale been known."""
+    """The forecast with another scale of the slot's own deviation."""
     return forecast._replace(white=forecast.white * (scale / forecast.scale), scale=scale)
 
 
@@ -129,7 +130,7 @@ class AdaptiveRelease:
             self.cycle = Cycle.of_hours(slot_length)
 
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
-        """What the slot may spend, and on whom."""
+        """What the slot may spend, and the users who are counted."""
         raise NotImplementedError
 
     def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:
@@ -145,7 +146,8 @@ class AdaptiveRelease:
         """
         terms = self.terms(state, members)
         state.begun = members, terms
-        # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
+        # Without a sum all that was saved up may be spent, and an alarm takes a part of the
+        # reserve. A slot without a release may have a change test.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
         main, lent = terms.rates.saved(saved, state.gap > 1)
         reserve = np.maximum(
@@ -170,7 +172,7 @@ class AdaptiveRelease:
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
         if self.factor and self.factor.tells_total:
-            # The last cell is the total: the bins tell it.
+            # The last cell is the total of the bins, so it is not read.
             slot_input = replace(slot_input, counts=slot_input.counts[:, :-1])
         slot, counts = slot_input.slot, slot_input.counts
         terms = usual
@@ -199,10 +201,10 @@ class AdaptiveRelease:
         bill.main = bill.main + measured
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
-            for one in seen:
-                if one.taken:
-                    state.misfit.learn(one)
-                    state.shrinkage.learn(one, self.layout.totals)
+            for observed in seen:
+                if observed.taken:
+                    state.misfit.learn(observed)
+                    state.shrinkage.learn(observed, self.layout.totals)
         if seen:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
@@ -243,7 +245,7 @@ class AdaptiveRelease:
             return self.cycle, self.factor if state.factor else None
         if state.cycle.chosen:
             return self.cycle, None
-        begun = any(one.running for one in state.cycle.candidates)
+        begun = any(candidate.running for candidate in state.cycle.candidates)
         if begun or (state.slots and not self.factor.telling(usual, _size(state, usual))):
             return self.cycle, self.factor
         return None, self.factor
@@ -265,9 +267,9 @@ class AdaptiveRelease:
         return usual.less(known.share, cost), cost
 
     def _seen(self, state: AdaptiveState, here: Slot) -> tuple[list[Observed], Bill, float]:
-        """Look, add up and release.
+        """Test for a change, add the slot to a sum, and release.
 
-        Returns (what was observed, what it cost, how surprising the look was).
+        Returns (what was observed, what it cost, how surprising the result of the test was).
         """
         terms = here.terms
         due = (
@@ -296,12 +298,12 @@ class AdaptiveRelease:
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
             if state.gap == 1:
-                # A slot that found the budget spent would find it spent in each window again if the
-                # next one took all that is left.
+                # If the budget of a window was spent, and the next slot took all that becomes free,
+                # the same slot of each later window would have no budget either.
                 saved = (saved + 1) // 2
             weighting = releases.best_weighting(state, here, bill, saved, alarmed)
             if weighting is None and watched and not alarmed and terms.rates.gate.any():
-                # The budget for a release is spent already: a jump must be seen all the same.
+                # No useful release can be afforded, but a jump must be detected all the same.
                 offers = np.minimum(terms.rates.main // UNAFFORDED, terms.main)
                 bill.main, surprise = gate.look(state, here, offers)
                 state.unwatched = 1
@@ -309,16 +311,16 @@ class AdaptiveRelease:
                     alarmed = True
                     weighting = releases.best_weighting(state, here, bill, saved, alarmed)
             ended = ended or weighting is not None
-        seen += releases.release(state, here, weighting, summing, alarmed)
+        seen += releases.release(state, here, weighting, alarmed)
         if terms.audit:
             bill.audit = terms.audit.spent
         state.since = 1 if ended else state.since + 1
         return seen, bill, surprise
 
     def _impatient(self, state: AdaptiveState, here: Slot) -> bool:
-        """Whether the curve is much less certain than the plan expects between releases.
+        """Whether the curve is much less certain than planned, and less certain than a release.
 
-        And less certain than a release: while little is known, more haste would make more noise.
+        While little is known, earlier releases would only have more noise.
         """
         if not state.patience:
             return False
@@ -373,10 +375,10 @@ class AdaptiveRelease:
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _hidden(self, state: AdaptiveState, terms: Terms) -> bool:
-        """Whether ratios are asked for, and noise hides how they move from slot to slot.
+        """Whether ratios are requested, and noise hides how they move from slot to slot.
 
-        Then what counts do between releases is nothing to them, and all that can be known is what
-        is usual: sums over whole windows, of which each slot pays a part, tell most of that.
+        Then only usual ratios can be estimated. Sums over entire windows, to which each slot
+        contributes a part of its budget, show these best.
         """
         if not self.ratio or not state.slots:
             return False
@@ -388,12 +390,12 @@ class AdaptiveRelease:
         return bool(seen.mean() < HALF_SEEN)
 
     def rest(self, state: AdaptiveState) -> tuple[SlotRevision, ...]:
-        """The slots that are still to be revised, with what there is: the stream ends."""
+        """At the end of the stream, revise all remaining slots by the releases so far."""
         if state.ring is None:
             return ()
         return tuple(self._revised(state, state.ring.last_slot))
 
     def _revised(self, state: AdaptiveState, until: int) -> Iterator[SlotRevision]:
-        """Revise all slots up to one that have not been."""
+        """Revise all slots up to `until` that have not been revised yet."""
         tells_total = self.factor is not None and self.factor.tells_total
         return outputs.revised(state, self.cycle, until, self.quantum, self.layout, tells_total)

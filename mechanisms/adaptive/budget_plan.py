@@ -62,39 +62,39 @@ class ChoicesByGap:
     @classmethod
     def of(cls, choices: Sequence[Choices], slots: npt.NDArray[np.int64]) -> ChoicesByGap | None:
         """None where a gap has no choice at all."""
-        sizes = [one.noise.size for one in choices]
+        sizes = [of_gap.noise.size for of_gap in choices]
         if not min(sizes):
             return None
         noise = np.full((len(sizes), max(sizes)), np.inf)
         dispersion, nearness = np.zeros_like(noise), np.zeros_like(noise)
-        for row, (one, size) in enumerate(zip(choices, sizes, strict=True)):
-            noise[row, :size] = one.noise
-            dispersion[row, :size] = one.dispersion
-            nearness[row, :size] = one.nearness
+        for row, (of_gap, size) in enumerate(zip(choices, sizes, strict=True)):
+            noise[row, :size] = of_gap.noise
+            dispersion[row, :size] = of_gap.dispersion
+            nearness[row, :size] = of_gap.nearness
         return cls(noise / slots[:, None] ** 2, dispersion, nearness, slots[:, None])
 
     def best(self, scale: float, risk: Risk) -> tuple[Floats, Floats]:
         """The least error, and the noise that is part of it; shape (gaps,)."""
-        found = self.known.get((scale, risk))
-        if found is None:
+        least = self.known.get((scale, risk))
+        if least is None:
             bias = risk.here + risk.elsewhere * (1 - self.nearness)
             errors = self.noise + self.dispersion * (scale / self.slots + bias)
             rows, choice = np.arange(len(errors)), errors.argmin(axis=1)
-            found = errors[rows, choice], self.noise[rows, choice]
+            least = errors[rows, choice], self.noise[rows, choice]
             self.known.clear()
-            self.known[scale, risk] = found
-        return found
+            self.known[scale, risk] = least
+        return least
 
 
 @dataclass(frozen=True, eq=False)
 class _Costs:
-    """What gaps cost but for jumps: the same until something is observed."""
+    """Expected errors of gaps without jumps: the same until something is observed."""
 
     beliefs: Floats
     scale: Floats
     risk: Risk
     alerts: Floats
-    """Variances of noise at each of `ALERTS`: it was worked out for this and for these above."""
+    """Variances of noise at each of `ALERTS`. The costs are for this and the three fields above."""
     noise: Floats
     """Variance of the noise of the best release, shape (gaps,)."""
     every: Floats
@@ -116,7 +116,7 @@ class _Costs:
         risk: Risk,
         alerts: Floats,
     ) -> _Costs:
-        """Work them out."""
+        """Compute them."""
         # Bins of about the same scale are planned for together.
         exponents = np.rint(2 * np.log2(scale)).astype(np.int64)
         least = min(exponents.tolist())
@@ -133,7 +133,7 @@ class _Costs:
         return cls(*known, noise, every, curves, weight, expected)
 
     def hold(self, beliefs: Floats, scale: Floats, risk: Risk, alerts: Floats) -> bool:
-        """Whether they were worked out for these."""
+        """Whether they were computed for these."""
         return (
             self.beliefs is beliefs
             and self.scale is scale
@@ -146,10 +146,10 @@ class Plan:
     """The releases that are possible after gaps, and looks in between.
 
     Args:
-        after: what a release of the last slot can be after a gap, one of `gap_errors.GAPS`; asked
-            once for each.
+        after: possible releases of the last slot of a gap, one of `gap_errors.GAPS`; called once
+            for each.
         every: what each slot can give to a release of all slots.
-        looks: what a look can be that so many slots saved up for, one of `jumps.WATCHES`; asked
+        looks: possible looks for which a number of slots saved up, one of `jumps.WATCHES`; called
             once for each.
     """
 
@@ -272,11 +272,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """Windows of one slot: what it does not spend is lost, and nothing can be saved up.
+    """Windows of one slot: budget that a slot does not spend is lost.
 
-    So every slot gives all it has to a sum. There is no reserve and there are no looks: what alarms
-    gain where there are jumps is lost where there are none. And no audits of one slot, which would
-    tell little beside sums: instead, one sum in so many weighs all alike.
+    So every slot gives its entire budget to a sum. There are no looks and no reserve, because they
+    lose as much in streams without jumps as they gain in streams with jumps. Audits of single slots
+    would show little compared with sums. Instead, one in `audit_every` sums has equal weights.
     """
 
     audit_every: int
@@ -284,17 +284,17 @@ class AtOnce:
 
     @classmethod
     def of(cls, shares: Shares) -> tuple[AtOnce, Shares]:
-        """With what would be the share of audits; and shares of which sums get everything."""
+        """The audits for these shares, and shares that leave the entire budget to sums."""
         every = round(1 / shares.audit) if shares.audit else 0
         return cls(every), Shares(0.0, 0.0, 0.0)
 
     def audits(self, releases: int) -> bool:
-        """Whether the sum after so many releases is an audit."""
+        """Whether the sum is an audit, given the number of releases before it."""
         return bool(self.audit_every) and releases % self.audit_every == 1
 
 
 def part(units: Units, share: float) -> Units:
-    """A share of budgets, rounded down: exact, for the share is a whole number of 2**-20."""
+    """A share of budgets, rounded down. It is exact, as the share is a multiple of 2**-20."""
     steps = int(share * (1 << _STEPS))
     low = units & ((1 << _STEPS) - 1)
     return (units >> _STEPS) * steps + (low * steps >> _STEPS)
@@ -330,7 +330,7 @@ class Rates:
         return cls(*each[0], alert, (offers[0] / np.maximum(offers[1:], 1.0)) ** 2)
 
     def saved(self, slots: npt.NDArray[np.int64] | int, looks: bool) -> tuple[Units, Units]:
-        """What so many slots save up for releases, of main part and reserve; with looks or not."""
+        """What a number of slots saves up for releases, of main part and reserve."""
         return (self.main if looks else self.main + self.gate) * slots, self.lent * slots
 
     def offers(self, slots: npt.NDArray[np.int64] | int, looks: bool = True) -> Units:
@@ -353,7 +353,7 @@ class Terms:
     reserve: Units
     """Left of the reserve."""
     givers: npt.NDArray[np.int64]
-    """Classes whose reserve tells how much of it all may give."""
+    """Classes whose reserve limits how much all classes may take from theirs."""
     audit: Weighting | None
     """The audit that is due, if one is."""
     bank: Bank
@@ -375,24 +375,24 @@ class Terms:
         return replace(self, rates=rates, main=self.main - spent)
 
     def choices(self, offers: Units) -> Choices:
-        """What a release can be: see :func:`choices`, worked out once for the same offers."""
-        asked, known = offers.tobytes(), self.plan.choices
-        found = known.get(asked)
-        if found is None:
+        """Possible releases: see :func:`choices`, computed once for the same offers."""
+        key, known = offers.tobytes(), self.plan.choices
+        result = known.get(key)
+        if result is None:
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            found = known[asked] = choices(offers, self.crowd, self.assume_independent)
-        return found
+            result = known[key] = choices(offers, self.crowd, self.assume_independent)
+        return result
 
     def weighting(self, threshold: int, offers: Units) -> Weighting:
         """Weights for offers, made once for the same: see :meth:`Weighting.at`."""
-        asked, known = (threshold, offers.tobytes()), self.plan.weightings
-        found = known.get(asked)
-        if found is None:
+        key, known = (threshold, offers.tobytes()), self.plan.weightings
+        result = known.get(key)
+        if result is None:
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            found = known[asked] = Weighting.at(threshold, offers, self.crowd)
-        return found
+            result = known[key] = Weighting.at(threshold, offers, self.crowd)
+        return result
 
     def fair(self, offers: Units) -> Units:
         """What may be used of the offers: as much of all if they must weigh alike."""
@@ -401,7 +401,7 @@ class Terms:
         return np.minimum(offers, alike(offers, self.crowd))
 
     def from_reserve(self, divisor: int) -> Units:
-        """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
+        """A part of the reserve: worth the same number of slots for all, so weights stay equal."""
         some = self.reserve // divisor
         rate = self.rates.main
         if not self.givers.size:
@@ -411,22 +411,22 @@ class Terms:
 
 
 def alike(offers: Units, crowd: Crowd) -> Units:
-    """The smallest offer of those who are counted, for all; nothing if nobody is."""
+    """The smallest offer of classes with users, for all classes; 0 if there are no users."""
     counted = offers[crowd.sizes > 0]
     return np.full_like(offers, counted.min() if counted.size else 0)
 
 
 def choices(offers: Units, crowd: Crowd, assume_independent: bool) -> Choices:
-    """What a release can be: as weighted as is best, or all alike."""
+    """Possible releases: with the best weights, or with equal weights."""
     each = offers // crowd.sensitivity
     return Choices.of(each if assume_independent else alike(each, crowd), crowd)
 
 
 def audit_of(shares: Units, crowd: Crowd, assume_independent: bool) -> Weighting | None:
-    """Weights of audits: alike, but for the few who would make the audit worthless."""
-    found = choices(shares, crowd, assume_independent)
-    if not found.thresholds.size:
+    """Weights of audits: equal, except for the few users whose budget would make it worthless."""
+    possible = choices(shares, crowd, assume_independent)
+    if not possible.thresholds.size:
         return None
     scale = float(crowd.sizes.sum()) / 10
-    threshold = found.best(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
+    threshold = possible.best(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
     return Weighting.at(threshold, shares, crowd)

@@ -43,9 +43,9 @@ from streamveil.mechanisms.protocol import Members, Setting
 
 # Parts of a budget: looks and releases, reserve, audits.
 MAIN, RESERVE, AUDIT = 0, 1, 2
-# Ledgers that are planned for one by one; more are put together with those of about their budget.
+# Up to this many ledgers are planned for one by one; more are grouped by about equal budgets.
 FEW_LEDGERS = 64
-# Whose reserve is less than this part of the average one is not waited for.
+# Ledgers whose reserve is less than this part of the average do not limit that of others.
 LITTLE_RESERVE = 0.5
 
 
@@ -113,7 +113,7 @@ class DynamicAdaptive(AdaptiveRelease):
         past = self.windows.past(windows, back)
         behind = self._parts(back_cap) - past
         left = [np.minimum(self.windows.left(windows, p), behind[p]) for p in range(3)]
-        # Zero for those who have left, and where the past has broken what is asked for.
+        # Zero for ledgers whose users have left, and where the past exceeds the requirement.
         main, reserve, audits = (np.maximum(each, 0) for each in left)
         limit = np.maximum(back_cap - past.sum(axis=0), 0)
         pace = np.minimum(self.windows.rate(windows, 0), back_cap // np.maximum(back, 1))
@@ -159,7 +159,7 @@ class DynamicAdaptive(AdaptiveRelease):
     def taken_over(
         self, fixed: Adaptive, state: AdaptiveState, spent: Units, unknown: Units
     ) -> AdaptiveState:
-        """Go on where the mechanism over fixed requirements stood, each class a ledger.
+        """Continue from the state of a mechanism over fixed requirements, each class a ledger.
 
         Windows that are open keep the caps that they were opened with.
 
@@ -167,13 +167,13 @@ class DynamicAdaptive(AdaptiveRelease):
             fixed: the mechanism so far.
             state: its state.
             spent: by each class in the last slots, oldest first, shape (T, K).
-            unknown: what to take as spent by each class before them, shape (K,).
+            unknown: what each class is assumed to have spent before them, shape (K,).
         """
-        asked = fixed.population.requirements.budgets
-        caps = np.stack([fixed.main_cap, fixed.reserve_cap, asked - fixed.main_cap])
+        budgets = fixed.population.requirements.budgets
+        caps = np.stack([fixed.main_cap, fixed.reserve_cap, budgets - fixed.main_cap])
         caps[AUDIT] -= fixed.reserve_cap
-        rate = asked // fixed.windows
-        windows = self.windows.start(len(asked))
+        rate = budgets // fixed.windows
+        windows = self.windows.start(len(budgets))
         for row, total in enumerate(spent):
             slot = state.slots - len(spent) + row
             main, reserve = (
@@ -221,7 +221,7 @@ class DynamicAdaptive(AdaptiveRelease):
 
 
 def _plenty(reserve: Units, rate: Units, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Whose reserve is not much less than usual, in slots' worth of saving."""
+    """Which ledgers have not much less reserve than the average, in slots of saving."""
     slots = reserve / np.maximum(rate, 1)
     saving = sizes * (rate > 0)
     usual = float((slots * saving).sum()) / max(int(saving.sum()), 1)
@@ -231,7 +231,7 @@ def _plenty(reserve: Units, rate: Units, sizes: npt.NDArray[np.int64]) -> npt.ND
 
 
 class _Saved:
-    """What releases can be when ledgers have saved up over a gap."""
+    """Possible releases when ledgers have saved up over a gap."""
 
     def __init__(self, rates: Rates, windows: Units, members: Members, independent: bool) -> None:
         self._independent = independent
@@ -248,10 +248,10 @@ class _Saved:
         self._crowd = Members(members.asked[:0], sizes, members.bins, members.sensitivity)
 
     def every(self) -> Choices:
-        """Look at all weights of a slot of a sum."""
+        """All weights of a slot of a sum."""
         return choices(self._rates.offers(1), self._crowd, self._independent)
 
     def __call__(self, gap: int) -> Choices:
-        """Look at all weights after a gap."""
+        """All weights after a gap."""
         offers = self._rates.offers(np.minimum(gap, self._windows), gap > 1)
         return choices(offers, self._crowd, self._independent)

@@ -1,14 +1,14 @@
 """The cycle of a stream, such as the hours of a day: how all its counts rise and fall together.
 
-Over whole cycles the weighted total of every phase is added up, and released once with noise
-(`running_sum.py`): phases are the bins of this sum release. So one more noisy result is paid for,
-in the slot in which its counts fall, at a share of what the slot may spend. Spans grow from one
-cycle on: the noise on a phase falls with the square of their cycles.
+Over complete cycles the weighted total of every phase is added up, and released once with noise
+(`running_sum.py`): phases are the bins of this sum release. Each slot is charged for it, at a share
+of what the slot may spend. A span is one cycle at first, and then twice as many each time: the
+noise on a phase falls with the square of the cycles.
 
-What has been released tells the profile: the totals of the phases, shrunk to their mean as far as
-noise may have made their differences, as multiples of it. There is none until evidence is strong
-enough: phases must differ in the same way span after span, beyond noise and trend. A long cycle is
-first measured in phases of four slots together, whose noise is less.
+The profile is computed from these releases: the totals of the phases, as multiples of their mean,
+and shrunk towards it as far as noise may have caused their differences. There is no profile until
+evidence is strong enough: phases must differ in the same way span after span, by more than noise
+and trend explain. A long cycle is first measured in phases of four slots, whose noise is smaller.
 
 A daily cycle is also looked for without the option `cycle`, with a smaller share of the budget, if
 noise hides the total of a slot, so that no common factor can be measured (`factor.py`). For hourly
@@ -45,36 +45,37 @@ LONGEST = 672
 DAY, WEEK = 86_400_000_000, 7 * 86_400_000_000
 # Looked for where the length of a slot is not known: days of a week and hours of a day.
 USUAL = (7, 24)
-# A week of more slots is not looked for: the day tells most of it.
+# A week of more slots is not looked for: a daily cycle explains most of it.
 SLOTS_OF_WEEK = 28
 
 # Share of a slot's budget for a cycle that is given or looked for, as long as it is not seen.
 LOOKED_FOR = 0.15
-# The same for one that nobody asked for, until spans have so many cycles. Then it falls as these
-# grow, so that noise on a phase stays as it is: what has not been seen by then is not worth more.
+# The same if the option `cycle` is not set, until spans have `UNASKED_CYCLES` cycles. Then it falls
+# as spans grow, so that noise on a phase stays the same: what has not shown by then is worth
+# little.
 UNASKED, UNASKED_CYCLES = 0.1, 8
 # Least and largest share.
 LEAST, MOST = 0.01, 0.3
-# What the cycle must be worth, or less is paid: as long as the level itself is hardly known.
+# What the cycle must be worth, or it gets a smaller share: while the level itself is hardly known.
 WORTHWHILE = 0.125
-# What each standard deviation of evidence beyond the first adds to a share, in parts of it.
+# What each standard deviation of evidence after the first adds to a share, as a fraction of it.
 EAGERNESS = 1.0
 # Share for each part of the error that is left to gain: it falls as the profile becomes known.
 PER_DOUBT = 2.0
 # Standard deviations of evidence that a cycle takes to be found, and below which it is lost.
 FOUND, LOST = 3.0, 1.0
-# What evidence counts for one span later.
+# Weight of evidence after the next span, relative to its weight before.
 MEMORY = 0.7
 # Variance of a phase's step from span to span, in parts of the variance between phases.
 STEP = 0.01
-# A cycle of so many slots is first measured in phases of `COARSE` slots.
+# A cycle of `LONG` slots or more is first measured in phases of `COARSE` slots.
 LONG, COARSE = 12, 4
 # How well coarse phases must be known for finer ones, and the variance within them in parts of that
 # between them.
 KNOWN, WITHIN = 0.9, 0.25
 # No slot varies less than this part of the mean one.
 QUIET = 0.01
-# Slots that have less than this of the mean one tell nothing of the level.
+# Slots with less than this part of the mean slot show nothing about the level.
 FAINT = 0.2
 # Variance of a bin's depth, and of its step from release to release.
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
@@ -146,7 +147,7 @@ class Candidate:
     weight: float = 0.0
     """Discounted sum of squares of what they count for."""
     share: float = 0.0
-    """Of a slot's budget that the span pays."""
+    """Fraction of a slot's budget that the span costs."""
     running: RunningSum | None = None
     known: Profile | None = field(default=None, init=False)
     """What :meth:`profile` returned last: not saved."""
@@ -163,7 +164,7 @@ class Candidate:
         evidence="double",
         weight="double",
         share="double",
-        running=["null", "RunningSum"],  # a name that the schema of the whole state explains
+        running=["null", "RunningSum"],  # a name that the schema of the state defines
     )
 
     @classmethod
@@ -297,7 +298,7 @@ class Depths:
     """How deep the cycle goes in each bin, arrays of shape (d,): 1 is as deep as in the total.
 
     A bin's ratio is 1 + depth (r - 1), r being that of the total. Depths are learnt from releases
-    alone: those of parts of a cycle show them, sums of whole cycles do not.
+    alone: those of parts of a cycle show them, sums of complete cycles do not.
     """
 
     mean: Singles
@@ -351,7 +352,7 @@ class CycleState:
     def record(self) -> dict[str, Any]:
         """Avro record of the state, under `SCHEMA`."""
         return {
-            "candidates": [one.record() for one in self.candidates],
+            "candidates": [candidate.record() for candidate in self.candidates],
             "depths": {name: part.tobytes() for name, part in vars(self.depths).items()},
             "found": self.found,
         }
@@ -363,8 +364,8 @@ class CycleState:
         """
         if not written["candidates"]:
             return
-        read = [Candidate.read(one) for one in written["candidates"]]
-        before, now = ([one.length for one in each] for each in (read, self.candidates))
+        read = [Candidate.read(candidate) for candidate in written["candidates"]]
+        before, now = ([candidate.length for candidate in each] for each in (read, self.candidates))
         if before != now:
             raise ConfigurationError(
                 f"the state is for cycles of {before} slots, not {now}: it belongs to another "
@@ -382,13 +383,13 @@ class CycleState:
 
     @property
     def looked_at(self) -> list[Candidate]:
-        """Candidates that are paid for."""
+        """Candidates that are measured."""
         return self.candidates if self.chosen is None else [self.chosen]
 
 
 @dataclass(frozen=True, eq=False)
 class CycleSlot:
-    """What a slot has to go by."""
+    """The inputs of a slot."""
 
     slot: int
     counts: npt.NDArray[np.int64]
@@ -442,7 +443,7 @@ class CyclicBank:
         own = len(shares) == 1
         scale = np.maximum(self.depths.ratios(whole), FAINT)
         if whole < FAINT:
-            # It tells nothing about the level, but as much about the slot as any release.
+            # It shows nothing about the level, but as much about the slot as any release.
             alone = Observed(
                 *(np.zeros(counts.shape, bool), now.mean, now.variance + now.white),
                 *(now.variance + now.white, counts, now.mean, now.variance + now.white),
@@ -511,7 +512,7 @@ class Cycle:
         return cls([slots], unasked=True) if not rest and LONG <= slots <= LONGEST else None
 
     def start(self, bins: int) -> CycleState:
-        """Nothing known, of so many bins."""
+        """Nothing known."""
         return CycleState([Candidate.of(n) for n in self.lengths], Depths.start(bins))
 
     def over(self, state: CycleState, bank: Bank, slot: int, elapsed: int) -> Bank | CyclicBank:
@@ -535,7 +536,7 @@ class Cycle:
         return state.chosen is not None and 2 * gap >= state.chosen.length
 
     def whole(self, state: CycleState, gap: int) -> int:
-        """A gap of whole cycles, of about as many slots; as it is if it is much shorter."""
+        """The gap rounded to complete cycles; unchanged if it is much shorter than a cycle."""
         if state.chosen is None or not self.spans(state, gap):
             return gap
         length = state.chosen.length
@@ -549,33 +550,34 @@ class Cycle:
             bank: of levels.
             beliefs: its state.
         """
-        beginning = [one for one in state.looked_at if one.running is None]
+        beginning = [candidate for candidate in state.looked_at if candidate.running is None]
         if beginning:
             level = bank.forecast(beliefs)
             # Before the first release anything is possible, and this is taken to be likely.
             variance = np.minimum(level.variance, bank.users**2 / (2 * bank.bins**1.5))
             worth = float((level.mean**2).mean() / (variance + level.white).mean())
-            for one in beginning:
-                one.share = self._share(state, one, worth)
-        return sum(one.share for one in state.looked_at)
+            for candidate in beginning:
+                candidate.share = self._share(state, candidate, worth)
+        return sum(candidate.share for candidate in state.looked_at)
 
-    def _share(self, state: CycleState, one: Candidate, worth: float) -> float:
-        """Share that the next span of a candidate pays.
+    def _share(self, state: CycleState, candidate: Candidate, worth: float) -> float:
+        """Share of a slot's budget for the next span of a candidate.
 
         Args:
             state: belief.
-            one: the candidate.
-            worth: squared error of not knowing a ratio of 1, in parts of the error that is made.
+            candidate: of a length.
+            worth: squared error of not knowing a ratio of 1, as a fraction of the present error.
         """
         if state.chosen is not None:
-            at_stake = min(float(one.profile().ratios.var()) * worth, 1.0)
-            share = PER_DOUBT * (1 - one.certainty) * at_stake
+            at_stake = min(float(candidate.profile().ratios.var()) * worth, 1.0)
+            share = PER_DOUBT * (1 - candidate.certainty) * at_stake
             return float(np.clip(share, LEAST, MOST))
         looked_for = LOOKED_FOR
         if self.unasked:
-            looked_for = UNASKED / max(one.cycles / UNASKED_CYCLES, 1.0)
-        eager = looked_for * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth / WORTHWHILE, 1.0)
-        return float(np.clip(eager, LEAST, MOST)) / len(state.candidates)
+            looked_for = UNASKED / max(candidate.cycles / UNASKED_CYCLES, 1.0)
+        eager = looked_for * (1 + EAGERNESS * max(candidate.sure - 1, 0.0))
+        share = eager * min(worth / WORTHWHILE, 1.0)
+        return float(np.clip(share, LEAST, MOST)) / len(state.candidates)
 
     def step(self, state: CycleState, here: CycleSlot, room: Units) -> Units:
         """Add a slot to all spans, and release those that it ends.
@@ -589,19 +591,19 @@ class Cycle:
         """
         crowd, spent, learnt = here.terms.crowd, np.zeros_like(room), False
         totals = here.counts.sum(axis=1)
-        for one in state.looked_at:
-            offers = here.terms.fair(np.minimum(part(here.rate, one.share), room - spent))
-            if one.running is None:
-                one.running = _begun(one, here, offers)
-            if one.running is None:
+        for candidate in state.looked_at:
+            offers = here.terms.fair(np.minimum(part(here.rate, candidate.share), room - spent))
+            if candidate.running is None:
+                candidate.running = _begun(candidate, here, offers)
+            if candidate.running is None:
                 continue
-            weighting = one.running.weighting(offers, crowd)
-            placed = np.zeros((len(totals), len(one.mean)), np.int64)
-            placed[:, int(one.phase(here.slot))] = totals
-            one.running.add(weighting, placed)
+            weighting = candidate.running.weighting(offers, crowd)
+            placed = np.zeros((len(totals), len(candidate.mean)), np.int64)
+            placed[:, int(candidate.phase(here.slot))] = totals
+            candidate.running.add(weighting, placed)
             spent = spent + weighting.spent
-            if len(one.running.totals) == one.cycles * one.length:
-                running, one.running = one.running, None
+            if len(candidate.running.totals) == candidate.cycles * candidate.length:
+                running, candidate.running = candidate.running, None
                 released = running.release(here.noise, "cycle")
                 if released:
                     most = None if crowd.assumed else max(float(crowd.sizes.sum()), 1.0)
@@ -614,21 +616,21 @@ class Cycle:
     def _choose(self, state: CycleState) -> None:
         """Find a cycle, or lose it again."""
         if state.chosen is None:
-            sure = [one.sure if one.positive else 0.0 for one in state.candidates]
+            sure = [candidate.sure if candidate.positive else 0.0 for candidate in state.candidates]
             if sure and max(sure) > FOUND:
                 state.found = int(np.argmax(sure))
-                for one in state.candidates:
-                    if one is not state.chosen:
-                        one.running = None
+                for candidate in state.candidates:
+                    if candidate is not state.chosen:
+                        candidate.running = None
         elif state.chosen.sure < LOST or not state.chosen.positive:
             state.found = None
 
 
-def _begun(one: Candidate, here: CycleSlot, offers: Units) -> RunningSum | None:
-    """Begin a span, with the weights that tell most; None if nobody can pay."""
-    found = here.terms.choices(offers)
-    if not found.thresholds.size:
+def _begun(candidate: Candidate, here: CycleSlot, offers: Units) -> RunningSum | None:
+    """Begin a span, with the most accurate weights; None if no class has budget."""
+    possible = here.terms.choices(offers)
+    if not possible.thresholds.size:
         return None
-    slots = one.cycles * one.length
-    threshold = found.best(max(one.level, 0.5), NO_RISK, slots // len(one.mean))
-    return RunningSum.begin(here.slot, threshold, slots, here.terms.crowd, len(one.mean))
+    slots = candidate.cycles * candidate.length
+    threshold = possible.best(max(candidate.level, 0.5), NO_RISK, slots // len(candidate.mean))
+    return RunningSum.begin(here.slot, threshold, slots, here.terms.crowd, len(candidate.mean))

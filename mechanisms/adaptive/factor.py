@@ -50,14 +50,14 @@ Singles = npt.NDArray[np.float32]
 WEEK = 7
 # The shares of what a slot may spend that its total can get, and the one without evidence.
 SHARES, UNPROVEN = np.array([0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25]), 0.03
-# Where the total itself is told, too: the shares that it can get, and the one until it is known.
+# If the total is a separate cell: its possible shares, and its share until the total is known.
 WITH_TOTAL, UNKNOWN_SIZE = np.append(SHARES, [0.35, 0.5]), 0.25
 # To look for evidence, a total is measured if its standard error is at most this part of it.
 TELLING = 0.3
-# The usual size is the mean of the first totals: so many at least, until it is so many standard
-# errors above 0. No more than `MOST_FIRST` are kept for that.
+# The usual size is the mean of the first totals: of `FIRST` at least, and of more until it is
+# `ABOVE_ZERO` standard errors above 0. At most `MOST_FIRST` are kept for that.
 FIRST, MOST_FIRST, ABOVE_ZERO = 7, 64, 3.0
-# The usual size is taken anew once the level of the total is so many times as large, or as small.
+# The usual size is renewed once the level of the total is this many times as large, or as small.
 FAR = 1.25
 # The factor is used from this evidence on, in standard errors, until it falls below the second.
 FOUND, LOST = 2.5, 1.0
@@ -106,7 +106,7 @@ class Past(NamedTuple):
         return cls(*(np.frombuffer(written[name], np.float32) for name in cls._fields))
 
     def divided(self, by: Floats) -> Past:
-        """The same of levels that are so many times as large, shape (d,)."""
+        """The same for levels that are multiplied by these factors, shape (d,)."""
         if not len(self.scale):
             return Past.of(np.zeros_like(by), 1 / by, np.zeros_like(by))
         return self._replace(scale=single(self.scale / by))
@@ -270,7 +270,7 @@ class Factor:
         return known
 
     def begin(self, state: FactorState, slot: int, elapsed: int) -> None:
-        """Go on to a slot, so many slots after the last release."""
+        """Go on to a slot, `elapsed` slots after the last release."""
         state.by_counts, state.by_release, state.released = 0.0, 0.0, None
         if state.usual:
             self.model.advance(state.total, slot)
@@ -373,7 +373,7 @@ class Factor:
         return self.model.observe(state.total, one.slot, ratio)
 
     def _settle(self, state: FactorState) -> float:
-        """Find the usual size, once the first totals tell it, and learn from them."""
+        """Find the usual size, once the first totals show it, and learn from them."""
         _, totals, variances = np.array(state.first).T
         if len(totals) < FIRST or totals.sum() <= ABOVE_ZERO * float(variances.sum()) ** 0.5:
             return 0.0

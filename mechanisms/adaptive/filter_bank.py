@@ -36,20 +36,20 @@ from streamveil.mechanisms.core.arrays import Floats
 
 # No more slots are foreseen at once.
 SEVERAL = 16
-# Forgetting of what members predicted, by release.
+# Weight of a prediction after the next release, relative to its weight before.
 MEMORY = 0.96
-# Standard deviations from which on tails are taken for exponential.
+# Standard deviations from which on tails are assumed to be exponential.
 TAIL = 2.0
-# An innovation of so many standard deviations is a jump; fewer where an alarm told of one.
+# An innovation of this many standard deviations is a jump; of the second number after an alarm.
 JUMP, EXPECTED_JUMP = 4.5, 3.5
 # Noise has heavier tails than the rest: its own number of standard deviations follows from how rare
-# jumps are, with so many more, or less, and is no larger than this.
+# jumps are, plus one of these three numbers, and is at most `LARGEST_OF_NOISE`.
 UNHEARD, EXPECTED, PARTNER = 2.3, -0.3, 1.0
 LARGEST_OF_NOISE = 9.0
 # Log of the slots to a jump, where nothing is known of that.
 RARE = 8.0
 
-# No bin is taken to vary less: slow members stay slow where hardly anybody is.
+# The smallest variance of a bin: slow members stay slow in bins with hardly any users.
 LEAST_SCALE = 0.1
 # Variance of a count before any release, in squares of the number of users, or of the errors of the
 # first release where that number is assumed: so large that what is believed after the first release
@@ -62,12 +62,12 @@ GRADED = 0.5
 # The least share of users who are not in a bin, where it is not known how many there are: between
 # nearly none of a few and nearly all of many.
 ABSENT = 0.5
-# How many users there may be where their number is assumed, beside that number, and how much less a
-# number that is ten times as far away is believed in before the first release, in logarithms.
+# Possible numbers of users, as multiples of the assumed number; and by how much the prior
+# log-likelihood falls for each factor of ten between a number and the assumed one.
 GUESSES = 10.0 ** np.arange(-4.0, 8.1, 0.5)
 _FAR_GUESS = 1.5
 # A count of about one user does not double from slot to slot, as a drift of s would make it do, and
-# noise hides it: no release tells members apart there, and fast ones, believed in for want of
+# noise hides it: releases do not distinguish members there, and fast ones, believed in for want of
 # evidence, would make every plan too short. So the belief in a member is divided by the square of
 # 1 + drift / (STILL s**3), which is hardly more than 1 for counts of some tens: for these there is
 # evidence. A bend counts as the drift that does as much in 100 slots.
@@ -80,7 +80,7 @@ DEPTH = np.where(WHITE > 1, WHITE, 0.0)
 
 @dataclass(frozen=True)
 class Taken:
-    """What a bank took a release for; arrays of shape (d,) but for the shares."""
+    """A release as the bank used it; arrays of shape (d,), except for the shares."""
 
     counts: Floats
     error: Floats
@@ -112,7 +112,7 @@ class Observed:
     error: Floats
     """Variance of its other errors."""
     taken: Taken | None = None
-    """What the release was taken for; None where nothing was learnt of it."""
+    """The release as the bank used it; None if nothing was learnt from it."""
     slots: int = 1
     """Of how many slots the mean was observed."""
 
@@ -144,14 +144,14 @@ class Bank:
         self._graded = np.array(graded) if any(graded) else None
 
     def start(self) -> BankState:
-        """Before the first release: anything between nobody and everybody."""
+        """Before the first release: any count from 0 to all users is possible."""
         mean, variance = self._prior(self.users)
         if not self.assumed:
             variance = ANYTHING * self.users**2
         return self._at(mean, variance, self.scale(np.full(self.bins, mean)))
 
     def _prior(self, users: float | Floats) -> tuple[Any, Any]:
-        """Mean and variance of the count of a bin among so many users, before any release."""
+        """Mean and variance of the count of a bin before any release, given a number of users."""
         return users / (2 * self.bins), users**2 / (2 * self.bins**1.5)
 
     def _at(self, mean: float, variance: float, scale: Floats) -> BankState:
@@ -167,7 +167,7 @@ class Bank:
         return kalman.kept(prior, BELIEF + zeros, scale)
 
     def weigh(self, state: BankState, counts: Floats, error: Floats) -> None:
-        """Ask the first release how many users there may be, where that is only assumed.
+        """Estimate from the first release how many users there are, if that is only assumed.
 
         Each number is believed in by how well it explains the release, and by how near the assumed
         one it is. The prior is then a mixture over all of them.
@@ -185,10 +185,10 @@ class Bank:
         weights /= weights.sum()
         level = float(weights @ mean)
         doubt = float(weights @ (variance + (mean - level) ** 2))
-        found = level + doubt / (doubt + error) * (counts - level)
+        mean_now = level + doubt / (doubt + error) * (counts - level)
         # Explaining the release must not pull it: sums of bins would follow the guesses.
         doubt += ANYTHING * float(np.mean(error))
-        learnt = vars(self._at(level, doubt, self.scale(found)))
+        learnt = vars(self._at(level, doubt, self.scale(mean_now)))
         vars(state).update(learnt | {"elapsed": state.elapsed, "mixture": None})
 
     def scale(self, mean: Floats) -> Floats:
@@ -225,8 +225,8 @@ class Bank:
 
         Args:
             state: as it is in the slot.
-            slots_to_come: until something will be observed, this slot included. What is expected of
-                them is worked out in one array, once the second one is asked for.
+            slots_to_come: until something will be observed, this slot included. Their forecasts are
+                computed in one array when the second one is requested.
         """
         mixture = self.mixture(state)
         known = mixture.ahead
@@ -325,23 +325,23 @@ def reach(
     more = float(np.log(max(bins / 2, 1.0)))
     far = min(JUMP, (EXPECTED_JUMP**2 + 2 * more) ** 0.5) if alarmed else JUMP
     of_noise = (rarity + more) / 2**0.5 + (EXPECTED if alarmed else UNHEARD)
-    found: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
-    return found
+    squared: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return squared
 
 
 def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
     """The same where another bin jumped: what one gains others lose, but not each of many."""
     of_noise = float(np.log(max(bins - 1, 1))) / 2**0.5 + PARTNER
-    found: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
-    return found
+    squared: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return squared
 
 
 def _likelihoods(scores: Floats, scale: Floats) -> Floats:
     """How likely each member is in each bin, on a scale of the bin's own: (members, d)."""
     speed = (DRIFT + BEND_AS_DRIFT * BEND) / STILL
     likely = np.exp(scores - scores.max(axis=0))
-    found: Floats = likely / (1 + speed / scale**3 + DEPTH / scale) ** 2
-    return found
+    likelihoods: Floats = likely / (1 + speed / scale**3 + DEPTH / scale) ** 2
+    return likelihoods
 
 
 def _shares(likelihoods: Floats, prior: Singles) -> Floats:

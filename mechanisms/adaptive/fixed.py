@@ -19,8 +19,8 @@ and audits in any window add up to at most E: the first four share `main_cap`, l
 the window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the
 longest window. The privacy filter checks the sum. After :meth:`Adaptive.resized` a slot costs
 something only where the window that it ends stays below the caps in force: what main part and
-reserve have cost before, together, is taken off what is left of either, and an audit needs room for
-both.
+reserve have cost before, together, is subtracted from what remains of either, and an audit needs
+room for both.
 Source: our own.
 """
 
@@ -74,11 +74,11 @@ class Adaptive(AdaptiveRelease):
         population: public facts.
         assume_independent: weigh users by budget, which is unbiased if class and value are
             independent and corrected by audits if they are not; otherwise weigh all alike.
-        gate: share of the budget for looking for jumps; -1 chooses by bins. What it and the
-            reserve do not need while there are none goes to the releases.
-        audit: share of the budget for audits; nearly everybody gives as much as the least of them.
-            Where windows are of one slot it is the share of sums that are audits, and nothing goes
-            to gate or reserve.
+        gate: share of the budget for looking for jumps; -1 chooses by the number of bins. While
+            there are no jumps, releases get what gate and reserve do not need.
+        audit: share of the budget for audits, to which nearly all users give as much as the user
+            with the smallest budget. If all windows are one slot long, it is the share of sums that
+            are audits, and gate and reserve get nothing.
         reserve: share of the rest that waits for alarms.
         cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
@@ -131,7 +131,7 @@ class Adaptive(AdaptiveRelease):
             self.audit = audit_of(part(budgets, shares.audit), population, True)
         self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
         if self.audit and population.guessed is not None:
-            # Nobody may be left out of an audit because few are thought to be like them.
+            # An audit must not leave out a class because its guessed size is small.
             self.audit = audit_of(self.audit_cap, population, False)
         self._shares = shares
         self._divide(budgets, budgets)
@@ -180,8 +180,8 @@ class Adaptive(AdaptiveRelease):
             pace: what a window costs if every slot gets an even part; `caps` at most.
         """
         other = copy(self)
-        asked = zip(self.windows.tolist(), to_epsilon(caps).tolist(), strict=True)
-        requirements = Requirements(Requirement(window, epsilon) for window, epsilon in asked)
+        pairs = zip(self.windows.tolist(), to_epsilon(caps).tolist(), strict=True)
+        requirements = Requirements(Requirement(window, epsilon) for window, epsilon in pairs)
         other.population = replace(self.population, requirements=requirements)
         other._counted = replace(self._counted, requirements=requirements)
         other._divide(caps, pace)
@@ -195,17 +195,17 @@ class Adaptive(AdaptiveRelease):
         return grown(state, self.start(), origin, at_once=self.at_once is not None)
 
     def _rates_at(self, alert: float) -> tuple[Rates, Plan, npt.NDArray[np.int64]]:
-        """What slots may use at a level of alert, what can be planned of it, and who gives."""
+        """Rates at a level of alert, the plan for them, and the classes of `Terms.givers`."""
         if alert not in self._rates:
             rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
-            def found(offers: Units) -> Choices:
+            def possible(offers: Units) -> Choices:
                 return choices(offers, self._counted, self.assume_independent)
 
             plan = Plan(
-                lambda gap: found(rates.offers(np.minimum(gap, self.windows), gap > 1)),
-                found(rates.offers(1)),
-                lambda slots: found(rates.gate * slots),
+                lambda gap: possible(rates.offers(np.minimum(gap, self.windows), gap > 1)),
+                possible(rates.offers(1)),
+                lambda slots: possible(rates.gate * slots),
             )
             givers = (self._counted.sizes > 0) & (rates.main > 0) & (self.reserve_cap > 0)
             self._rates[alert] = rates, plan, np.flatnonzero(givers)
@@ -223,7 +223,7 @@ class Adaptive(AdaptiveRelease):
         reserve = self.reserve_cap - state.accounts.reserve.recent
         room = True
         if min(*main.tolist(), *reserve.tolist()) < 0:
-            # Under caps that fell, one part may have cost too much: then the other one pays.
+            # After caps fell, one part may have cost too much: then less remains of the other one.
             room = bool((main + reserve >= 0).all())
             left = np.maximum(main + reserve, 0)
             main = np.minimum(np.maximum(main, 0), left)

@@ -1,4 +1,4 @@
-"""What a gap costs: the error per slot that each member of the bank expects of it, once settled.
+"""What a gap costs: the error per slot that each member of the bank expects in the long run.
 
 For a release of the gap's last slot (a point) and for one of all its slots together (a sum). Both
 are iterated at the level of blocks, from one release to the next, to their fixed point.
@@ -16,7 +16,7 @@ from streamveil.mechanisms.core.arrays import Floats
 _UP_TO_64 = (*range(1, 13), 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 64)
 GAPS = np.array([*_UP_TO_64, 80, 96, 128, 168, 240, 336, 504, 672])
 POINT, SUM = 0, 1
-# From a close start, so many releases settle.
+# Iterations, one for each release. The starting values are close to the fixed point.
 _RELEASES = 60
 # log2 of (error of a release / variance of the curve's step).
 _STEPS = np.arange(-30, 56, dtype=np.float64)
@@ -100,7 +100,7 @@ def _settled() -> Floats:
 def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
     """Expected squared error of a count per slot for every gap, in multiples of s.
 
-    The slot's own deviation counts too, less what a release tells of it.
+    It includes the slot's own deviation, less the part that a release shows.
 
     Args:
         kind: POINT or SUM.

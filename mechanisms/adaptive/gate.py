@@ -1,4 +1,4 @@
-"""The gate: a private look at how far a slot is from its forecast."""
+"""The gate: a private test of how far a slot is from its forecast, called a look in the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 
-# What a look compares with is an integer of 64 bits on every machine.
+# Forecasts are limited to this size, so that they fit 64-bit integers on every machine.
 MOST_EXPECTED = 2.0**61
 
 
@@ -21,14 +21,14 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
     """Look how far the slot is from the forecast.
 
     Returns:
-        (units spent, shape (K,); surprise in noise scales above what is usual).
+        (units spent, shape (K,); surprise, in noise scales above the usual distance).
     """
     terms, forecast = here.terms, here.forecast
-    found = terms.choices(offers)
-    if not found.thresholds.size:
+    possible = terms.choices(offers)
+    if not possible.thresholds.size:
         return np.zeros_like(offers), 0.0
     scale, typical = state.bank.scale, terms.bank.mixture(state.bank).typical
-    weighting = terms.weighting(found.best(typical, here.risk), offers)
+    weighting = terms.weighting(possible.best(typical, here.risk), offers)
     dispersion, factor = weighting.dispersion, weighting.factor
     bias, doubt = terms.correlation.bias(state.correlation, scale, dispersion)
     expected = np.maximum((forecast.mean + bias) / factor, -MOST_EXPECTED)
@@ -51,16 +51,16 @@ def varying(spread: Floats) -> float:
 
 
 def noise_scale(terms: Terms) -> float:
-    """Of a look with what one slot gives to the whole gate, inf if nothing."""
-    found = terms.plan.looks(1)
-    if not found.thresholds.size:
+    """Noise scale of a look with the gate's full share of one slot, inf if it has none."""
+    possible = terms.plan.looks(1)
+    if not possible.thresholds.size:
         return np.inf
-    return float(np.sqrt(found.noise.min() / 2)) * terms.rates.alert
+    return float(np.sqrt(possible.noise.min() / 2)) * terms.rates.alert
 
 
 def moved(here: Slot, seen: list[Observed], kind: int) -> Floats:
     """How far the counts of each bin jumped, shape (d,)."""
-    jumped = np.any([one.jumped for one in seen], axis=0)
-    found: Floats = np.where(jumped, seen[-1].mean - here.forecast.mean, 0.0)
+    jumped = np.any([observed.jumped for observed in seen], axis=0)
+    change: Floats = np.where(jumped, seen[-1].mean - here.forecast.mean, 0.0)
     # Half of it happened before a sum ended, on average.
-    return 2 * found if kind == SUM else found
+    return 2 * change if kind == SUM else change

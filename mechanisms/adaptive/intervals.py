@@ -7,7 +7,7 @@ how far the few others are away does not matter, so a jump does not widen what f
 of them lie outside, the variance of what is foreseen is multiplied by a factor. The noise is known
 and has none.
 
-Each bin has a factor of its own, as far as its releases tell more than those of all bins together.
+Each bin has a factor of its own, as far as its releases show more than those of all bins together.
 Variances that differ from bin to bin more than they usually do are taken with caution: they follow
 a level that is itself uncertain. What is not known of a factor widens intervals, too.
 
@@ -42,7 +42,7 @@ _SLOPES = np.array(
 # Variance of whether one lies outside.
 _SPREAD = 0.09
 # Variances before any release: of the log of the common factor, of its slope over unusual logs of
-# variances, and of the log of a bin's factor beside the common one.
+# variances, and of the log of a bin's factor relative to the common one.
 COMMON, OWN = np.array([0.25, 0.25]), 0.25
 # They grow by so much with each release, but not beyond those.
 COMMON_STEP, OWN_STEP = 0.002, 0.001
@@ -50,7 +50,7 @@ COMMON_STEP, OWN_STEP = 0.002, 0.001
 # variances that are not known, and this is the second order of what holds 90 % of them.
 ALLOWANCE = (NINETY_PERCENT**2 - 1) / 4
 # The bank must be so certain that there is no white part: what it believes has this power. Sums
-# average it out, so they can hardly tell whether there is one.
+# average it out, so they hardly show whether there is one.
 CERTAIN = 6
 # Its variance is at least that of a count of this size: an interval around 0 that does not reach 1
 # would miss all that is not 0.
@@ -72,7 +72,7 @@ class Misfit:
     """Factors on the variance of what is foreseen, and how well they are known."""
 
     own: Singles
-    """Log of the factor of each bin beside the common one, shape (d,)."""
+    """Log of the factor of each bin relative to the common one, shape (d,)."""
     own_variance: Singles
     """Shape (d,)."""
     usual: Singles
@@ -103,15 +103,15 @@ class Misfit:
 
     @classmethod
     def read(cls, written: dict[str, Any], bins: int) -> Misfit:
-        """What a record says of a stream with so many bins."""
-        found = cls.start(bins)
-        for (name, part), stored in zip(list(vars(found).items()), written["parts"], strict=False):
-            vars(found)[name] = np.frombuffer(stored, part.dtype).reshape(part.shape).copy()
-        found.releases = written["releases"]
-        return found
+        """The factors of a record. `bins` is the number of bins of the stream."""
+        misfit = cls.start(bins)
+        for (name, part), stored in zip(list(vars(misfit).items()), written["parts"], strict=False):
+            vars(misfit)[name] = np.frombuffer(stored, part.dtype).reshape(part.shape).copy()
+        misfit.releases = written["releases"]
+        return misfit
 
     def of(self, forecast: Forecast, every: bool = False) -> Floats:
-        """Variance to tell of counts that are foreseen, shape (d,), or (slots, d) of several.
+        """Stated variance of forecast counts, shape (d,), or (slots, d) for several slots.
 
         Args:
             forecast: what the bank expects.
@@ -121,19 +121,20 @@ class Misfit:
         return factor * forecast.variance + _white(forecast, factor, self.blur if every else None)
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
-        """The same once the present slot's release is known.
+        """Stated variance of the present slot's counts once its release is known.
 
-        What is told of the slot's own deviation beyond what the filters say of it is in the
-        release, too, as far as the slot is. The filters took a part of the surprise for the slot's
-        own, by the variances that they state: as these are not those that are told, more is left
-        than if that part had been the best.
+        The stated variance of the slot's own deviation is larger than that of the filters. The
+        deviation is part of the release, as far as the slot is. The filters attribute a part of the
+        innovation to it, by their own variances. With the stated variances, that part is not the
+        best one, so that more error remains.
         """
         factor = self.factor(seen.foreseen)
         blur = seen.noise + seen.error
         shares = seen.taken.shares if seen.taken else NOTHING
         more = _white(forecast, factor, blur if every else None) - factor * forecast.white
         # By the filters, that part squared is what the variance lost, over that of the surprise.
-        # What is left is worked out from what they leave: before, it may be 10**15 times as much.
+        # The rest is computed from the variance after the release: that before it may be 10**15
+        # times as large.
         squared = np.maximum(seen.before - seen.variance, 0.0) / (seen.foreseen + blur)
         taken = np.sqrt(squared)
         left = factor * np.minimum(seen.before, seen.variance) + (1 - factor) * squared * blur
@@ -151,8 +152,8 @@ class Misfit:
         Shape (d,). A slot that is foreseen has this at least.
         """
         swing = SWING * (1 - LESS) ** self.releases * mean
-        found: Floats = swing * swing
-        return found
+        variance: Floats = swing * swing
+        return variance
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""
@@ -190,14 +191,14 @@ class Misfit:
         self.own_variance = np.minimum(variance, OWN).astype(np.float32)
 
     def _unusual(self, variance: Floats) -> Floats:
-        """How far the log of each variance is above its usual value, beside that of all bins."""
+        """How far the log of each variance is above its usual value, compared with all bins."""
         above = np.log(np.maximum(variance, _LEAST)) - self.usual
         above -= above.sum(axis=-1, keepdims=True) / above.shape[-1]
         unusual: Floats = np.minimum(np.maximum(above, -MOST_UNUSUAL), MOST_UNUSUAL)
         return unusual
 
     def factor(self, variance: Floats) -> Floats:
-        """By how much a variance that is foreseen is to be stated larger, shape (d,)."""
+        """Factor from the filters' variance of a forecast to the stated one, shape (d,)."""
         unknown = self.own_variance + self.covariance[0, 0]
         log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
         factor: Floats = np.exp(log + ALLOWANCE * unknown)
@@ -205,10 +206,10 @@ class Misfit:
 
 
 def _white(forecast: Forecast, factor: Floats, blur: Floats | None) -> Floats:
-    """Variance to tell of a slot's own deviation from the curve, shape (d,).
+    """Stated variance of a slot's own deviation from the curve, shape (d,).
 
-    Releases of every slot show it as they show the curve, as far as noise does not hide it. Those
-    of sums hardly do. As far as it is hidden, it is not left out before it is certainly not there.
+    Releases of every slot show the deviation, as far as noise does not hide it; those of sums
+    hardly do. As far as it is hidden, it is left out only if it is almost certainly absent.
 
     Args:
         forecast: of the slot.

@@ -1,10 +1,11 @@
-"""What jumps cost that are not seen at once, as the jumps so far tell.
+"""The expected cost of jumps that are not detected at once, estimated from earlier jumps.
 
-Two things show a jump: a look, if it is large beside the look's noise, and the next release. Until
-then every slot is off by its size. How many slots that takes follows from how often there are looks
-and releases, and from the chance that one of them shows a jump of this size. So each jump that was
-seen tells what it would have cost with other looks and other gaps, and a plan weighs that against
-what looks take from releases.
+A jump is a shift of level or slope. It is detected by a look, if it is large compared with the
+look's noise, or by the next release. Until then, the error of every slot is the size of the jump.
+How many slots that takes follows from how often there are looks and releases, and from the
+probability that one of them detects a jump of this size. So for each earlier jump, the cost with
+other looks and other gaps can be computed. A plan weighs this cost against the budget that looks
+take from releases.
 
 Sizes of jumps are known from releases: everything here is post-processing of them.
 """
@@ -26,23 +27,23 @@ from streamveil.mechanisms.core.arrays import Floats
 ALERTS = np.array([0.125, 0.25, 0.5, 1.0, 1.5, 2.0])
 # Slots that may be from one look to the next.
 WATCHES = np.array([1, 2, 4, 8, 16])
-# An alarm is a deviation so many noise scales and standard deviations above the expected one.
+# An alarm is a deviation this many noise scales, and standard deviations, above the expected one.
 ALARM = 2.2
 VARIES = 3.0
-# Before any jump, as if so much of one had been seen: of a size that looks with the gate's whole
-# share show so clearly, but of no more than all counts together. Where these are below the noise of
-# looks, a larger jump would have to come from nowhere, and watching for it takes from releases.
+# Prior: `WARY` of a jump, `CLEARLY` times as large as the least that looks with the gate's full
+# share detect, but no larger than all counts together. If these are below the noise of looks, a
+# larger jump is not plausible, and watching for it takes budget from releases.
 WARY, CLEARLY = 0.01, 2.0
-# These look as if so many slots had been before the first, and half a jump been missed.
+# Prior for the rate of jumps: half a jump in this many slots.
 CALM, HALF = 200, 0.5
-# What is taken for a jump more often than once in so many slots is a quick drift, or a cycle:
-# else jumps would beget jumps.
+# Jumps are assumed to be at least this many slots apart on average. If more are detected, they are
+# a quick drift or a cycle, and a lower threshold would detect still more.
 OFTEN = 250
-# So many jumps are remembered.
+# Number of jumps that are remembered.
 MOST = 8
-# After so many slots filters have followed a jump that nothing showed.
+# Slots after which filters have followed a jump that was not detected.
 FOLLOWED = 32
-# A sum shows a part of a jump: the release after it shows the rest.
+# Additional slots after a sum: it shows a part of a jump, and the next release shows the rest.
 PARTLY = 1.0
 _CHANCES = np.linspace(0, 1, 17)
 
@@ -69,11 +70,11 @@ class Jumps:
         return dict(vars(self))
 
     def rarity(self, slots: int) -> float:
-        """Log of the slots from one jump to the next, after so many."""
+        """Log of the mean slots from one jump to the next, estimated after `slots` slots."""
         return float(np.log(max((slots + CALM) / (self.seen + HALF), OFTEN)))
 
     def note(self, moved: Floats) -> None:
-        """Remember a jump that moved the counts of bins by so much, shape (d,)."""
+        """Remember a jump that moved the counts of bins by `moved`, shape (d,)."""
         self.seen += 1
         self.sizes = [*self.sizes, float(np.abs(moved).sum())][-MOST:]
         self.squares = [*self.squares, float((moved**2).sum())][-MOST:]
@@ -85,7 +86,7 @@ class Watch:
     Args:
         jumps: so far.
         slots: in which they were seen; later it may be set to more.
-        look_scale: of the noise of a look with what one slot gives to the whole gate.
+        look_scale: noise scale of a look with the gate's full share of one slot.
         spread: standard deviation of what a look sees without a jump.
         blur: variance of a count without noise.
         bins: how many.
@@ -143,13 +144,13 @@ class Watch:
         """
         rarity = self._jumps.rarity(self.slots)
         reach = filter_bank.reach(self._bins, rarity, np.array(self._blur), noise) ** 0.5
-        asked = kind, noise.tobytes(), reach.tobytes()
-        if self._known is None or self._known[0] != asked:
+        key = kind, noise.tobytes(), reach.tobytes()
+        if self._known is None or self._known[0] != key:
             typical = self._squares / np.maximum(self._sizes, 1e-9)
             visible = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
             hidden = _AFTER_RELEASES.take(_place(visible), axis=0)
             delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
-            self._known = asked, delay + PARTLY * (kind == SUM)
+            self._known = key, delay + PARTLY * (kind == SUM)
         every = self._weighed / (self.slots + CALM) @ self._known[1]
         cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
         best = cost.argmin(axis=1)
@@ -157,7 +158,7 @@ class Watch:
 
 
 def _beyond(above: Floats) -> Floats:
-    """The chance that a threshold is passed by a value so many noise scales above it."""
+    """Probability that a noisy value passes a threshold, `above` noise scales below the value."""
     tail = np.exp(-np.abs(above)) / 2
     return np.where(above > 0, 1 - tail, tail)
 
@@ -177,8 +178,8 @@ def _survival(steps: npt.NDArray[np.int64]) -> Floats:
     whole, begun = np.divmod(np.arange(1, FOLLOWED + 1), steps[:, None])
     hidden = 1 - _CHANCES[:, None]
     part = begun / steps[:, None]
-    found: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
-    return found.reshape(-1, FOLLOWED)
+    chances: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
+    return chances.reshape(-1, FOLLOWED)
 
 
 _AFTER_LOOKS, _AFTER_RELEASES = _survival(WATCHES), _survival(GAPS)

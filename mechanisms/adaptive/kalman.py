@@ -42,7 +42,7 @@ SLOPE_OF_JUMP = 0.7
 
 # What a release of one slot is a mean of.
 LAST_SLOT = np.ones(1)
-# The least log-likelihood beside the largest that is told apart.
+# Log-likelihoods are at least this, relative to the largest.
 _LEAST_SCORE = -1e4
 # No belief is further from 0: there are single-precision figures for it, and for a multiple.
 _MOST = 1e36

@@ -1,4 +1,4 @@
-"""What leaves a slot of the adaptive mechanism: its release, and earlier ones revised."""
+"""The outputs of a slot of the adaptive mechanism: its release, and revisions of earlier ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def released(
     jumped: bool,
     layout: Layout,
 ) -> SlotRelease:
-    """What leaves: the last observation of the slot, or the forecast."""
+    """The release of a slot: its last observation, or the forecast."""
     forecast, terms = here.forecast, here.terms
     every = _every(state)
     if seen:
@@ -74,8 +74,10 @@ def released(
         alarm=jumped,
         diagnostics=_diagnostics(state, terms, surprise, share),
         observed=tuple(
-            ObservedCounts(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
-            for one in seen
+            ObservedCounts(
+                result.observed * quantum, (result.noise + result.error) * quantum**2, result.slots
+            )
+            for result in seen
         ),
         unshrunk=_if_shrunk(*before, quantum, share),
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
@@ -98,7 +100,7 @@ def most_of(terms: Terms) -> int:
 
 
 def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:
-    """Variance to tell of a forecast, shape (d,): worked out for all that were made with it."""
+    """Stated variance of a forecast, shape (d,): computed for all forecasts made with it."""
     several, known = forecast.several, state.foretold
     if several is None:
         variance = state.misfit.of(forecast, every)
@@ -106,14 +108,14 @@ def _variance(state: AdaptiveState, forecast: Forecast, every: bool) -> Floats:
         if known is None or known.several is not several or known.every is not every:
             known = state.foretold = Foretold(several, every, state.misfit.of(several, every))
         variance = known.variance[forecast.place]
-    found: Floats = np.maximum(variance, state.misfit.swing(forecast.mean))
-    return found
+    raised: Floats = np.maximum(variance, state.misfit.swing(forecast.mean))
+    return raised
 
 
 def _lasting(
     state: AdaptiveState, here: Slot, seen: list[Observed], unsure: Floats, variance: Floats
 ) -> Lasting:
-    """How errors of the slot go on.
+    """How errors of the slot last: see :class:`Lasting`.
 
     Args:
         state: after the slot.
@@ -128,17 +130,17 @@ def _lasting(
 
 
 def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tuple[Floats, Floats]:
-    """The variance of the curve as the next slot sees it, and what lasts in it of earlier errors.
+    """The variance of the curve after the slot, and the part of earlier errors that lasts in it.
 
-    Both have shape (d,). What was learnt has nothing to do with the error that is left. So of what
-    an earlier error has in common with that of the curve, as much is left as of its variance.
+    Both have shape (d,). The remaining error is independent of what was learnt. So the covariance
+    of an earlier error with that of the curve falls by the same factor as the curve's variance.
     """
     before = here.forecast.variance
     if not seen:
         return before, np.ones_like(before)
     curve = here.bank.of_level(here.terms.bank.forecast(state.bank)).variance
     kept = np.clip(curve / np.maximum(before, _LEAST), 0.0, 1.0)
-    jumped = np.any([one.jumped for one in seen], axis=0)
+    jumped = np.any([observed.jumped for observed in seen], axis=0)
     return curve, np.where(jumped, 0.0, kept)
 
 
@@ -210,14 +212,14 @@ def _diagnostics(
 ) -> dict[str, float]:
     mixture = terms.bank.mixture(state.bank)
     belief = terms.correlation.belief(state.correlation, state.bank.scale)
-    found = {}
+    optional = {}
     if state.cycle.candidates:
         chosen = state.cycle.chosen
-        found["cycle"] = float(chosen.length if chosen else 0)
+        optional["cycle"] = float(chosen.length if chosen else 0)
     if state.factor:
-        found["factor"] = float(state.factor.used)
+        optional["factor"] = float(state.factor.used)
     return {
-        **found,
+        **optional,
         "gap": float(state.gap),
         "sum": float(state.kind == SUM),
         "alert": state.alert,

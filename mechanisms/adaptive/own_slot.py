@@ -1,6 +1,6 @@
-"""What a release of one slot tells of that slot, whatever a factor or a cycle had predicted of it.
+"""The estimate of a slot from its own release and from its forecast by a factor or a cycle.
 
-Doubt about the factor of a slot is doubt about the forecast, not about the release: a precise
+Doubt about the factor of a slot is doubt about the forecast, not about the release. So a precise
 release is followed.
 
 Everything here is post-processing of releases.
@@ -15,8 +15,9 @@ import numpy as np
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.core.arrays import Floats
 
-# On a holiday all bins are further off than foreseen. To judge that, so many bins more are taken to
-# be as foreseen, and no bin to be further off than so many standard deviations.
+# On a holiday all bins are further from their forecasts than expected. To judge that, `AS_FORESEEN`
+# more bins are assumed to be as expected, and innovations are cut off at `FURTHEST` standard
+# deviations.
 AS_FORESEEN, FURTHEST = 2.0, 7.0
 _LEAST = 1e-9
 
@@ -52,5 +53,5 @@ def _unusual(missed: Floats, before: Floats, blur: Floats) -> float:
     total = np.maximum(before + blur, _LEAST)
     weight = before / total
     surprise = np.minimum(missed**2 / total, FURTHEST**2)
-    found = float(weight @ (surprise - blur / total)) + AS_FORESEEN
-    return max(found / (float(weight @ weight) + AS_FORESEEN), 1.0)
+    excess = float(weight @ (surprise - blur / total)) + AS_FORESEEN
+    return max(excess / (float(weight @ weight) + AS_FORESEEN), 1.0)

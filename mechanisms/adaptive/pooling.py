@@ -1,6 +1,6 @@
 """Beliefs that bins share: which members of the filter bank describe the bins of a stream.
 
-Where counts are below the noise, the releases of one bin do not tell how fast it changes; those of
+Where counts are below the noise, the releases of one bin do not show how fast it changes; those of
 all bins together do. So the prior belief in each member is learnt over all bins, by expectation
 maximization. It starts even, and counts for as many bins as `FLOOR` and `PER_BIN` say, so that a
 bin that is unlike all others can still be believed to be so.
@@ -19,9 +19,9 @@ from streamveil.mechanisms.core.arrays import Floats
 
 Singles = npt.NDArray[np.float32]
 
-# Fewer bins tell too little of each other.
+# Fewer bins show too little about each other.
 FEWEST_BINS = 5
-# The even prior counts for so many bins, and for so many more for each bin that there is.
+# Weight of the even prior, in bins: a constant, and a part of the number of bins.
 FLOOR, PER_BIN = 10.0, 0.3
 # Steps of expectation maximization after each release.
 STEPS = 4
@@ -36,9 +36,9 @@ def pooled(likelihoods: Floats, prior: Singles) -> Singles:
     """
     members, bins = likelihoods.shape
     floor = FLOOR + PER_BIN * bins
-    found = prior.astype(np.float64)
+    learnt = prior.astype(np.float64)
     for _ in range(STEPS):
-        beliefs = likelihoods * found[:, None]
+        beliefs = likelihoods * learnt[:, None]
         described = (beliefs / beliefs.sum(axis=0)).sum(axis=1)
-        found = (floor / members + described) / (floor + bins)
-    return (members * found).astype(np.float32)
+        learnt = (floor / members + described) / (floor + bins)
+    return (members * learnt).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The releases of a slot, of itself alone or of a sum that it ends, and what is learnt of them."""
+"""Releases of a single slot or of a sum, and what is learnt from them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
-# A release whose noise variance exceeds the forecast's so many times tells nothing.
+# A release is useless if its noise variance is this many times the forecast's variance.
 USELESS = 10.0
-# Bias is not looked for where weights would be nearly equal even if there were none.
+# Audits use the most unequal weights only if they are at least this unequal without a bias.
 WORTH_LEARNING = 0.1
 
 
@@ -33,11 +33,11 @@ def summing(state: AdaptiveState, here: Slot) -> bool:
     terms = here.terms
     if state.running is None and state.kind == SUM and state.since == 1:
         scale = float(state.bank.scale.mean())
-        found, slots = terms.plan.sums, max(min(state.gap, LONGEST), 1)
-        if found.thresholds.size:
-            threshold = found.best(scale, here.risk, slots)
+        possible, slots = terms.plan.sums, max(min(state.gap, LONGEST), 1)
+        if possible.thresholds.size:
+            threshold = possible.best(scale, here.risk, slots)
             if _audited(state, terms):
-                threshold = int(found.thresholds[0])
+                threshold = int(possible.thresholds[0])
             state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
     return state.running is not None
 
@@ -58,20 +58,20 @@ def add(state: AdaptiveState, here: Slot, bill: Bill) -> None:
 
 
 def sum_up(state: AdaptiveState, here: Slot, alarmed: bool) -> list[Observed]:
-    """End the sum and learn from it, unless nobody had any weight.
+    """End the sum and learn from it, unless all weights are 0.
 
-    A slot with an alarm is no part of it.
+    A slot with an alarm is not a part of it.
     """
     assert state.running is not None
     running, state.running = state.running, None
-    found = running.release(here.noise)
-    if found is None:
+    released = running.release(here.noise)
+    if released is None:
         return []
-    before, state.epsilon, state.dispersion = state.dispersion, running.epsilon, found.dispersion
-    bias, _ = here.terms.correlation.bias(state.correlation, state.bank.scale, found.dispersion)
-    shares = np.append(found.shares, 0.0) if alarmed else found.shares
-    error = found.scatter * state.bank.scale
-    seen = observe(state, here, found.mean - bias, found.noise, error, shares)
+    before, state.epsilon, state.dispersion = state.dispersion, running.epsilon, released.dispersion
+    bias, _ = here.terms.correlation.bias(state.correlation, state.bank.scale, released.dispersion)
+    shares = np.append(released.shares, 0.0) if alarmed else released.shares
+    error = released.scatter * state.bank.scale
+    seen = observe(state, here, released.mean - bias, released.noise, error, shares)
     if _audited(state, here.terms):
         learn_of_sums(state, here.terms, seen, before)
     return [seen]
@@ -80,7 +80,7 @@ def sum_up(state: AdaptiveState, here: Slot, alarmed: bool) -> list[Observed]:
 def best_weighting(
     state: AdaptiveState, here: Slot, bill: Bill, saved: int, alarmed: bool
 ) -> Weighting | None:
-    """The best weighting for what `saved` slots left, or None if it would tell nothing.
+    """The best weighting for what `saved` slots saved up, or None if it would be useless.
 
     Its price is entered in the bill.
     """
@@ -90,19 +90,19 @@ def best_weighting(
         divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
         reserve = np.maximum(reserve, terms.from_reserve(divisor))
     offers = main + reserve
-    found = terms.choices(offers)
-    if not found.thresholds.size:
+    possible = terms.choices(offers)
+    if not possible.thresholds.size:
         return None
     auditing = terms.audit is not None
     scale = state.bank.scale
-    threshold = found.best(
+    threshold = possible.best(
         float(scale.sum() / len(scale)),
         NO_RISK if auditing and terms.crowd.guessed is None else here.risk,
     )
     weighting = terms.weighting(threshold, offers)
     if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
-        # What an audit shows is learnt of the most unequal weights.
-        weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
+        # Bias is learnt from a comparison of the audit with the most unequal weights.
+        weighting = Weighting.at(int(possible.thresholds[-1]), offers, terms.crowd)
     guessed = terms.crowd.guessed
     if guessed is not None and not weighting.spent[guessed] and terms.rates.main[guessed]:
         # The others alone would be scaled up by a number that may be ten times too large.
@@ -118,7 +118,6 @@ def release(
     state: AdaptiveState,
     here: Slot,
     weighting: Weighting | None,
-    summed: bool,
     alarmed: bool,
 ) -> list[Observed]:
     """Make the releases of this slot alone, and learn from them."""
@@ -129,19 +128,19 @@ def release(
     if audit is None:
         assert weighting is not None
         assert released is not None
-        found = corrected(state, terms, weighting, released)
+        measured = corrected(state, terms, weighting, released)
     else:
         audited, laplace = audit.release(here.counts, here.noise, "audit"), audit.noise_variance
-        found = audited, laplace, np.zeros_like(audited)
+        measured = audited, laplace, np.zeros_like(audited)
         if weighting is not None and released is not None:
-            found = compared(state, terms, weighting, released, audited, laplace)
+            measured = compared(state, terms, weighting, released, audited, laplace)
         elif state.published_slot is not None:
             learn_of_beliefs(state, here, audited, laplace)
     if weighting:
         state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
     elif audit and state.published_slot is None:
         state.epsilon, state.dispersion = audit.epsilon, 0.0
-    return [observe(state, here, *found, alarmed=alarmed)]
+    return [observe(state, here, *measured, alarmed=alarmed)]
 
 
 def compared(
@@ -159,8 +158,8 @@ def compared(
         counts and errors have shape (d,).
     """
     if state.published_slot is None:
-        # Of both together as their noise asks: what the audit alone is too high by is not in their
-        # difference, too, where it would look like a bias of large counts.
+        # Both together, weighted by their noise. With the audit alone, an audit that is too high by
+        # chance would seem to show a bias that grows with the counts.
         part = laplace / (laplace + weighting.noise_variance)
         scale = terms.bank.scale(part * released + (1 - part) * audited)
         state.bank.scale = kalman.rounded(scale)
@@ -180,9 +179,9 @@ def compared(
 
 
 def learn_of_beliefs(state: AdaptiveState, here: Slot, audited: Floats, laplace: float) -> None:
-    """Learn the bias of releases: what is believed after them, uncorrected, beside an audit.
+    """Learn the bias of releases: compare the uncorrected forecast with an audit.
 
-    A sum is of other slots, and what little was saved up since the last release tells less.
+    A sum is of other slots, and the little that was saved up since the last release shows less.
     """
     terms, now = here.terms, here.bank.forecast(state.bank)
     bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, state.dispersion)
@@ -196,7 +195,7 @@ def learn_of_beliefs(state: AdaptiveState, here: Slot, audited: Floats, laplace:
 
 
 def learn_of_sums(state: AdaptiveState, terms: Terms, audit: Observed, dispersion: float) -> None:
-    """Learn the bias of the sums before, of this dispersion, beside one that weighs all alike."""
+    """Learn the bias of earlier sums with this dispersion from a sum with equal weights."""
     bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
     terms.correlation.learn(
         state.correlation,
@@ -210,7 +209,7 @@ def learn_of_sums(state: AdaptiveState, terms: Terms, audit: Observed, dispersio
 def corrected(
     state: AdaptiveState, terms: Terms, weighting: Weighting, released: Floats
 ) -> tuple[Floats, float, Floats]:
-    """Take the expected bias off a release: (counts, variance of noise, other variance).
+    """Subtract the expected bias from a release: (counts, variance of noise, other variance).
 
     The bias that remains is the same in all releases: the filter cannot average it out.
     """

@@ -1,10 +1,10 @@
-"""Revisions: what later releases tell of earlier slots, by smoothing over a fixed lag.
+"""Revisions: estimates of earlier slots from later releases, by smoothing over a fixed lag.
 
 All of it is post-processing of releases, as the filters are: it costs no budget, and the first
-release of a slot stays as it is. A slot is revised once, so many slots later. The members'
-recursion is run again over the releases from that slot on, and back: the adjoint of each innovation
-is carried to the slot, and corrects level and slope there. Members are mixed as they are believed
-in when the slot is revised.
+release of a slot does not change. A slot is revised once, a fixed number of slots later. The
+members' recursion is run again over the releases from that slot on, and back: the adjoint of each
+innovation is carried to the slot, and corrects level and slope there. Members are mixed as they are
+believed in when the slot is revised.
 
 A release measures a mean of the slots since the one before. Between two releases means and
 covariances follow in closed form, so only releases are remembered: the members' beliefs after one
@@ -81,7 +81,7 @@ class Measured:
     )
 
     def multiplied(self, by: Floats) -> Measured:
-        """The release of levels that are so many times as large, shape (d,)."""
+        """The release after levels were multiplied by these factors, shape (d,)."""
         return replace(
             self,
             counts=kalman.single(self.counts * by),
@@ -287,7 +287,7 @@ class Ring:
     SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
         "Ring",
         **dict.fromkeys(("next_slot", "since", "last_slot", "most"), "long"),
-        kept="Bank",  # a name that the schema of the whole state explains
+        kept="Bank",  # a name that the schema of the state defines
         releases={"type": "array", "items": Measured.SCHEMA},
         doubt="bytes",
     )
@@ -314,9 +314,9 @@ class Ring:
         self._later = None
 
     def multiply(self, by: Floats) -> None:
-        """Go on with levels that are so many times as large, shape (d,)."""
+        """Continue with levels that are multiplied by these factors, shape (d,)."""
         self.kept = kalman.multiplied(self.kept, by)
-        self.releases = [one.multiplied(by) for one in self.releases]
+        self.releases = [release.multiplied(by) for release in self.releases]
         self._updates, self._later = [], None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
@@ -375,7 +375,7 @@ class Ring:
         """What :meth:`record` gave."""
         kept = Bank(1.0, bins).start()
         kalman.read(kept, written["kept"])
-        releases = [Measured(**_read(one)) for one in written["releases"]]
+        releases = [Measured(**_read(release)) for release in written["releases"]]
         return cls(**_read({**written, "kept": kept, "releases": releases}))
 
 

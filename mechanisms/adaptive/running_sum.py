@@ -75,7 +75,7 @@ class RunningSum:
     heaviest: int = 0
     """Units that the heaviest user was charged in all slots."""
     last: Weighting | None = None
-    """Of the last slot, whose figures serve again where weights stay the same: not saved."""
+    """Of the last slot; used again if weights stay the same. Not saved."""
 
     SCHEMA = state_codec.record_schema(
         "RunningSum",
@@ -95,9 +95,9 @@ class RunningSum:
     def begin(
         cls, first: int, threshold: int, slots: int, crowd: Crowd, bins: int | None = None
     ) -> RunningSum:
-        """Fix the unit for a gap of at most so many slots, so that no sum overflows.
+        """Fix the unit for a gap of at most `slots` slots, so that no sum overflows.
 
-        What is added up has as many bins as the crowd's histogram, unless they are given.
+        Sums have as many bins as the crowd's histogram, unless `bins` is given.
         """
         most = int(crowd.sizes.sum()) * crowd.sensitivity * slots
         bits = max(min(STEP_BITS, _SUM_BITS - 1 - most.bit_length()), 0)
@@ -130,7 +130,7 @@ class RunningSum:
             self.heaviest += weighting.heaviest
 
     def release(self, noise: SlotNoise, purpose: str = "sum") -> SumRelease | None:
-        """End the gap; None if nobody had any weight.
+        """End the gap; None if all weights are 0.
 
         The words belong to the purpose, all its slots, weights and the unit: other ones get
         independent noise.

@@ -1,4 +1,4 @@
-"""What a slot of the adaptive mechanism has to go by, and what it spends."""
+"""The inputs of a slot of the adaptive mechanism, and what the slot spends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamveil.mechanisms.randomness.noise import SlotNoise
 
 
 class Slot(NamedTuple):
-    """What a slot has to go by; all but the counts is public."""
+    """The inputs of a slot. All but the counts are public."""
 
     slot: int
     counts: npt.NDArray[np.int64]
@@ -41,15 +41,15 @@ class Bill:
     audit: Units
 
     def add(self, spent: Units, main: Units) -> None:
-        """Enter a release that spends at most so much of the main part, the rest of the reserve."""
+        """Enter a release, which spends up to `main` of the main part, the rest of the reserve."""
         from_main = np.minimum(spent, main)
         self.main = self.main + from_main
         self.reserve = self.reserve + spent - from_main
 
     def saved(self, terms: Terms, slots: int, *, looks: bool) -> tuple[Units, Units]:
-        """What so many slots have saved up of main part and reserve, as far as there is room.
+        """What a number of slots saved up in main part and reserve, as far as there is room.
 
-        As many looks must remain possible.
+        With `looks`, these slots may still have their looks.
         """
         slots_saved = np.minimum(slots, terms.windows)
         main, lent = terms.rates.saved(slots_saved, looks)

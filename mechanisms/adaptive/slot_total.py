@@ -64,7 +64,7 @@ def by_first(first: npt.ArrayLike, slot: int) -> SlotTotal:
         return UNKNOWN
     own = slots == slot
     waves = (SWING * max(float(np.average(totals, weights=1 / variances)), 0.0)) ** 2
-    # The slot by itself, and the mean of the others, from which it deviates as they do.
+    # The slot's own totals, and the mean of other slots, from which it deviates as they do.
     weights = np.where(own, 0.0, 1 / (variances + waves))
     mean, precision = 0.0, 0.0
     if not own.all():
@@ -82,8 +82,8 @@ def with_total(release: SlotRelease, total: SlotTotal, quantum: int, most: int) 
     return replace(
         with_cell(release, total, quantum, most),
         observed=tuple(
-            Observed(_summed(one.counts), _summed(one.variances), one.slots)
-            for one in release.observed or ()
+            Observed(_summed(observed.counts), _summed(observed.variances), observed.slots)
+            for observed in release.observed or ()
         ),
         lasting=last
         and Lasting(np.append(last.kept, 1 - total.follows), np.append(last.part, 1.0)),

@@ -81,31 +81,31 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 
 
 class Foretold(NamedTuple):
-    """What is told of forecasts until something is observed."""
+    """Stated variances of forecasts, until something is observed."""
 
     several: kalman.Forecast
-    """That were made at once."""
+    """The forecasts, made together."""
     every: bool
     """Whether every slot is released."""
     variance: npt.NDArray[np.float64]
-    """To tell of them, shape (slots, d)."""
+    """Stated, shape (slots, d)."""
 
 
 @dataclass
 class AdaptiveState:
-    """What the next slot needs to know: everything in it is public but running sums."""
+    """What the next slot needs. Everything in it is public, except for running sums."""
 
     bank: kalman.BankState
     correlation: CorrelationState
     accounts: Any
-    """What was spent of each part of the budgets."""
+    """What was spent from each part of the budgets."""
     misfit: Misfit
     """Of the variances that the bank states."""
     cycle: CycleState = field(default_factory=CycleState)
     """Its running sums are SECRET, too."""
     shrinkage: Shrinkage = field(default_factory=Shrinkage)
     factor: FactorState | None = None
-    """None where none is looked for."""
+    """None if the mechanism looks for none."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     ring: Ring | None = None
@@ -118,7 +118,7 @@ class AdaptiveState:
     kind: int = POINT
     """What the gap ends with, POINT or SUM."""
     patience: float = 0.0
-    """Expected variance of the curve between releases, in parts of that of a release."""
+    """Expected variance of the curve between releases, as a fraction of a release's error."""
     usual_gap: float = 0.0
     """Slow average of `gap`."""
     published_slot: int | None = None
@@ -133,11 +133,11 @@ class AdaptiveState:
     """Planned slots from one look to the next."""
     jumps: Jumps = field(default_factory=Jumps)
     begun: tuple[Members | None, Terms] | None = None
-    """What the next slot may spend, and on whom, once its price was asked: not saved."""
+    """Members and terms of the next slot, once its price was requested: not saved."""
     watching: tuple[tuple[Any, ...], Watch] | None = None
-    """What jumps cost in the gap that has begun, and what it was worked out for: not saved."""
+    """What jumps cost in the gap that has begun, and what it was computed for: not saved."""
     foretold: Foretold | None = None
-    """What is told of forecasts that were made at once: not saved."""
+    """Stated variances of forecasts that were made together: not saved."""
 
     @classmethod
     def start(

@@ -1,8 +1,8 @@
-"""A stream of fixed requirements that goes on as one whose requirements may change.
+"""Continue a stream of fixed requirements as one whose requirements may change.
 
-What fixed ledgers remember of every slot in the longest window is entered into the ledgers that
-follow changes, slot by slot, as if these had been there from the start: so no promise is forgotten
-and none is counted twice. Mechanisms that can be taken over are those that are both in `MECHANISMS`
+The fixed ledgers remember what every slot of the longest window spent. This is entered, slot by
+slot, into ledgers that follow changes, as if these had existed from the start. So no requirement is
+forgotten and nothing is charged twice. A mechanism can be continued if it is both in `MECHANISMS`
 and in `DYNAMIC_MECHANISMS`.
 """
 
@@ -22,12 +22,12 @@ _GOES_ON = b"requirements may change from here on"
 
 
 def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> DynamicState:
-    """The state from which `stream` goes on where `fixed` stood.
+    """The state of `stream` that continues the state of `fixed`.
 
-    Every class becomes a ledger with the same promises and the same past. If the horizon is longer
-    than the longest window of the classes, slots from before that window are not remembered; of
-    them each class is taken to have spent all that it was promised, which only matters to users who
-    ask for a longer window than anybody had before.
+    Every class becomes a ledger with the same requirement and the same past. If the horizon is
+    longer than the longest window of the classes, slots before that window are not remembered. Each
+    class is assumed to have spent its full budget in them. This only matters to users who request a
+    longer window than any user had before.
 
     Args:
         fixed: what released the slots so far.
@@ -35,7 +35,7 @@ def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> D
         stream: what releases the next slot, over the same classes.
 
     Raises:
-        TypeError: for a mechanism that cannot be taken over.
+        TypeError: for a mechanism that cannot be continued.
     """
     before, after = fixed.mechanism, stream.mechanism
     if not isinstance(before, Adaptive) or not isinstance(after, DynamicAdaptive):

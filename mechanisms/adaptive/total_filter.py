@@ -33,7 +33,7 @@ DRIFTS, DEVIATIONS, SEASONS = (1e-5, 1e-3), (0.02, 0.06, 0.2), (0.0, 0.2)
 SEASON_STEP = 1e-4
 # The weight of a prediction after the next observation, relative to that of the next one.
 MEMORY = 0.985
-# Power of the likelihood of a member, where the variance of a ratio is told.
+# Power of the likelihood of a member in the stated variance of a ratio.
 CAUTION = 0.5
 # Variance of the level before any observation.
 LEVEL = 1.0
@@ -184,8 +184,8 @@ class TotalModel:
         """Variance of the ratio after observations with errors of this variance, once settled."""
         drift, deviation, error = self.drift, self.deviation, blur[..., None]
         prior = deviation + drift / 2 + np.sqrt(drift * (drift / 4 + deviation + error))
-        found: Floats = (prior * error / (prior + error)) @ state.weights
-        return found
+        variance: Floats = (prior * error / (prior + error)) @ state.weights
+        return variance
 
 
 @dataclass

@@ -1,12 +1,13 @@
-"""What bins add up to: estimates that are shrunk or cut off at 0 are brought to an unbiased total.
+"""The sum of bins: shrunk and non-negative estimates are adjusted to an unbiased total.
 
-To multiply estimates of many small bins by a share lowers the error of each, and the sum of all by
-that share; to cut them off at 0 raises the sum. So their total is that of the estimates as the
-filters have them, which are linear in what was released and have no bias: errors of many bins
-average out in it. What is missing to it is spread over the bins, in proportion to their variances.
+If estimates of many small bins are multiplied by a share, the error of each becomes smaller, but
+their sum becomes too small by that share. If negative estimates are replaced by 0, the sum becomes
+too large. So the total is the sum of the filters' estimates. These are linear in the releases and
+have no bias, and errors of many bins average out in the sum. The difference to it is spread over
+the bins, in proportion to their variances.
 
-Shrinkage is right for most bins and too low for the largest ones, whose errors are then no matter
-of chance. So an interval always reaches as high as that of the estimate that was not shrunk.
+Shrunk estimates are right for most bins, but too low for the largest ones. So the upper end of an
+interval is never below that of the estimate that was not shrunk.
 
 Everything here is post-processing of releases.
 """
@@ -25,14 +26,14 @@ _TINY = 1e-300
 
 
 class Layout(NamedTuple):
-    """What the cells of a histogram are: bins, of one or more parts each, and totals of them."""
+    """The cells of a histogram: bins of one or more parts each, and totals of bins."""
 
     parts: int = 1
     """Cells in a row that belong to one bin: totals are those of each part."""
     totals: int = 0
     """Cells at the end that are measured sums of the others, such as the top of a tree."""
     ratios: bool = False
-    """Whether ratios of parts are asked for, and no sums."""
+    """Whether only ratios of parts are requested, and no sums."""
 
 
 class Shrunk(NamedTuple):
@@ -41,7 +42,7 @@ class Shrunk(NamedTuple):
     mean: Floats
     variance: Floats
     share: float
-    """That was believed of them."""
+    """By which estimates were multiplied."""
 
 
 def with_total(counts: Floats, weights: Floats, total: float) -> Floats:
@@ -60,7 +61,7 @@ def with_total(counts: Floats, weights: Floats, total: float) -> Floats:
     while True:
         missing = total - float(counts[positive].sum())
         weighed = float(weights[positive].sum())
-        if weighed <= 0:  # what is left is certain: all of it is scaled
+        if weighed <= 0:  # the remaining counts are certain, so all of them are scaled
             left = counts * positive
             return np.asarray(left * (total / max(float(left.sum()), _TINY)))
         moved = counts + missing * weights / weighed
@@ -80,19 +81,19 @@ def published(
         layout: of the cells.
         mean: estimates, shape (d,).
         variance: of the counts about them, shape (d,).
-        error: variance of the estimates alone, without that of what cannot be foreseen.
+        error: variance of the estimates alone, without the deviations of single slots.
     """
-    found, variances, share = shrinkage.shrunk(mean, variance, error, layout.totals)
+    counts, variances, share = shrinkage.shrunk(mean, variance, error, layout.totals)
     if layout.ratios:
-        return Shrunk(found, variances, share)
+        return Shrunk(counts, variances, share)
     bins = len(mean) - layout.totals
     for part in range(layout.parts):
         own = slice(part, bins, layout.parts)
         doubt = error[own]
-        found[own] = with_total(found[own], doubt, max(float(mean[own].sum()), 0.0))
+        counts[own] = with_total(counts[own], doubt, max(float(mean[own].sum()), 0.0))
         if share < 1:
             variances[own] += ((1 - share) * doubt) ** 2 / max(float(doubt.sum()), _TINY)
-    lowered = np.maximum(mean - found, 0.0)[:bins]
+    lowered = np.maximum(mean - counts, 0.0)[:bins]
     reach = lowered / NINETY_PERCENT + np.sqrt(variance[:bins])
     variances[:bins] = np.maximum(variances[:bins], reach**2)
-    return Shrunk(found, variances, share)
+    return Shrunk(counts, variances, share)

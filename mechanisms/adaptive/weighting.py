@@ -14,9 +14,10 @@ the square root of `dispersion`: if users with more budget are more often in bin
 release misses the count of that bin.
 
 The bias is learnt from audits, which is post-processing of releases. It is modelled as
-beta_j * s_j * spread, with s_j the variance of a count. An audit, a release that weighs everybody
-alike, beside a weighted release of the same slot shows beta. A few hypotheses on its size, none at
-all among them, are tracked side by side and mixed by how well they predict the audits.
+beta_j * s_j * spread, with s_j the variance of a count. An audit is a release with equal weights.
+Its difference to a weighted release of the same slot shows beta. A few hypotheses on the size of
+beta, one of which is that it is 0, are tracked side by side and mixed by how well they predict the
+audits.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
 BELIEF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
-# Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
-# where errors are told, that they do has at least this share of belief.
+# If noise is larger than chance, audits hardly show whether users stay the same. So for stated
+# errors, the hypothesis that they do has at least this share of belief.
 STAYING = 0.25
 _STAYING = (CHANCE > 0) * STAYING
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
-# A belief in beta is no further from none than so many standard deviations of the hypothesis, for
-# the count that is there now: what an audit showed of a count of one says little once it is a
-# hundred, and what a bias adds to a count would make that bias larger still.
+# A mean of beta is at most this many standard deviations from 0, by the hypothesis for the present
+# count. An audit of a count of 1 says little when the count is 100. And without the limit, a bias
+# that is added to a count would make the bias itself larger.
 FAR = 3.0
-# For the same reason a release is never told to have missed more than this part of a count, nor to
-# have found more than so many parts too many.
+# For the same reason, a release is never assumed to be too small by more than the first part of a
+# count, nor too large by more than the second.
 MISSED, TOO_MANY = 0.75, 1.0
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
 MISFIT = 0.1
 # A guess of how many users there are may be wrong by these factors.
 WRONG_BY = np.array([0.1, 10.0])
-# Weights are chosen as if the guess were wrong by so many standard deviations of what that does.
+# Weights are chosen as if the error of a wrong guess were this many standard deviations.
 CAUTION = 2.0
 # No beta is larger.
 _LARGEST = 1e4
@@ -165,7 +166,7 @@ class Choices:
     """The error of a release at each candidate threshold, for offers of shape (K,)."""
 
     thresholds: Units
-    """Shape (c,); empty when nobody has any budget."""
+    """Shape (c,); empty if no class has budget."""
     noise: Floats
     """Variance of the noise, shape (c,)."""
     dispersion: Floats
@@ -194,28 +195,29 @@ class Choices:
 
         Args:
             scale: variance s of a count, for which dispersion counts.
-            risk: of bias, which weights that are spread less than most are harder to foresee in.
-            slots: how many give as much each to a release of their mean.
+            risk: of bias, which is harder to forecast for weights that are less spread than an
+                audit's.
+            slots: number of slots that give equally to a release of their mean.
         """
         bias = risk.here + risk.elsewhere * (1 - self.nearness)
-        found: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
-        return found
+        squared: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
+        return squared
 
     def best(self, scale: float, risk: Risk, slots: int = 1) -> int:
         """The threshold of the least of :meth:`errors`."""
-        found = self.known.get((scale, risk, slots))
-        if found is None:
-            found = int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+        threshold = self.known.get((scale, risk, slots))
+        if threshold is None:
+            threshold = int(self.thresholds[self.errors(scale, risk, slots).argmin()])
             self.known.clear()
-            self.known[scale, risk, slots] = found
-        return found
+            self.known[scale, risk, slots] = threshold
+        return threshold
 
 
 def guessed_bias(offers: Units, crowd: Crowd) -> float:
     """Variance of beta because the size of a class is a guess: 0 if all sizes are known.
 
-    A release is scaled by what users weigh on average. If one class is larger, or smaller, than it
-    is thought to be, all counts are wrong by the same factor.
+    A release is scaled by the mean weight of users. If a class is larger or smaller than assumed,
+    all counts are wrong by the same factor.
 
     Args:
         offers: what users of each class may spend, shape (K,).
@@ -228,16 +230,16 @@ def guessed_bias(offers: Units, crowd: Crowd) -> float:
     distinct, place = np.unique(offers, return_inverse=True)
     members = np.bincount(place, crowd.sizes)
     everybody = max(float(members.sum()), 1.0)
-    sizes, guess, found = members / everybody, crowd.guessed_users / everybody, 0.0
-    wrong = 1 + (WRONG_BY - 1) * guess  # all users, beside how many there seem to be
+    sizes, guess, largest = members / everybody, crowd.guessed_users / everybody, 0.0
+    wrong = 1 + (WRONG_BY - 1) * guess  # all users, relative to their assumed number
     for threshold in candidates(distinct[members > 0]).tolist():
         weights = np.minimum(distinct / threshold, 1.0)
         mean = float(weights @ sizes)
         spread = float(weights**2 @ sizes) / mean**2 - 1
         if spread > _EQUAL:
             really = (mean + (WRONG_BY - 1) * weights[place[k]] * guess) / wrong
-            found = max(found, float(((really / mean - 1) ** 2).mean()) / spread)
-    return found
+            largest = max(largest, float(((really / mean - 1) ** 2).mean()) / spread)
+    return largest
 
 
 @dataclass
@@ -250,7 +252,7 @@ class CorrelationState:
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
     mixed: tuple[Mixed, ...] = field(default=(), init=False)
-    """All hypotheses together, for the last three scales that were asked for, such as those before
+    """All hypotheses together, for the last three scales that were requested, such as those before
     and after a release: not saved."""
 
     @classmethod
@@ -290,7 +292,7 @@ class Mixed:
     mean: Floats
     variance: Floats
     stated: Floats
-    """The same where errors are told: see `STAYING`."""
+    """The variance for stated errors: see `STAYING`."""
     risk: Risk
     typical: float
     """Square root of the mean square of `mean`."""
@@ -337,8 +339,8 @@ class Correlation:
     def belief(self, state: CorrelationState, scale: Floats) -> Mixed:
         """Of each bin, and the squared bias to expect: mixed once for a scale of shape (d,).
 
-        Where requirements change, so does what a guess makes unknown: a run that goes on from a
-        saved state must not differ from one that remembers.
+        If requirements change, `unknown` may change too. A resumed run must not differ from one
+        that was not interrupted.
         """
         for known in state.mixed:
             if known.scale is scale and known.unknown == self.unknown:
@@ -357,26 +359,26 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
         """
-        belief, asked = self.belief(state, scale), (dispersion, self.reference)
-        if asked not in belief.biases:
+        belief, key = self.belief(state, scale), (dispersion, self.reference)
+        if key not in belief.biases:
             lever = scale * dispersion**0.5
             expected = np.maximum(belief.mean * lever, -MISSED * scale)
             squared = belief.variance + self._misfit(dispersion) * belief.mean**2
             belief.biases.clear()
-            belief.biases[asked] = np.minimum(expected, TOO_MANY * scale), squared * lever**2
-        return belief.biases[asked]
+            belief.biases[key] = np.minimum(expected, TOO_MANY * scale), squared * lever**2
+        return belief.biases[key]
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
-        """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        belief, asked = self.belief(state, scale), (dispersion, self.reference)
-        if asked not in belief.doubts:
+        """Stated variance of the bias that :meth:`bias` expects, shape (d,)."""
+        belief, key = self.belief(state, scale), (dispersion, self.reference)
+        if key not in belief.doubts:
             squared = belief.stated + self._misfit(dispersion) * belief.mean**2
             belief.doubts.clear()
-            belief.doubts[asked] = squared * scale**2 * dispersion
-        return belief.doubts[asked]
+            belief.doubts[key] = squared * scale**2 * dispersion
+        return belief.doubts[key]
 
     def _misfit(self, dispersion: float) -> float:
-        """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
+        """Expected squared error of a forecast bias, as a fraction of the squared bias."""
         apart = max(0.0, 1 - dispersion / self.reference)
         return MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
 
@@ -413,8 +415,8 @@ class Correlation:
 
 def _possible(scale: Floats, unknown: float) -> Floats:
     """Variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
-    found: Floats = SIZES**2 + unknown + CHANCE / scale
-    return found
+    variance: Floats = SIZES**2 + unknown + CHANCE / scale
+    return variance
 
 
 def _shares(scores: Floats) -> Floats:
