@@ -30,7 +30,7 @@ from streamveil.mechanisms.adaptive.factor import Factor, FactorBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
-from streamveil.mechanisms.adaptive.kalman import Forecast, Singles
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.pooling import FEWEST_BINS
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
@@ -38,7 +38,7 @@ from streamveil.mechanisms.adaptive.slot_total import with_total
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.adaptive.totals import Layout
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Singles
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease, SlotRevision
 from streamveil.mechanisms.randomness.noise import SlotNoise

@@ -33,12 +33,10 @@ from streamveil.mechanisms.adaptive.own_slot import of_the_slot
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Flags, Floats
+from streamveil.mechanisms.core.arrays import Flags, Floats, Singles
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.randomness.noise import SlotNoise
-
-Singles = npt.NDArray[np.float32]
 
 NONE, AUTO = "none", "auto"
 LONGEST = 672

@@ -38,12 +38,10 @@ from streamveil.mechanisms.adaptive.slot_total import UNKNOWN, SlotTotal, by_fir
 from streamveil.mechanisms.adaptive.total_filter import Ratio, TotalFilter, TotalModel
 from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Singles
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.mechanisms.randomness.noise import SlotNoise
-
-Singles = npt.NDArray[np.float32]
 
 # Slots of a season that is looked for: the days of a week, also where the length of a slot is not
 # known.

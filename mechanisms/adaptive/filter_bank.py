@@ -29,10 +29,9 @@ from streamveil.mechanisms.adaptive.kalman import (
     Beliefs,
     Forecast,
     Mixture,
-    Singles,
 )
 from streamveil.mechanisms.adaptive.pooling import pooled
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Singles
 
 # No more slots are foreseen at once.
 SEVERAL = 16

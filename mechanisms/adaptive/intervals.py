@@ -20,15 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Singles
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
-
-Singles = npt.NDArray[np.float32]
 
 # Of sums of a normal error and Laplace noise, by the share of the variance that is the error's: how
 # many lie outside, and how many more for each unit of the log of the error's variance.

@@ -17,10 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
-
-Singles = npt.NDArray[np.float32]
-Halves = npt.NDArray[np.float16]
+from streamveil.mechanisms.core.arrays import Floats, Halves, Singles
 
 # (variance of the level's step, of the slope's step, of the white part), in multiples of s.
 PLAIN = [(drift, 0.0, white) for white in (0.0, 1.0) for drift in (1e-3, 1e-2, 1e-1, 1.0, 10.0)]

@@ -26,9 +26,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.kalman import single
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
-
-Singles = npt.NDArray[np.float32]
+from streamveil.mechanisms.core.arrays import Floats, Singles
 
 # Variance of the loadings around the common one, and of the common one around 1.
 SPREAD, AROUND = 0.1, 0.02

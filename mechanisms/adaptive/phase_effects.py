@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.adaptive.kalman import Singles, single
+from streamveil.mechanisms.adaptive.kalman import single
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Singles
 
 # The weight of a release after the next release of its phase, relative to that of the next one.
 MEMORY = 0.99

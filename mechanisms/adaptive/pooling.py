@@ -13,11 +13,8 @@ algorithm" (1977); an empirical Bayes prior as in Robbins (1956).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from streamveil.mechanisms.core.arrays import Floats
-
-Singles = npt.NDArray[np.float32]
+from streamveil.mechanisms.core.arrays import Floats, Singles
 
 # Fewer bins show too little about each other.
 FEWEST_BINS = 5

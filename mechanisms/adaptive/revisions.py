@@ -35,9 +35,7 @@ from streamveil.mechanisms.adaptive.kalman import (
     Forecast,
 )
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.arrays import Floats
-
-Singles = npt.NDArray[np.float32]
+from streamveil.mechanisms.core.arrays import Floats, Singles
 
 _SLOPES = len(range(MEMBERS)[SLOPED])
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import surprisal
-from streamveil.mechanisms.core.arrays import Floats
+from streamveil.mechanisms.core.arrays import Floats, Halves
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.protocol import Crowd
 from streamveil.mechanisms.randomness.noise import (
@@ -39,8 +39,6 @@ from streamveil.mechanisms.randomness.noise import (
     discrete_laplace,
     laplace_variance,
 )
-
-Halves = npt.NDArray[np.float16]
 
 # Weights are rationals with this many steps: 2**-16 of the budget is lost to rounding.
 STEP_BITS = 16

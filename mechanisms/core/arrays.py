@@ -8,3 +8,5 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Singles = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
