@@ -27,7 +27,7 @@ def gate():
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_a_path_that_takes_a_fifth_longer_is_told_by_name(gate, name):
+def test_a_path_that_takes_a_fifth_longer_is_reported_by_name(gate, name):
     assert gate.compared(COMMITTED, COMMITTED) == []
     slightly = COMMITTED | {name: 1.19 * COMMITTED[name]}
     assert gate.compared(slightly, COMMITTED) == []

@@ -33,6 +33,6 @@ def test_a_wheel_with_all_packages_passes(wheel):
         (lambda names: names | {"streamveil/tests/test_docs.py"}, "has streamveil/tests/test_docs"),
     ],
 )
-def test_what_is_missing_or_too_much_is_told(change, message, wheel, capsys):
+def test_what_is_missing_or_too_much_is_reported(change, message, wheel, capsys):
     assert SCRIPT["main"](wheel(change(SCRIPT["wanted"]()))) == 1
     assert message in capsys.readouterr().out

@@ -191,7 +191,7 @@ _EVERYWHERE = (
         (a_ledger_says_too_little, "windows"),
     ],
 )
-def test_what_is_told_besides_is_convicted(mistake, name, monkeypatch):
+def test_what_is_released_besides_is_convicted(mistake, name, monkeypatch):
     mistake(monkeypatch)
     assert replayed([STAGES[name]()]).violation
 

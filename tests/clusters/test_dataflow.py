@@ -241,7 +241,7 @@ def test_a_flex_template_launches_the_same_job(dataflow, monkeypatch, name, capf
     assert dataflow.staged(job).root_transform_ids
 
 
-def test_what_the_workers_counted_is_told(dataflow, capfd):
+def test_what_the_workers_counted_is_reported(dataflow, capfd):
     dataflow.server.work = dataflow.work
     dataflow.server.counters = {"events_read": 200, "events_accepted": 200}
     assert main(["release", *dataflow.given(**USERS)]) == 0
@@ -268,7 +268,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fault", "code", "words"), REFUSED, ids=lambda one: str(one)[:40])
-def test_what_the_service_fails_is_told_in_one_line(dataflow, fault, code, words, capfd):
+def test_what_the_service_fails_is_reported_in_one_line(dataflow, fault, code, words, capfd):
     dataflow.server.failures = [(*fault, False)] * NEVER
     dataflow.server.states = ["JOB_STATE_RUNNING"] * 3 + ["JOB_STATE_DONE"]
     assert main(["release", *dataflow.given(**USERS)]) == code
@@ -290,7 +290,7 @@ def test_what_the_service_fails_is_told_in_one_line(dataflow, fault, code, words
         ("CANCELLED", [], ["was cancelled there", "see what it has released"]),
     ],
 )
-def test_a_job_that_ends_badly_is_told_in_one_line(dataflow, state, messages, words, capfd):
+def test_a_job_that_ends_badly_is_reported_in_one_line(dataflow, state, messages, words, capfd):
     dataflow.server.states = ["JOB_STATE_RUNNING", "JOB_STATE_RUNNING", f"JOB_STATE_{state}"]
     dataflow.server.messages = messages
     assert main(["release", *dataflow.given(**USERS)]) == 1

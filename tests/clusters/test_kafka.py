@@ -412,7 +412,7 @@ def test_a_live_stream_has_its_backlog_in_time_and_outlives_its_broker(
     assert min(found) == start.timestamp() // SECONDS
 
 
-def test_a_missing_topic_and_a_missing_broker_are_told(kafka, folder):
+def test_a_missing_topic_and_a_missing_broker_are_reported(kafka, folder):
     missing = kafka.location("nowhere", "default.api.timeout.ms=5000")
     away = missing.replace(kafka.broker, "127.0.0.1:1")
     alone = {"requirement_changes": None, "longest_window": None}

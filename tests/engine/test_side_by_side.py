@@ -56,7 +56,7 @@ def test_few_parts_are_held_at_a_time():
     assert len(held) == 20
 
 
-def test_the_first_fault_is_told_after_all_results_before_it():
+def test_the_first_fault_is_reported_after_all_results_before_it():
     def parts():
         yield from range(3)
         raise OSError("the disk failed")

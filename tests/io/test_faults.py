@@ -60,7 +60,7 @@ def test_what_no_service_said_is_none_of_its_faults():
     assert fault_in_reading(BeamIOError("no path", {PATH: ValueError("no object")})) is None
 
 
-def test_a_status_alone_is_told():
+def test_a_status_alone_is_reported():
     """Beam keeps only that of what its batches of requests to Google Cloud Storage say."""
     said = fault_of_service(BeamIOError("Rename failed", {PATH: 403}), PATH)
     assert said.startswith("Google Cloud Storage says: Rename failed with exceptions")

@@ -217,7 +217,7 @@ OF_BAD_AVRO = {
 }
 
 
-def test_what_is_no_such_message_is_told_apart_from_its_neighbours():
+def test_what_is_no_such_message_is_split_from_its_neighbours():
     registry = Registry(OF_BAD_AVRO)
     messages = [part for bad in BAD_AVRO for part in (GOOD, bad)]
     rows, bad = read("avro", messages, registry)
@@ -385,7 +385,7 @@ BAD_PROTOBUF = {
 }
 
 
-def test_what_is_no_message_of_protobuf_is_told_apart_from_its_neighbours():
+def test_what_is_no_message_of_protobuf_is_split_from_its_neighbours():
     pytest.importorskip("grpc_tools")
     registry = Registry(OF_BAD_PROTOBUF)
     messages = [part for bad in BAD_PROTOBUF for part in (GOOD_PROTOBUF, bad)]

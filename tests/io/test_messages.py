@@ -72,7 +72,7 @@ def test_a_message_is_one_object_of_texts(text, row):
         (b'{"user":"\\ud800"}', "surrogate"),
     ],
 )
-def test_what_is_no_event_is_told_apart_from_its_neighbours(text, detail):
+def test_what_is_no_event_is_split_from_its_neighbours(text, detail):
     good = b'{"user":"o","value":"B"}'
     rows, bad = parse(good, text, b" ", good)
     assert rows == [("o", "B")] * 2
@@ -132,7 +132,7 @@ def rows_of(kind, *sent, columns=NAMES, **settings):
     return rows, letters
 
 
-def test_all_that_was_read_is_told(caplog):
+def test_all_that_was_read_is_reported(caplog):
     with caplog.at_level("INFO", "streamveil.progress"):
         rows_of("json", b'[{"user":"a"}, 5, {"user":"b"}]', b"no")
     assert [record.events for record in caplog.records] == [4]
@@ -154,7 +154,7 @@ def avro(fields, rows, codec="null"):
     return handle.getvalue()
 
 
-def test_which_event_of_which_message_is_bad_is_told():
+def test_which_event_of_which_message_is_bad_is_reported():
     good = b'[{"user":"a","value":1}]'
     mixed = b'[{"user":"b"}, [1], {"user":"c"}]'
     rows, letters = rows_of("json", good, b'{"user":"d"}', mixed, b"[]", b"[{]")

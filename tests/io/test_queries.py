@@ -86,7 +86,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD.keys())
-def test_what_is_wrong_is_told_in_one_line(read, tmp_path, text, words):
+def test_what_is_wrong_is_reported_in_one_line(read, tmp_path, text, words):
     with pytest.raises(ConfigurationError) as refused:
         read(text)
     message = str(refused.value)

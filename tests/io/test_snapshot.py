@@ -598,7 +598,7 @@ def test_files_of_another_stream_or_pass_are_refused(place):
 # ---- witnesses ---------------------------------------------------------------------------------
 
 
-def test_two_copies_that_went_on_are_told_apart(place):
+def test_two_copies_that_went_on_are_distinguished(place):
     for number in range(2):
         commit(place, number)
     shutil.copytree(place / "state", place / "copy")
@@ -615,7 +615,7 @@ def test_two_copies_that_went_on_are_told_apart(place):
         recover(place)
 
 
-def test_without_a_witness_it_is_told_and_goes_on(place, caplog):
+def test_without_a_witness_it_is_reported_and_goes_on(place, caplog):
     for number in range(3):
         commit(place, number)
         assert caplog.text == ""
@@ -867,7 +867,7 @@ def test_all_of_it_is_for_its_owner_alone(place, caplog, umask, there):
     assert stat.S_IMODE(result_of(place, 1).stat().st_mode) == 0o666 & ~umask  # published
 
 
-def test_a_folder_that_was_opened_is_closed_and_told(place, caplog):
+def test_a_folder_that_was_opened_is_closed_and_reported(place, caplog):
     commit(place, 0)
     commit(place, 1)
     with StateFolder.held(str(place / "state")) as folder:

@@ -127,7 +127,7 @@ def test_a_label_comes_back(label):
     assert not shown.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
 
 
-def test_the_interval_is_the_one_whose_coverage_is_told():
+def test_the_interval_is_the_one_whose_coverage_is_reported():
     """`evaluate` counts a true number as covered where the table says between which it is."""
     from streamveil.pipelines.evaluation.w_event import interval as measured
 

@@ -73,7 +73,7 @@ def test_sums_leave_out_what_is_left_over():
     assert in_spans(np.arange(10).reshape(5, 2), 2).tolist() == [[2, 4], [10, 12]]
 
 
-def test_many_bins_are_told_apart_by_how_busy_they_are():
+def test_many_bins_are_distinguished_by_how_busy_they_are():
     counts = np.tile(np.arange(25), (2, 1))
     kinds = of(counts, counts + 1).sums("bin")
     assert [rows[0].of for rows in kinds] == [

@@ -43,14 +43,14 @@ def test_a_file_may_be_behind_the_machine_but_not_far_ahead(machine, tmp_path):
         clock()
 
 
-def test_a_clock_that_went_back_behind_released_slots_is_told(machine):
+def test_a_clock_that_went_back_behind_released_slots_is_reported(machine):
     clock = Clock()
     clock.check(NOW, NOW + MOST_AHEAD)
     with pytest.raises(ConfigurationError, match="the clock went back, or it was far ahead then"):
         clock.check(NOW, NOW + MOST_AHEAD + 1)
 
 
-def test_a_stream_that_is_to_begin_later_is_told_as_that(machine):
+def test_a_stream_that_is_to_begin_later_is_reported_as_that(machine):
     Clock().check(NOW, NOW + MOST_AHEAD, begun=False)
     with pytest.raises(ConfigurationError, match="but the stream begins at 2023-11-15"):
         Clock().check(NOW, NOW + MOST_AHEAD + 1, begun=False)
@@ -63,7 +63,7 @@ def test_a_machine_far_behind_its_newest_file_releases_nothing(machine, tmp_path
     Clock(str(tmp_path)).check_files(NOW, NOW + 9 * MOST_AHEAD, "a.csv")  # old data, replayed
 
 
-def test_a_look_waits_for_the_next_slot_to_close_but_never_longer_than_it_was_told(machine):
+def test_a_look_waits_for_the_next_slot_to_close_but_never_longer_than_requested(machine):
     clock = Clock()
     assert clock.wait_for(NOW + 1_900_000, most=10_000_000) == 1_900_000
     assert clock.wait_for(NOW + 60_000_000, most=10_000_000) == 10_000_000

@@ -930,7 +930,7 @@ def test_evaluate_needs_delta_for_keys_that_are_discovered_and_for_no_others(fil
         sv.evaluate(EVENTS, value="kind", domain="buy,look", slot="1d", delta=1e-6, **options)
 
 
-def test_a_single_count_is_told_how_to_discover_keys():
+def test_the_error_of_a_single_count_says_how_to_discover_keys():
     with pytest.raises(ConfigurationError, match="write keys: discover in a file of queries"):
         sv.release(EVENTS, value="term", domain="discover", **ASKED, budget="8/7d")
 

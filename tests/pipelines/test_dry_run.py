@@ -239,7 +239,7 @@ def test_it_can_be_said_to_be_off(job, value):
 
 
 @pytest.mark.parametrize("statistic", ["sum", "max"])
-def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, statistic):
+def test_a_statistic_of_records_does_not_report_bad_ones(toolbox, tmp_path, statistic):
     (tmp_path / "r.csv").write_text(
         "amount,time\n1,2024-01-01T10:00:00Z\nmany,2024-01-02\n7,never\n"
     )
@@ -260,21 +260,21 @@ def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, stati
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
 
 
-def test_it_is_told_in_the_form_of_the_log(job):
+def test_it_is_reported_in_the_form_of_the_log(job):
     outcome = job("--dry_run", **RANGE, log_format="json")
     assert outcome.out == ""
     messages = [json.loads(line)["message"] for line in outcome.err.splitlines()]
     assert "raw, never publish" in messages[0]
 
 
-def test_an_expected_number_of_users_is_told_as_such(job):
+def test_an_expected_number_of_users_is_reported_as_such(job):
     for expected, users in (("7,1,50", "50"), ("7,1", "1,000")):
         outcome = job(dry_run=True, requirements=None, default_requirement=expected)
         message = f"class:    epsilon 1 over 7 slots: {users} users (expected)"
         assert lines(outcome, "class") == [message]
 
 
-def test_days_of_a_zone_are_told_in_that_zone(job):
+def test_days_of_a_zone_are_written_in_that_zone(job):
     job.lines("u1,A,2024-03-30 23:30")
     paris = {"time_zone": "Europe/Paris", "start": "2024-03-30", "end": "2024-04-01"}
     outcome = job("--dry_run", **paris, slot_zone="Europe/Paris")

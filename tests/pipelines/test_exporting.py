@@ -58,7 +58,7 @@ def test_prometheus_fetches_the_figures_of_the_group_and_no_others(group):
         fetch(exports.address[1])
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_that_is_taken_is_reported():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -85,7 +85,7 @@ def test_a_client_that_goes_away_leaves_no_traceback(capsys, until):
 @pytest.mark.many
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 @pytest.mark.parametrize("group", ["public", "raw"])
-def test_where_figures_are_is_told_and_who_may_read_raw_ones(capsys, host, group):
+def test_where_figures_are_is_reported_and_who_may_read_raw_ones(capsys, host, group):
     (port,) = free_ports(1)
     with Exports((host, port), group=group).open(read(group)):
         pass
@@ -130,7 +130,7 @@ def test_what_makes_no_sense_is_refused(given, words):
         ({"otlp_endpoint": "http://localhost:4318"}, "opentelemetry.sdk.metrics"),
     ],
 )
-def test_what_is_not_installed_is_told_with_its_extra(monkeypatch, given, module):
+def test_what_is_not_installed_is_reported_with_its_extra(monkeypatch, given, module):
     monkeypatch.setitem(sys.modules, module, None)
     exports = Exports.of(options(**given))
     (option,) = given
@@ -202,7 +202,7 @@ def test_opentelemetry_is_sent_the_figures_of_the_group_at_the_end_at_the_latest
 
 
 @pytest.mark.slow
-def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypatch):
+def test_the_service_has_the_name_that_opentelemetry_is_given(collector, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "taxis")
     exports = Exports.of(options(otlp_endpoint=f"http://127.0.0.1:{collector.server_port}"))
     with exports.open(read("public")):
@@ -211,7 +211,7 @@ def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypa
     assert [each.value.string_value for each in resource.attributes] == ["taxis"]
 
 
-def test_a_switch_that_turns_opentelemetry_off_is_told(monkeypatch):
+def test_a_switch_that_turns_opentelemetry_off_is_reported(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     exports = Exports.of(options(otlp_endpoint="http://127.0.0.1:1"))
     with (
@@ -222,7 +222,7 @@ def test_a_switch_that_turns_opentelemetry_off_is_told(monkeypatch):
 
 
 @pytest.mark.slow
-def test_figures_that_do_not_arrive_are_told_once_with_the_place(
+def test_figures_that_do_not_arrive_are_reported_once_with_the_place(
     collector, monkeypatch, caplog, until
 ):
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")

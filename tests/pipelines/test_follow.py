@@ -612,7 +612,7 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.refused("another configuration: the slots changed", start="2024-01-01T12:00:00Z")
 
 
-def test_other_slots_are_told_as_such_also_before_the_first_release(stream):
+def test_other_slots_are_reported_as_such_also_before_the_first_release(stream):
     """Not as another start, which slots of another length have."""
     stream.clock(day(1))
     stream()
@@ -822,7 +822,7 @@ def test_no_manifest_or_an_older_one_keeps_the_ledgers(stream):
     assert stream.rows("out.jsonl") == once(stream)[0]
 
 
-def test_a_damaged_key_in_the_folder_is_told(stream):
+def test_a_damaged_key_in_the_folder_is_reported(stream):
     stream.events("a.csv", visits(1))
     stream.flags["noise_key"] = None
     stream.clock(day(2))

@@ -115,7 +115,7 @@ def passes(forever):
     return up_to
 
 
-def test_passes_share_one_budget_and_a_restart_is_told(forever, passes):
+def test_passes_share_one_budget_and_a_restart_is_reported(forever, passes):
     passes(4)
     passes(6, resume="true")
     outcome = passes(8, resume="true", restart_budget="1")

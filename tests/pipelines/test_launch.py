@@ -197,7 +197,7 @@ def test_the_program_imports_neither_beam_nor_pandas(job):
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []], done.stderr
 
 
-def test_results_in_a_folder_are_told_of_when_the_rest_fails(job):
+def test_results_in_a_folder_are_mentioned_when_the_rest_fails(job):
     """They are sent when the ledger is whole."""
     job.write("pub", "a file")
     flags = {"output": f"folder:{job.path('pub')}", "ledger": job.path("ledger.csv"), "card": None}
@@ -348,7 +348,7 @@ WRONG_FLAGS = [
 ]
 
 
-def test_what_is_wrong_is_told_without_waiting_for_beam(job):
+def test_what_is_wrong_is_reported_without_waiting_for_beam(job):
     """A slip of the pen costs no seconds; and each is reported in one line."""
     right = {"start": "2024-01-01"}
     cases = [
@@ -555,7 +555,7 @@ class Broken(grpc.RpcError):
         (grpc.StatusCode.DEADLINE_EXCEEDED, "--job_server_timeout=7: .* give more seconds"),
     ],
 )
-def test_a_job_server_that_is_lost_is_told_in_one_line(monkeypatch, code, words):
+def test_a_job_server_that_is_lost_is_reported_in_one_line(monkeypatch, code, words):
     class Result:
         def wait_until_finish(self):
             raise Broken(code)
@@ -599,7 +599,7 @@ def test_a_job_server_that_does_not_answer_is_named(job, chosen):
 
 
 @pytest.mark.slow
-def test_a_long_wait_for_a_job_server_is_told(job, monkeypatch):
+def test_a_long_wait_for_a_job_server_is_reported(job, monkeypatch):
     monkeypatch.setattr(job_servers, "_SILENT_SECONDS", 0.1)
     flags = {"job_endpoint": "127.0.0.1:1", "job_server_timeout": 1, "experiments": NO_PIP}
     outcome = job(runner="PortableRunner", **flags)
@@ -609,7 +609,7 @@ def test_a_long_wait_for_a_job_server_is_told(job, monkeypatch):
 
 
 @pytest.mark.parametrize("system", ["flink", "spark"])
-def test_a_job_server_without_java_is_told_in_one_line(job, system, monkeypatch):
+def test_a_job_server_without_java_is_reported_in_one_line(job, system, monkeypatch):
     monkeypatch.setattr(subprocess_server.time, "sleep", lambda seconds: None)  # between its tries
     jar = job.write("server.jar", "")
     given = {f"{system}_job_server_jar": jar, "job_server_java_launcher": "/nowhere/java"}
@@ -667,7 +667,7 @@ def test_failing_write_leaves_nothing(job, monkeypatch):
 
 
 @pytest.mark.parametrize("column", ["published_slot", "spent_in_window", "reason"])
-def test_failing_write_of_one_output_is_told_as_it_is(job, monkeypatch, column):
+def test_failing_write_of_one_output_is_reported_as_it_is(job, monkeypatch, column):
     """No message says that nothing was written while other outputs are there."""
     monkeypatch.setattr(tables, "write_json", full_disk(column))
     paths = [job.path(f"{name}.jsonl") for name in ("out", "ledger", "no")]
@@ -720,7 +720,7 @@ def test_stopped_in_the_middle(job, number):
     assert len(job.rows()) == 3
 
 
-def test_an_error_in_java_is_told_by_its_causes(monkeypatch, job):
+def test_an_error_in_java_is_reported_by_its_causes(monkeypatch, job):
     trace = (
         "bundle failed: a.b.UserCodeException: java.io.IOException: not sent\n"
         "\tat a.b.C.d(C.java:1)\n"

@@ -241,7 +241,7 @@ def test_users_whose_requirement_never_came_are_lost(job):
     )
 
 
-def test_dead_letters_of_a_refused_run_are_told_where_they_are(job):
+def test_dead_letters_of_a_refused_run_are_reported_where_they_are(job):
     job.lines("u1,?,2024-01-01")
     outcome = job(rejected=job.path("dead.jsonl"), **RANGE)
     assert outcome.code == 3
@@ -549,7 +549,7 @@ def test_a_public_total_that_is_hopeless_is_warned_of(job):
     assert "total is 10" in outcome.out.splitlines()[0]
 
 
-def test_a_lost_input_is_told_where_its_dead_letters_cannot_be_written(job, monkeypatch):
+def test_a_lost_input_is_reported_where_its_dead_letters_cannot_be_written(job, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device", job.path("dead.jsonl"))
 

@@ -237,7 +237,7 @@ def test_an_export_that_cannot_begin_is_a_failure_of_the_run(folder, clock):
     assert now["last_error"]["message"].startswith("--metrics_port: nothing can listen on")
 
 
-def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
+def test_a_name_that_is_no_text_is_reported_all_the_same(folder, clock):
     name = b"events-\xff.csv".decode(errors="surrogateescape")
     with monitored(folder, clock, Exports()) as monitor:
         begin(monitor)
@@ -245,7 +245,7 @@ def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
         assert status_of(folder)["waits_for"] == f"it waits for {name}"
 
 
-def test_an_error_that_the_run_survives_is_told(folder, clock):
+def test_an_error_that_the_run_survives_is_reported(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
         begin(monitor)
         monitor.failed(ConfigurationError("one bad file"))
@@ -253,7 +253,7 @@ def test_an_error_that_the_run_survives_is_told(folder, clock):
         assert status_of(folder)["last_error"]["message"] == "one bad file"
 
 
-def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(
+def test_a_file_that_cannot_be_written_is_reported_once_and_stops_nothing(
     folder, clock, monkeypatch, caplog
 ):
     full = OSError(errno.ENOSPC, "No space left on device", "status.json")

@@ -573,7 +573,7 @@ def test_a_look_at_bounds_is_part_of_what_was_spent(several):
 @pytest.mark.parametrize(
     ("base", "window", "words"), [("1d", "2 days", "days"), ("6h", "2 slots of 6h", "slots of 6h")]
 )
-def test_windows_are_told_in_base_slots(several, base, window, words):
+def test_windows_are_stated_in_base_slots(several, base, window, words):
     run = context(replace(several, query_set=replace(QUERY_SET, base=Slots.of(base))))
     assert run["budget"]["window"] == window
     assert run["base"] == words
@@ -636,14 +636,14 @@ def test_a_section_for_each_query_and_the_budget(answers):
     assert "δ" not in answers
 
 
-def test_delta_is_told_beside_epsilon(several, tmp_path):
+def test_delta_is_reported_beside_epsilon(several, tmp_path):
     html = page(replace(several, delta=1e-9), tmp_path)
     assert re.search(r"<b>ε = 1 to 4, δ = 1e-09</b>over any 2 to 3 days", html)
     assert "except with a probability of at most δ = 1e-09" in html
 
 
 @pytest.mark.slow
-def test_longer_times_are_told_beside_slots(several, tmp_path):
+def test_longer_times_are_reported_beside_slots(several, tmp_path):
     places = replace(QUERY_SET.queries[0], times=(2,))
     table = as_table(places, np.arange(4 * 12).reshape(4, 12, 1))
     days = as_table(replace(places, slots=2, times=()), np.full((2, 12, 1), 4321.0))
@@ -689,7 +689,7 @@ def test_bounds_that_a_run_chose(counted, words):
 
 
 @pytest.mark.slow
-def test_an_hour_is_told_as_one(several, tmp_path):
+def test_an_hour_is_written_as_one(several, tmp_path):
     half_hours = replace(
         QUERY_SET, base=replace(QUERY_SET.base, length=QUERY_SET.base.length // 48)
     )

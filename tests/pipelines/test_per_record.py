@@ -199,7 +199,7 @@ def test_some_statistics_have_no_sliding_windows(bank, statistic):
     bank.refused("--window=2", **by_day(bank), statistic=statistic, window=2)
 
 
-def test_help_says_what_is_not_told(bank, capsys):
+def test_help_says_what_is_not_reported(bank, capsys):
     assert main(["per-record", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "There is no --rejected option" in text

@@ -31,7 +31,7 @@ def run(toolbox, tmp_path):
 
 
 @pytest.mark.slow  # three queries are simulated
-def test_errors_shares_and_the_epsilon_that_is_needed_are_told(run):
+def test_errors_shares_and_the_epsilon_that_is_needed_are_reported(run):
     outcome = run("--rate=400,late:100", "--drift=0", "--wanted=places:50,late:5")
     assert outcome.code == 0, outcome.err
     rows = [line.split(" | ") for line in outcome.out.splitlines() if line.startswith("| ")]
@@ -60,7 +60,7 @@ queries:
 """
 
 
-def test_shares_and_epsilon_for_all_wanted_errors_are_told(run):
+def test_shares_and_epsilon_for_all_wanted_errors_are_reported(run):
     outcome = run("--rate=400", "--drift=0", "--wanted=hires:9,stay:40", text=TWO)
     assert outcome.code == 0, outcome.err
     (line,) = (one for one in outcome.out.splitlines() if one.startswith("together: "))
@@ -84,7 +84,7 @@ def test_queries_without_a_wanted_error_keep_theirs(run):
     assert "these shares give this error and leave the errors of other queries as th" in outcome.out
 
 
-def test_rollups_and_dropped_events_of_one_budget_are_told(toolbox, tmp_path):
+def test_rollups_and_dropped_events_of_one_budget_are_reported(toolbox, tmp_path):
     (tmp_path / "q.yaml").write_text(
         "slot: 1d\nqueries:\n"
         "  - {name: places, by: place, keys: [cafe], mechanism: uniform, rollups: [7d, 1mo]}\n"
@@ -145,7 +145,7 @@ def test_a_per_cent_is_of_the_average_count(run):
         (("--default_requirement=",), "no requirements are given"),
     ],
 )
-def test_what_cannot_be_planned_is_told_in_one_line(run, flags, words):
+def test_what_cannot_be_planned_is_reported_in_one_line(run, flags, words):
     outcome = run(*flags)
     assert outcome.code == 2
     assert words in outcome.err
@@ -165,7 +165,7 @@ def test_what_cannot_be_planned_is_told_in_one_line(run, flags, words):
         ("", "it is empty: write slot and queries"),
     ],
 )
-def test_a_file_of_queries_that_is_none_is_told_in_one_line(run, text, words):
+def test_a_file_of_queries_that_is_none_is_reported_in_one_line(run, text, words):
     outcome = run(text=text)
     assert outcome.code == 2
     assert words in outcome.err

@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_in_words(rarely, flags, words):
     rarely.refused(*words, **flags)
 
 
-def test_a_limit_that_may_increase_errors_is_told_before_and_after_the_run(job):
+def test_a_limit_that_may_increase_errors_is_reported_before_and_after_the_run(job):
     """Over 28 days a limit of 2 helps users who are there on one day in 20, but not in 7."""
     job.events(visits(often=1 / 7))
     job.requirements({f"u{user}": (28, 900.0) for user in range(USERS)})
@@ -376,7 +376,7 @@ def test_a_pass_without_a_window_is_refused(chosen):
     )
 
 
-def test_a_state_of_another_limit_is_told_before_a_range_that_is_too_short(chosen):
+def test_a_state_of_another_limit_is_reported_before_a_range_that_is_too_short(chosen):
     pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
     chosen.done(**pieces, max_slots="2", end="2024-01-03")
     said = "the participation limit (--max_slots) changed"

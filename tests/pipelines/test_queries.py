@@ -225,7 +225,7 @@ def test_the_same_key_gives_the_same_answers(job):
     assert any(row["value"] for row in first.to_pylist())
 
 
-def test_what_one_query_cannot_read_is_told_and_is_no_loss(job):
+def test_what_one_query_cannot_read_is_reported_and_is_no_loss(job):
     rows = [
         (u, "C" if u != "u1" else place, kind, kmh if u != "u2" else float("nan"), time)
         for u, place, kind, kmh, time in events()
@@ -304,7 +304,7 @@ def test_a_query_that_can_read_none_of_its_events_stops_the_run(job):
 
 
 # Events that another query counts are no loss: the cause is that of those which nobody counts.
-def test_the_cause_is_that_of_a_loss_and_its_figures_are_told(job):
+def test_the_cause_is_that_of_a_loss_and_its_figures_are_reported(job):
     time = events()[0][-1]
     rows = [("u1", "C", "car", 1.0, time)] * 4  # for the speed
     rows += [("u1", None, "bus", 1.0, time)] * 4 + [(None, "A", "bus", 1.0, time)] * 3
@@ -491,7 +491,7 @@ def test_a_run_that_lost_its_input_looks_at_no_numbers(job, monkeypatch, beam):
         assert not asked
 
 
-def test_too_few_numbers_to_choose_bounds_by_are_told_in_a_line(job):
+def test_too_few_numbers_to_choose_bounds_by_are_reported_in_a_line(job):
     job.write("queries.yaml", QUERIES.replace("bounds: [0, 128]", "bounds: auto"))
     job.requirements({f"u{u}": (1, 1.0) for u in range(40)})
     job.refused("query 'speed': bounds: auto found too few numbers in column 'kmh'", code=1)
@@ -526,7 +526,7 @@ def test_a_dry_run_tells_of_each_query(job):
     assert not os.listdir(job.path("answers"))
 
 
-def test_a_range_that_ends_within_a_slot_is_told(job):
+def test_a_range_that_ends_within_a_slot_is_reported(job):
     done = job.done(queries=job.path("queries.yaml"), start="2024-01-01", end="2024-01-02")
     assert "within a slot of late" in done.log
     assert len(answers(job, "places")) == 2 * 24

@@ -65,7 +65,7 @@ def test_a_stream_of_releases_is_none_of_revisions(busy):
     assert len(list((busy.folder / "both").glob("re*.json"))) == 2 * DAYS
 
 
-def test_the_place_of_revisions_is_told(busy):
+def test_the_place_of_revisions_is_reported(busy):
     place = f"folder:{busy.path('later')}"
     outcome = busy.done(revise=4, revisions=place)
     assert f"wrote {place}\n" in outcome.out

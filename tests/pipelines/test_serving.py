@@ -279,7 +279,7 @@ def hung_up(client):
         return False
 
 
-def test_what_cannot_be_shown_is_told_and_ends_nothing():
+def test_what_cannot_be_shown_is_reported_and_ends_nothing():
     def fail():
         raise OSError(5, "the disk is broken\n<b>")
 
@@ -324,7 +324,7 @@ def test_what_makes_no_sense_is_refused(given, words):
         page_address_of(SimpleNamespace(**{"follow": "1s", **given}))
 
 
-def test_a_port_that_is_taken_is_told_in_a_line_with_the_remedy():
+def test_a_port_that_is_taken_is_reported_in_a_line_with_the_remedy():
     with socket.socket() as held:
         held.bind(LOOPBACK)
         held.listen()
@@ -340,7 +340,7 @@ def test_a_port_that_is_taken_is_told_in_a_line_with_the_remedy():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_where_it_is_is_told_and_who_may_read_it(capsys, host):
+def test_where_it_is_is_reported_and_who_may_read_it(capsys, host):
     with serving((host, 0), board_of(running())) as place:
         pass
     printed = capsys.readouterr().out
@@ -372,7 +372,7 @@ def test_a_run_that_is_well():
     assert well(next_slot=9, last_slot=8).name == "over"
 
 
-def test_a_slot_that_waits_is_told_with_what_for_and_since_when():
+def test_a_slot_that_waits_is_reported_with_what_for_and_since_when():
     name, words = well(clock=10 * HOUR, waits_for="its marker is not there")
     assert name == "waiting"
     assert words.startswith("3 closed slots are not released, the oldest, that of 1970-01-01 07:00")
@@ -662,7 +662,7 @@ def test_where_requirements_change_the_budget_is_that_of_the_past(passes):
     assert entry == {"window": 7, "epsilon": 2.0, "users": 4, "spent": 1.5, "share": 0.75}
 
 
-def test_a_file_that_cannot_be_read_is_told_and_the_others_are_shown(passes, tmp_path):
+def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_shown(passes, tmp_path):
     board = board_of(running())
     board.wrote({"releases": str(tmp_path / "gone-00000001.jsonl")})
     wrong = passes(2, releases=[{"slot": 1, "colour": "red"}])

@@ -128,7 +128,7 @@ def test_a_stream_needs_a_runner(job, google, chosen):
         assert word in outcome.message
 
 
-def test_a_stream_of_pubsub_is_told_of_state(job, google):
+def test_a_stream_of_pubsub_is_refused_without_a_state(job, google):
     ways = ("give --state=FOLDER and --follow=10s, or give --runner=DataflowRunner", "forgets what")
     job.refused(*ways, input=SUBSCRIPTION, output=TOPIC)
 

@@ -87,7 +87,7 @@ def test_a_query_without_events_is_warned_of():
     assert "query: all: 1 slot of 1d (1 published); 90 events counted" in made.text()
 
 
-def test_title_and_unit_are_told_beside_the_name():
+def test_title_and_unit_are_reported_beside_the_name():
     titled = QuerySet(Slots.of("1h"), (CARS, replace(ALL, title="All trips", unit="trips")))
     counters = {"slots_published of query all": 1, "events_counted of query all": 90}
     made = Summary({"events_read": 100, **counters}, query_set=titled)
@@ -142,7 +142,7 @@ def test_distinct_users_have_no_use_for_a_larger_bound():
 
 
 # Of a stream: an event that is late for its hour may count for its day.
-def test_what_is_late_is_told_by_query():
+def test_what_is_late_is_reported_by_query():
     made = summary(slots_published_of_cars=24, slots_published_of_all=1, events_late_of_cars=7)
     figures = made.figures()["queries"]
     assert figures["cars"]["late"] == 7

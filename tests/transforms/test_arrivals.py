@@ -164,7 +164,7 @@ def test_a_part_that_comes_twice_takes_the_place_of_no_other(counted):
     assert stage.tell(part(FIRST, 1, parts=2)) == [FIRST]
 
 
-def test_what_comes_after_a_release_is_dropped_and_told(counted, caplog):
+def test_what_comes_after_a_release_is_dropped_and_reported(counted, caplog):
     stage, last = Stage(), FIRST + REMEMBERED
     stage.tell(START, *(message for slot in range(FIRST, last + 1) for message in whole(slot)))
     released = list(stage.ledger.released)

@@ -168,7 +168,7 @@ def test_those_in_force_are_counted(here, kit, made):
 
 # A requirement that the past has broken is marked in the ledger, and costs nothing until it is met.
 @NAMES
-def test_a_broken_requirement_is_told(here, kit, made, name):
+def test_a_broken_requirement_is_reported(here, kit, made, name):
     changes = [("u3", 8, (4, 1e-6, 4, 1.0))]
     ran = here(
         WithChanges(made(mechanism=name, last_slot=14), change_batch(changes)),

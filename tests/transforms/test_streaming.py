@@ -195,7 +195,7 @@ def test_the_lateness_delays_every_slot(live, begin):
     assert counts(ran)[1] == [1, 0]
 
 
-def test_late_events_among_others_are_told_by_slot(live, begin):
+def test_late_events_among_others_are_reported_by_slot(live, begin):
     line = begin().events(("u1", "a", 0)).advance(4.5)
     line.events(("u2", "b", 0), ("u3", "a", 4), ("u3", "a", 2), ("u4", "b", 2)).advance(5)
     ran, _, counted = live(line)
@@ -342,7 +342,7 @@ def test_a_stream_drained_before_any_heartbeat_releases_nothing(run, kit, live, 
 
 
 # A heartbeat of another make: ticks that come twice, too late or not at all.
-def test_the_heartbeat_may_be_told_twice_or_leave_slots_out(live, begin):
+def test_the_heartbeat_may_come_twice_or_leave_slots_out(live, begin):
     line = begin().tick(0, 2).events(("u1", "a", 0), ("u2", "b", 1)).tick(2, 1, 0).advance(5)
     ran, order, _ = live(line.tick(3).events(("u3", "a", 3)).advance(5.5))
     assert order == ["in", 0, 1, 2, 3, 4, "in", 5]

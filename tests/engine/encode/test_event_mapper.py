@@ -82,7 +82,7 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("row", "reason", "detail"), FAULTY)
-def test_each_fault_is_told_with_its_place(row, reason, detail):
+def test_each_fault_is_reported_with_its_place(row, reason, detail):
     made = batch([GOOD, row, GOOD, row], first_row=70, source=b"part-3.parquet")
     events, rejected = mapper(first_slot=0, last_slot=2).map(made)
     assert events_of(events) == [(0, 0, 0)] * 2

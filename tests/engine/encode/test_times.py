@@ -338,7 +338,7 @@ BAD = [
 
 # A bad row must not shift or spoil its neighbours, wherever it stands.
 @pytest.mark.parametrize("zone", ["UTC", BERLIN])
-def test_bad_text_is_told_at_its_row(zone):
+def test_bad_text_is_reported_at_its_row(zone):
     for bad in BAD:
         texts = ["2024-07-01T00:00:00Z", bad, None, "2024-07-02T00:00:00Z", bad]
         values, reasons = read(texts, pa.string(), zone=zone)

@@ -237,7 +237,7 @@ def test_releases_are_numbers(epsilon, users):
 
 
 # What is doubted of the first release is beside its own counts, not beside a guess before it.
-def test_the_first_release_is_told_where_it_stands_out():
+def test_the_first_release_is_published_where_it_stands_out():
     usual = np.geomspace(0.5, 40, 105)
     counts = np.random.default_rng(6).poisson(usual / 9, (1, 9, 105))
     asked = [(window, epsilon) for window in (3, 7, 14) for epsilon in (1.0, 2.0, 4.0)]

@@ -466,7 +466,7 @@ def test_restarts_keep_the_future():
 
 
 # No slot costs more than its price, which is known before its counts.
-def test_the_price_is_told_before():
+def test_the_price_is_known_before():
     made = mechanism("adaptive:cycle=7", people())
     stream = ReleaseStream(made, NoiseSource(KEY))
     state = stream.start()

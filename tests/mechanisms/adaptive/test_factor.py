@@ -532,13 +532,11 @@ def test_nothing_is_kept_for_revisions_that_are_not_made():
 def test_former_states_go_on():
     counts = counts_of(weeks(8))
     machine = mechanism("adaptive", people())
-    state, source = machine.start(), NoiseSource(KEY)
-    stream = ReleaseStream(machine, source)
+    stream = ReleaseStream(machine, NoiseSource(KEY))
     driven = stream.start()
     for slot, table in enumerate(counts[:30]):
         driven, _ = stream.release(driven, slot, table)
-    state = driven.mechanism
-    record = state_codec.unpack(machine.SCHEMAS, machine.encode(state))[1]
+    record = state_codec.unpack(machine.SCHEMAS, machine.encode(driven.mechanism))[1]
     former = {2: machine.SCHEMAS[2]}
     read = machine.decode(state_codec.pack(former, record))
     assert not read.factor.usual

@@ -111,7 +111,7 @@ def test_where_variances_are_right_a_release_leaves_what_the_filter_says():
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.5, 4.0, 30.0])
 @pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
-def test_what_is_told_is_how_far_estimates_are(factor, noise):
+def test_stated_errors_are_how_far_estimates_are(factor, noise):
     random, bins, stated = np.random.default_rng(7), 100_000, 3.0
     misfit = Misfit.start(bins)
     misfit.own_variance[:] = 0
@@ -127,7 +127,7 @@ def test_what_is_told_is_how_far_estimates_are(factor, noise):
 # The first release tells nearly all: next to what was foreseen, what is left may be 10**-30 of it.
 @pytest.mark.parametrize("users", [1e6, 1e9, 1e15])
 @pytest.mark.parametrize("noise", [0.02, 20.0])
-def test_rounding_leaves_what_is_told_of_a_first_release(users, noise):
+def test_rounding_leaves_what_is_published_of_a_first_release(users, noise):
     bank = Bank(users, 3)
     state, misfit = bank.start(), Misfit.start(3)
     forecast = bank.forecast(state)
@@ -158,7 +158,7 @@ def test_nothing_is_lost_in_writing_and_it_is_short():
 
 
 # Releases of sums hardly tell whether there is a white part; see `_white`.
-def test_half_a_belief_in_white_deviations_is_told_as_nearly_all_of_them():
+def test_half_a_belief_in_white_deviations_is_stated_as_nearly_all_of_them():
     misfit, zeros = Misfit.start(3), np.zeros(3)
     white = 100 * np.array([0.0, 0.5, 1.0])
     assert misfit.of(Forecast(zeros, zeros, white, zeros + 100)) == pytest.approx([0, 98.4375, 100])
@@ -196,7 +196,7 @@ def test_an_interval_around_nothing_reaches_1_where_single_slots_may_deviate():
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
-def test_what_is_told_of_deviations_is_in_the_release_too(factor, slots):
+def test_what_is_stated_of_deviations_is_in_the_release_too(factor, slots):
     random, bins = np.random.default_rng(8), 100_000
     misfit, zeros, shares = Misfit.start(bins), np.zeros(bins), np.full(slots, 1 / slots)
     misfit.releases = 10_000  # no wave is left to be shown

@@ -42,7 +42,7 @@ def figures(releases, quantum):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", "adaptive:cycle=24"])
-def test_quanta_change_neither_errors_nor_what_is_told_of_them(name):
+def test_quanta_change_neither_errors_nor_stated_errors(name):
     keys = [bytes([number] * 32) for number in range(4)]
     ones = [figures(released(1, name=name, key=key)[0], 1) for key in keys]
     every = [released(QUANTUM, name=name, key=key)[0] for key in keys]

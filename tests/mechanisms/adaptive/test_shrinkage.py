@@ -44,7 +44,7 @@ def test_no_worse_than_zeros_where_counts_are_far_below_the_noise():
     assert plain > 3 * zeros
 
 
-def test_what_can_be_seen_is_told():
+def test_estimates_that_stand_out_are_hardly_shrunk():
     true = np.random.default_rng(1).exponential(2.0, BINS)
     errors, _, share = simulated(true, 40.0, 20)
     shrunk, plain, zeros = errors[50:].mean(axis=0)
@@ -61,7 +61,7 @@ def test_clear_estimates_are_left_as_they_are():
 
 
 # A Laplace draw of ten standard deviations comes once in a million: a stream has as many.
-def test_one_large_draw_of_noise_is_not_told_as_a_crowd():
+def test_one_large_draw_of_noise_is_not_released_as_a_crowd():
     true = np.random.default_rng(3).exponential(0.3, BINS)
     _, shrinkage, _ = simulated(true, 400.0, 30)
     estimate, variance = true.copy(), np.full(BINS, 13.0)
@@ -92,7 +92,6 @@ def test_a_stream_that_grows_is_believed_again():
     assert Shrinkage(**shrinkage.record()) == shrinkage
 
 
-# What cannot be foreseen of a slot says nothing against an estimate of what is usual.
 # A total beside bins is no bin: it is released as it is, and bins as if it were not there.
 def test_totals_are_not_shrunk_with_their_bins():
     random = np.random.default_rng(1)
@@ -111,6 +110,7 @@ def test_totals_are_not_shrunk_with_their_bins():
         assert counts[:-1].tolist() == apart[0].tolist()
 
 
+# Deviations of single slots say nothing against an estimate of the level.
 def test_only_the_error_of_estimates_speaks_against_them():
     estimate = np.linspace(0.5, 2.0, BINS)
     shrinkage = Shrinkage()

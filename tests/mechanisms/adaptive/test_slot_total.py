@@ -210,7 +210,7 @@ def test_the_total_allows_for_the_bias_of_releases():
 
 
 # Where noise hides how much slots deviate, members that are less likely count for more.
-def test_what_is_told_is_wider_where_members_are_alike():
+def test_stated_errors_are_wider_where_members_are_alike():
     random, model, found = np.random.default_rng(5), TotalModel(0), []
     for noise in (1e-6, 0.3):
         state = model.start()
@@ -258,7 +258,7 @@ def test_a_release_has_one_more_cell():
 
 
 # Of hardly any events noise makes totals negative: the cell is released as 0, and kept below it.
-def test_negative_totals_are_told_as_nothing():
+def test_negative_totals_are_released_as_0():
     counts = with_sums(np.zeros((40, 3, BINS), np.int64))
     found = released(counts)
     below = [one for one in found if one.unshrunk and one.unshrunk.counts[-1] < 0]

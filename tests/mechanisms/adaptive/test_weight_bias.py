@@ -109,7 +109,7 @@ def test_beliefs_stay_beliefs(bins, seed):
         assert np.isfinite(correlation.belief(state, scale).risk).all()
 
 
-# What is mixed is kept for two scales: an audit must leave nothing of it.
+# Mixtures are kept for three scales: an audit must remove all of them.
 def test_what_is_mixed_is_of_the_last_audit():
     rng = np.random.default_rng(6)
     correlation = Correlation(3, DISPERSION)

@@ -107,7 +107,7 @@ def test_what_is_no_calendar_is_refused(length, origin, zone, word):
         CalendarSlots(length, origin, zone)
 
 
-def test_weeks_begin_on_monday_unless_told():
+def test_weeks_begin_on_monday_unless_given():
     assert Slots.of("1w").start(0) == parse_time("1970-01-05")
     assert Slots.of("2w").start(1) == parse_time("1970-01-19")
     assert Slots.of("7d") == Slots(WEEK, 0)

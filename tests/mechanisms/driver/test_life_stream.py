@@ -81,7 +81,7 @@ def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     assert (first["kept_share"], first["kept_share_stderr"]) == (1.0, 0.0)
 
 
-def test_who_stays_is_told_of_though_nobody_counts_any_more():
+def test_who_stays_is_mentioned_though_nobody_counts_any_more():
     """2,000 users in every slot: after 9 slots they are in no figure."""
     layers = np.zeros((SLOTS, 1, LAYERS + 1), np.int64)
     for layer in range(LAYERS):

@@ -322,7 +322,7 @@ def test_private_state_is_not_shown():
     ("name", "options"),
     [("gated", {"f_s": 0.9, "worth": 0.0, "chance": 0.0}), ("horizon", {"slots": 20})],
 )
-def test_a_measurement_that_told_nothing_makes_no_release_younger(name, options):
+def test_a_measurement_that_showed_nothing_makes_no_release_younger(name, options):
     counts = np.random.default_rng(2).multinomial(30, np.full(50, 0.02), 20)
     done = simulate_infinite(name, counts, 0.05, KEY, **options)
     changed = np.any(np.diff(done.released, axis=0, prepend=0.02) != 0, axis=1)

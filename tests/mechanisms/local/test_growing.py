@@ -191,7 +191,7 @@ def ask_of(slot, users=(0, 1), units=2**40):
 
 
 # What was spent before anybody could change counts against a longer window.
-def test_filters_remember_what_is_told_again():
+def test_filters_remember_what_is_replayed():
     asks = [ask_of(slot) for slot in range(4)]
     short = filters()
     for ask in asks:
@@ -207,7 +207,7 @@ def test_filters_remember_what_is_told_again():
 
 
 @pytest.mark.parametrize("asks", [[], [ask_of(2)], [ask_of(3, [0])], [ask_of(3, units=2**39)]])
-def test_filters_refuse_to_be_told_something_else(asks):
+def test_filters_refuse_something_else(asks):
     short = filters()
     for slot in range(4):
         short.charge(ask_of(slot), "no:")

@@ -173,7 +173,7 @@ def test_local_reports_tell_at_most_the_budget(kind, size, broken):
     assert (proven > epsilon) == broken
 
 
-def test_two_records_are_told_apart_by_both_budgets_at_most():
+def test_two_records_are_distinguished_by_both_budgets_at_most():
     randomizer = Randomizer(HatCount("count", BOUNDS))
     reports = [
         np.concatenate(list(randomizer.reports(np.zeros(RUNS), np.full(RUNS, e), words(world))))

@@ -199,7 +199,7 @@ def test_the_fewer_slots_count_the_wider_the_guess():
     assert few.variance > some.variance > many.variance
 
 
-def test_what_both_parts_have_of_one_error_is_told_twice():
+def test_what_both_parts_have_of_one_error_is_counted_twice():
     """Where much is left out, all that is not known is how much counts."""
     query = query_of(120, 6, 2)
     noise = np.array([1e6, 0, 0, 0])

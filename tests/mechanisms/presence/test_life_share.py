@@ -90,7 +90,7 @@ def test_when_is_asked_depends_on_the_age_alone():
     assert seldom == [15, 30, 45, 60, 90, 120, 180]
 
 
-def test_what_is_not_asked_is_not_told():
+def test_what_is_not_asked_is_not_answered():
     query = LifeQuery(2, 1)
     sums = np.array([50, 30])
     rates, words = query.rates(aside(1.0)), RandomWords(bytes(32))
@@ -200,7 +200,7 @@ def test_what_was_saved_is_what_it_was():
     assert again.missing(400) == known.missing(400)
 
 
-def test_where_nothing_counts_any_more_what_is_missing_is_told_all_the_same():
+def test_where_nothing_counts_any_more_what_is_missing_is_reported_all_the_same():
     left_out = LivesLeftOut(Missing(90.0, 25.0), 0.0, np.array([2.0, 1.0]))
     counts, variances = left_out.made_up([0, 0], [4.0, 4.0])
     assert counts.tolist() == [60.0, 30.0]
@@ -208,7 +208,7 @@ def test_where_nothing_counts_any_more_what_is_missing_is_told_all_the_same():
     assert left_out.share[0] == 0
 
 
-def test_what_makes_up_most_is_told():
+def test_what_makes_up_most_is_reported():
     known = {"kept_share": 0.9, "events_beyond": 300.0, "events_beyond_stderr": 60.0}
     assert not mostly_left_out(known, 200)
     assert mostly_left_out(known, 150)
@@ -257,7 +257,7 @@ def part_share(seed, query, shares=(0.13, 1.0), odds=0.35):
     return known, odds * own
 
 
-def test_a_part_is_told_better_with_the_others():
+def test_a_part_is_estimated_better_with_the_others():
     alone, split = LifeQuery(12, 1024, unit=1024), LifeQuery(12, 1024, SOME, 1024)
     errors = []
     for query in (alone, split):

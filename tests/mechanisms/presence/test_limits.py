@@ -266,12 +266,12 @@ def test_a_limit_for_all_is_left_out_where_it_does_not_pay():
         ([MIDDLE, LONG, SHORT], r"at most max_slots=8; .*for the shortest, 3 slots, none does"),
     ],
 )
-def test_where_it_pays_for_nobody_the_shortest_window_is_told_of_too(asked, said):
+def test_where_it_pays_for_nobody_the_shortest_window_is_mentioned_too(asked, said):
     with pytest.raises(ConfigurationError, match=said):
         limits_of(Limit(9), (), asked)
 
 
-def test_a_price_too_small_for_the_noise_is_told_in_what_was_asked_for():
+def test_a_price_too_small_for_the_noise_is_reported_in_what_was_asked_for():
     asked = [Requirement(100, 210 * 2.0**-40), Requirement(1, 4 * 2.0**-40)]
     limits = limits_of(Limit(8), (), asked)
     check_prices(limits, asked)

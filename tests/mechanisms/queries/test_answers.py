@@ -93,7 +93,7 @@ def test_intervals_of_counts_begin_at_0():
 # any lets it go unsaid.
 @pytest.mark.parametrize("kind", [Sum, Mean, Variance, StandardDeviation])
 @pytest.mark.parametrize("noise", [1e-6, 3, 10, 30])
-def test_numbers_that_are_or_may_be_beyond_the_bounds_are_told(kind, noise):
+def test_numbers_that_are_or_may_be_beyond_the_bounds_are_reported(kind, noise):
     statistic = kind("x", 0, 2000)
     inside, some = [100.0] * 500, [100.0] * 480 + [5000.0] * 20
     for numbers in (inside, some):
@@ -104,7 +104,7 @@ def test_numbers_that_are_or_may_be_beyond_the_bounds_are_told(kind, noise):
         assert any(text in note for text in beyond) == (numbers is some or noise > 1), note
 
 
-def test_counts_are_told_as_they_are():
+def test_counts_are_published_as_they_are():
     for statistic in (Count(), DistinctUsers()):
         found = statistic.answer(np.array([[5.0], [-1.0]]), np.array([[4.0], [9.0]]))
         assert found.values.tolist() == [[5], [-1]]
@@ -303,7 +303,7 @@ def test_figures_are_finite_however_wide_the_range(kind, width):
         assert np.isfinite(figure).all()
 
 
-def test_quantiles_beyond_the_edges_are_told_as_such():
+def test_quantiles_beyond_the_edges_are_reported_as_such():
     found = answered(Quantiles("x", (0, 10, 20), (0.1, 0.5, 0.9)), [-5, -5, 5, 15, 30, 30])
     assert found.values.tolist() == [[0, 10, 20]]
     assert found.notes.tolist() == [[BEYOND, "", BEYOND]]

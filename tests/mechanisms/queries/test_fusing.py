@@ -63,7 +63,7 @@ def drawn(parents, seed, parts=1):
 # nodes above the bins are not measured.
 @pytest.mark.property
 @given(trees(), st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
-def test_told_variances_hold_for_errors_that_are_alike_and_for_those_that_are_not(
+def test_stated_variances_hold_for_errors_that_are_alike_and_for_those_that_are_not(
     parents, seed, correlation
 ):
     _, variances = drawn(parents, seed)
@@ -97,7 +97,7 @@ def test_the_surer_one_of_a_parent_and_its_children_is_kept():
     assert left[:, 0].tolist() == [1, 9, 16]
 
 
-def test_what_is_told_of_a_tree():
+def test_results_of_a_tree():
     # Measured are three bins and the top: `a` and `b` are sums.
     counts, variances = agreed([[10], [20], [30], [66]], [[1], [1], [1], [1]], CITY, 3)
     assert counts[:, 0].tolist() == [12, 22, 32, 34, 32, 66]
@@ -107,7 +107,7 @@ def test_what_is_told_of_a_tree():
     np.testing.assert_allclose(variances[:, 0], wanted)
 
 
-def test_what_is_told_before_the_first_release_and_without_a_tree():
+def test_what_is_reported_before_the_first_release_and_without_a_tree():
     counts, variances = agreed(np.zeros((4, 2), int), np.full((4, 2), np.nan), CITY, 3)
     assert counts.shape == (6, 2)
     assert not counts.any()

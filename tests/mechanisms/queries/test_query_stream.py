@@ -377,7 +377,7 @@ def test_lots_for_every_unit_are_refused_where_events_add_many():
         check_mechanism(Query("q", statistic=heavy, mechanism=name))
 
 
-def test_mechanisms_are_told_the_most_that_an_event_adds_to_a_cell():
+def test_mechanisms_get_the_most_that_an_event_adds_to_a_cell():
     queries = (HOUR, Query("sum", statistic=Sum("x", 0.0, 10.0), max_contributions=3))
     populations = [one.mechanism.population for one in stream_of(*queries).streams]
     assert [(one.quantum, one.sensitivity) for one in populations] == [(1, 1), (1024, 3 * 1024)]

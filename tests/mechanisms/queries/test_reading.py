@@ -209,7 +209,7 @@ def test_every_statistic_is_called_what_it_is_called_in_files(statistic):
         ("{slot: 100d, queries: [{name: a, every: 40000d}]}", "query 'a': every: slot"),
     ],
 )
-def test_faults_of_a_file_are_told(text, message):
+def test_faults_of_a_file_are_reported(text, message):
     if message is None:
         assert len(read(text).queries) == 1
     else:
@@ -399,7 +399,7 @@ MEAN = "statistic: mean, of: a"
         ("share: yes", "share is True: give a number above 0 and at most 1"),
     ],
 )
-def test_faults_of_a_query_are_told_with_its_name(keys, message):
+def test_faults_of_a_query_are_reported_with_its_name(keys, message):
     error = refused(f"slot: 1h\nqueries:\n  - {{name: asked, {keys}}}\n")
     assert error.startswith("query 'asked': ")
     assert error.count("query 'asked'") == 1

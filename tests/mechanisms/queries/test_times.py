@@ -116,7 +116,7 @@ def test_a_time_of_unknown_slots_has_no_error():
     assert one.status == PREDICTED
 
 
-def test_what_is_told_of_users_and_of_parts():
+def test_results_of_users_and_of_parts():
     asked = query(DistinctUsers())
     sums = sums_at_start(asked)[0]
     one = release([1, 2, 3, 6])

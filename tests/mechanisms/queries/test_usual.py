@@ -161,7 +161,7 @@ def test_a_forecast_tells_how_far_shares_below_edges_moved_but_not_their_chance(
     assert (variance - many)[0] == pytest.approx(chance, rel=0.15)
 
 
-def test_shares_that_move_err_as_is_told_where_every_third_slot_is_observed():
+def test_shares_that_move_err_as_is_stated_where_every_third_slot_is_observed():
     """Forecasts follow this stream well: standard errors were twice as large as errors."""
     random, statistic = np.random.default_rng(SEED), Quantiles("delay", (0, 10, 20, 30))
     usual, edges, scores = Usual.start(1, 5, statistic.ratios), np.array([0, 10, 20, 30]), []

@@ -165,7 +165,7 @@ def test_users_change_to_what_a_file_asks_for(toolbox, files, tmp_path):
         (["--guarantee=infinite", "--epsilon=1", "{1}"], "applies to windows"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(toolbox, files, flags, message):
+def test_what_is_wrong_is_reported_in_one_line(toolbox, files, flags, message):
     outcome = toolbox.run("audit", *(flag.format(*files) for flag in flags), "--runs=4")
     assert outcome.code == 2
     assert message in outcome.message

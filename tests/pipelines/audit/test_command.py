@@ -112,7 +112,7 @@ def test_long_windows_are_warned_of(toolbox, monkeypatch, caplog):
 
 
 @pytest.mark.usefixtures("short")
-def test_what_was_covered_is_told_and_an_audit_that_covered_nothing_failed(
+def test_what_was_covered_is_reported_and_an_audit_that_covered_nothing_failed(
     toolbox, tmp_path, monkeypatch
 ):
     figures = tmp_path / "audit.json"
@@ -137,7 +137,7 @@ def test_what_was_covered_is_told_and_an_audit_that_covered_nothing_failed(
 
 
 @pytest.mark.usefixtures("short")
-def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox, tmp_path, monkeypatch):
+def test_a_conviction_is_reported_and_the_exit_code_is_4(toolbox, tmp_path, monkeypatch):
     exact = sampling.discrete_laplace
     monkeypatch.setattr(sampling, "discrete_laplace", lambda units, *rest: exact(3 * units, *rest))
     page = tmp_path / "audit.html"
@@ -221,7 +221,7 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--second=3"], "did you mean --seconds?"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
+def test_what_is_wrong_is_reported_in_one_line(toolbox, flags, message):
     outcome = toolbox.run("audit", *flags)
     assert outcome.code == 2
     assert message in outcome.message
@@ -360,7 +360,7 @@ def test_queries_are_audited_together_and_each(toolbox, queries, tmp_path):
     assert "All queries share a user's budget" in html
 
 
-def test_a_conviction_of_a_query_is_told_and_the_exit_code_is_4(toolbox, queries, monkeypatch):
+def test_a_conviction_of_a_query_is_reported_and_the_exit_code_is_4(toolbox, queries, monkeypatch):
     mutants.slots_in_part_as_whole(monkeypatch)
     outcome = toolbox.run("audit", ASKED, queries, "--runs=4", "--bins=32")
     assert outcome.code == 4

@@ -15,7 +15,7 @@ def learned(figures, *, surely):
 
 
 @pytest.mark.parametrize("surely", [False, True])
-def test_odds_of_figures_are_added_up_and_nothing_told_is_a_figure_as_well(surely):
+def test_odds_of_figures_are_added_up_and_a_missing_value_is_a_figure_as_well(surely):
     random = np.random.default_rng(3)
     one = random.laplace(COINS, 1)
     heads = random.random(COINS.size) < np.where(COINS, 0.8, 0.4)
@@ -35,7 +35,7 @@ def test_worlds_that_are_alike_tell_little_or_nothing():
 
 
 @pytest.mark.parametrize("surely", [False, True])
-def test_what_was_never_told_tells_nothing(surely):
+def test_missing_values_show_nothing(surely):
     figures = np.full((COINS.size, 1), np.nan)
     assert abs(learned(figures, surely=surely).scores(figures)).max() == 0
     nobody = LearnedOdds(figures[:0], surely=surely)

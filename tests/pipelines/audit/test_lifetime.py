@@ -137,7 +137,7 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     assert "Budget spent in a life" in page.read_text()
 
 
-def test_a_conviction_is_told_and_the_exit_code_is_4(toolbox):
+def test_a_conviction_is_reported_and_the_exit_code_is_4(toolbox):
     with MUTANTS["a_series_without_an_end"].patched(), no_filters():
         outcome = toolbox.run("audit", *FOREVER, f"--mechanism={SEVERAL}")
     assert outcome.code == 4
@@ -166,7 +166,7 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, tmp_path):
         (["--guarantee=infinite", "--epsilon=1,2"], "names several budgets"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
+def test_what_is_wrong_is_reported_in_one_line(toolbox, flags, message):
     outcome = toolbox.run("audit", *flags)
     assert outcome.code == 2
     assert message in outcome.message

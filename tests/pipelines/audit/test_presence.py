@@ -231,7 +231,7 @@ def test_stories_longer_than_a_stream_of_ones_own_are_named_with_a_remedy(audite
     assert short.overspent == 0 < enough.overspent
 
 
-def test_what_an_input_is_too_short_for_is_told(toolbox, events):
+def test_what_an_input_is_too_short_for_is_reported(toolbox, events):
     outcome = toolbox.run("audit", *events, "--default_requirement=24,3,50", "--max_slots=1,1")
     assert outcome.code == 0, outcome.err
     assert "no guesses about windows of w = 24, epsilon = 3: these need 73 slots" in outcome.out
@@ -263,7 +263,7 @@ def test_a_table_may_limit_slots(toolbox, tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(toolbox, flags, message):
+def test_what_is_wrong_is_reported_in_one_line(toolbox, flags, message):
     outcome = toolbox.run("audit", *flags)
     assert outcome.code == 2
     assert message in outcome.message

@@ -181,7 +181,7 @@ def test_nothing_that_was_looked_at_is_no_acquittal(monkeypatch):
     assert "Nothing was tested" in page_of(found, "it")
 
 
-def test_rounds_are_told_as_they_are_done():
+def test_rounds_are_reported_as_they_are_done():
     rounds = []
     found_by(Counted(), Extent(runs=4, done=rounds.append))
     assert rounds == [1, 2, 3, 4]
@@ -189,7 +189,7 @@ def test_rounds_are_told_as_they_are_done():
 
 # At a confidence of .95 one honest configuration in twenty has a bound above its claim.
 @pytest.mark.parametrize(("right", "shown", "convicted"), [(35, True, False), (40, True, True)])
-def test_a_verdict_takes_more_confidence_than_a_bound_and_both_are_told(right, shown, convicted):
+def test_a_verdict_needs_more_confidence_than_a_bound_and_both_are_shown(right, shown, convicted):
     class Guessed(Counted):
         def checks(self, doubt):
             guesses = [Guesses.of(np.ones(20), np.ones(20, bool), np.ones(20))] * 2

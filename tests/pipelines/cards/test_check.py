@@ -281,7 +281,7 @@ LEDGER = {
 
 
 @pytest.mark.parametrize("case", LEDGER)
-def test_a_changed_ledger_is_told(case, stream, toolbox):
+def test_a_changed_ledger_is_reported(case, stream, toolbox):
     change, words = LEDGER[case]
     stream.rewrite("ledger", change)
     problems = faults(toolbox, stream.folder)
@@ -316,7 +316,7 @@ RELEASES = {
 
 
 @pytest.mark.parametrize("case", RELEASES)
-def test_changed_releases_are_told(case, stream, toolbox):
+def test_changed_releases_are_reported(case, stream, toolbox):
     change, words = RELEASES[case]
     stream.rewrite("releases", change)
     problems = faults(toolbox, stream.folder)
@@ -386,14 +386,14 @@ CARDS = {
 
 
 @pytest.mark.parametrize("case", CARDS)
-def test_a_changed_card_is_told(case, stream, toolbox):
+def test_a_changed_card_is_reported(case, stream, toolbox):
     change, words = CARDS[case]
     stream.card(change)
     problems = faults(toolbox, stream.folder)
     assert any(all(word in line for word in words) for line in problems), problems
 
 
-def test_files_that_are_missing_or_not_as_they_were_written_are_told(stream, toolbox):
+def test_files_that_are_missing_or_not_as_they_were_written_are_reported(stream, toolbox):
     path = stream.folder / "releases.jsonl"
     path.write_text(path.read_text().replace('"alarm":false', '"alarm":true', 1))
     assert "not as the run wrote it" in faults(toolbox, stream.folder)[0]
@@ -410,7 +410,7 @@ def test_files_elsewhere_are_found_by_their_options(stream, tmp_path, toolbox):
     assert faults(toolbox, stream.folder, *options) == []
 
 
-def test_a_card_is_told_in_words(honest, toolbox):
+def test_a_card_is_reported_in_words(honest, toolbox):
     card = json.loads((honest / "card.json").read_text())
     card["data"]["domain"]["values"].append("cargo, large")
     (honest / "other.json").write_text(json.dumps(card))
@@ -472,7 +472,7 @@ SIXTEENTH = 2.0**-4
 
 # Somebody spends sixteen times the budget, and rewrites ledger, epsilons and digests alike.
 @pytest.mark.parametrize("mechanism", ["uniform", "pba", "adaptive"])
-def test_costs_that_do_not_fit_the_noise_are_told(mechanism, tmp_path, toolbox):
+def test_costs_that_do_not_fit_the_noise_are_reported(mechanism, tmp_path, toolbox):
     asked = {f"u{u}": (3, 16.0) for u in range(60)}
     path = put(tmp_path, call(requirements=asked, mechanism=mechanism))
     assert toolbox.run("card", "--check", f"--card={path}").code == 0

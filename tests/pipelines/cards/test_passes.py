@@ -87,7 +87,7 @@ def test_a_card_goes_through_passes_changed_tables_and_new_keys(files, toolbox):
     assert "out-00000002.jsonl is not there" in files.faults(toolbox)
 
 
-def test_an_older_card_of_a_stream_that_went_on_is_told(files, toolbox):
+def test_an_older_card_of_a_stream_that_went_on_is_reported(files, toolbox):
     """It would hide the later passes, and what they cost."""
     older = files.passes(4)
     files.passes(9)
@@ -97,7 +97,7 @@ def test_an_older_card_of_a_stream_that_went_on_is_told(files, toolbox):
     assert "passes up to 1 alone" in problems
 
 
-def test_a_card_that_joins_the_passes_of_two_streams_is_told(files, toolbox):
+def test_a_card_that_joins_the_passes_of_two_streams_is_reported(files, toolbox):
     """Each has budgets of its own, and a window over both would be promised once."""
     card = files.passes(4, 9)
     run = card["runs"][0]

@@ -139,7 +139,7 @@ def test_who_leaves_and_comes_back_has_spent_what_was_spent():
     assert not wrong([row(0, 4, 4), row(0, 1, 1)], [row(1, 1, 2)], [row(2, 1, 3), row(2, 2, 6)])
 
 
-def test_a_sum_that_follows_from_no_past_is_told():
+def test_a_sum_that_follows_from_no_past_is_reported():
     (fault,) = wrong([row(0, 4, 4)], [row(1, 2, 7)])
     assert "follows from no rows" in fault
 
@@ -151,7 +151,7 @@ def test_a_promise_ahead_holds_after_the_requirement_changed():
     assert "was promised before is overspent" in fault
 
 
-def test_a_window_back_that_is_overspent_is_told_unless_nothing_is_added():
+def test_a_window_back_that_is_overspent_is_reported_unless_nothing_is_added():
     assert "back cost" in wrong([row(0, E1 + 1, E1 + 1, ahead=(3, 2 * E1), infeasible=True)])[0]
     late = [[row(0, E1, E1)], [row(1, 0, E1, cap=E1 // 2, infeasible=True)]]
     assert not wrong(*late)

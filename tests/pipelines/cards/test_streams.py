@@ -511,7 +511,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_changed_rows_of_a_stream_are_told(case, endless):
+def test_changed_rows_of_a_stream_are_reported(case, endless):
     change, words = ROWS[case]
     done = endless.checked(releases=endless.exported(change(endless.rows())))
     assert done.code == 1
@@ -622,7 +622,7 @@ CARDS = {
 
 
 @pytest.mark.parametrize("case", CARDS)
-def test_a_changed_card_of_a_stream_is_told(case, endless):
+def test_a_changed_card_of_a_stream_is_reported(case, endless):
     change, words = CARDS[case]
     endless.change(change)
     done = endless.checked()
@@ -648,7 +648,7 @@ CONSISTENT = {
 
 
 @pytest.mark.parametrize("case", CONSISTENT)
-def test_a_card_that_was_forged_in_all_of_its_parts_is_told_by_the_rows(case, endless):
+def test_a_card_that_was_forged_in_all_of_its_parts_is_reported_by_the_rows(case, endless):
     """Of a stream without a ledger: its releases say what publications have cost."""
     change, words = CONSISTENT[case]
 
@@ -660,7 +660,7 @@ def test_a_card_that_was_forged_in_all_of_its_parts_is_told_by_the_rows(case, en
     assert words in endless.checked().err
 
 
-def test_a_card_of_files_that_is_made_one_of_a_stream_is_told(stream):
+def test_a_card_of_files_that_is_made_one_of_a_stream_is_reported(stream):
     """An attacker would be rid of the ledger by that."""
     out = stream.job.path("out.jsonl")
     stream.filled(output=out, ledger=stream.job.path("ledger.jsonl"), card=stream.path)

@@ -83,7 +83,7 @@ def test_what_a_bound_can_be_expected_to_leave_out(ratings, tmp_path):
     assert 256 <= max(source.bound.errors) < 700
 
 
-def test_the_advised_bound_errs_less_about_as_told(ratings, tmp_path):
+def test_the_advised_bound_errs_less_about_as_stated(ratings, tmp_path):
     (tmp_path / "one").mkdir()
     source = counted(ratings, tmp_path / "one", 1)
     one = compared(source, 4.0)

@@ -72,7 +72,7 @@ def test_requirements_are_scaled_as_in_the_comparison(source):
 # Before sums had no bias and priors were wide, the error without a limit was 167, and 57.6 with a
 # limit of 3; now it is 26 without one, and 41 with it.
 @pytest.mark.slow
-def test_what_a_limit_is_worth_is_told(source):
+def test_what_a_limit_is_worth_is_reported(source):
     (line,) = limit_advice(Candidates.of("1,2,3"), [source], compared(source))
     assert line.startswith("visits, epsilon 1, w 40, adaptive: AMRE ")
     assert line.endswith("; none is worth it, so leave --max_slots out")
@@ -84,13 +84,13 @@ def test_what_a_limit_is_worth_is_told(source):
     assert Candidates.of("auto").among([Requirement(WINDOW, 1.0)], "add_remove") == [1, 2, 3]
 
 
-def test_windows_too_short_for_any_are_told(source):
+def test_windows_too_short_for_any_are_reported(source):
     comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, 8)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("auto"), [source], comparison)
     assert line.endswith("no participation limit (--max_slots) pays over these windows")
 
 
-def test_limits_that_are_all_too_large_are_told_which_would_do(source):
+def test_limits_that_are_all_too_large_are_refused_with_one_that_would_do(source):
     comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("15,20"), [source], comparison)
     assert "pays up to --max_slots=3, so none of 15, 20 does: compare smaller ones" in line

@@ -97,7 +97,7 @@ def test_what_is_in_a_group_adds_up_to_it(job, same):
     assert found.to_arrow().num_rows == 6 * len(found)
 
 
-def test_a_bad_line_is_told_once_where_bounds_are_chosen(tmp_path):
+def test_a_bad_line_is_reported_once_where_bounds_are_chosen(tmp_path):
     """The bounds are chosen by a look at all events, before they are counted."""
     lines = [f"u{i},2024-01-0{1 + i % 4},{60 + i % 40}" for i in range(800)]
     text = "\n".join(["user,time,speed", *lines, "one,line,of,too,many", "another,of,such,lines"])

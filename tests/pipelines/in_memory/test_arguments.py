@@ -221,7 +221,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_told_in_one_line(asked, table, case):
+def test_what_is_wrong_is_reported_in_one_line(asked, table, case):
     more, words = REFUSED[case]
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         sv.release(table, **arguments({**asked, **more}))

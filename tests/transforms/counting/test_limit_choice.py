@@ -138,7 +138,7 @@ def test_where_the_input_is_lost_nobody_is_looked_at(here, kit, monkeypatch, goo
     assert not asked
 
 
-def test_a_stream_without_end_needs_to_be_told(run, kit):
+def test_a_stream_without_end_needs_given_limits(run, kit):
     made = transform(kit)
     line = kit.timeline(made)
     with pytest.raises(ConfigurationError, match=r"so the input must be bounded.*auto:0.05"):

@@ -239,7 +239,7 @@ def begun(run, kit, made):
     return max(ran.state)[1]
 
 
-def test_a_run_goes_on_with_the_changes_that_the_one_before_was_told(here, kit, made, begun):
+def test_a_run_goes_on_with_the_changes_that_the_one_before_got(here, kit, made, begun):
     """Though nobody says again that requirements change."""
     after = made(first_slot=3, last_slot=4, resume=begun, changing=False)
     ran = here(after, [kit.batch(LATER)])
@@ -247,7 +247,7 @@ def test_a_run_goes_on_with_the_changes_that_the_one_before_was_told(here, kit, 
     assert letters(ran) == {3: 1, 4: 2}
 
 
-def test_a_stream_goes_on_with_the_changes_that_a_run_was_told(run_on, kit, made, begun):
+def test_a_stream_goes_on_with_the_changes_that_a_run_got(run_on, kit, made, begun):
     after = made(first_slot=3, last_slot=4, resume=begun, changing=False)
     stream = run_on("bundle_based", after, in_time(kit, after, LATER, 3), "--streaming")
     assert letters(stream) == {3: 1, 4: 2}

@@ -374,7 +374,7 @@ def test_a_shard_that_is_shaken_decides_as_one_that_is_not(seed):
     assert found == expected
 
 
-def test_nothing_is_decided_before_the_start_is_told():
+def test_nothing_is_decided_before_the_start_is_known():
     made = config()
     shard = Shard(made)
     shard.take(visits(made, 5, 1))
@@ -476,7 +476,7 @@ def test_messages_and_events_add_up_at_the_end():
     assert sum(int(one.beyond[1].sum()) for one in counts if one.beyond) == tally.beyond_limit
 
 
-def test_where_nothing_goes_on_no_counters_are_told():
+def test_where_nothing_goes_on_no_counters_are_sent():
     made = config(last_slot=11)
     messages = [visits(made, slot, *range(6)) for slot in range(12)]
     shard = ((MEMBERS, 0), messages)

@@ -386,7 +386,7 @@ def rounds_of(transform):
     return Hosted(ReportRounds(transform.setting, publish, 600, 1200), "s")
 
 
-def test_a_start_that_is_told_again_asks_nobody_again(slots):
+def test_a_start_that_comes_again_asks_nobody_again(slots):
     """It did set the server back to the first slot, which then never came."""
     rounds = rounds_of(asking())
 

@@ -370,7 +370,7 @@ def test_longer_times_go_on_in_the_next_pass(here):
     assert whole.state == second.state
 
 
-def test_without_a_range_the_last_times_are_told_as_far_as_they_go(here):
+def test_without_a_range_the_last_times_are_reported_as_far_as_they_go(here):
     ran = here(answers(IN_TIMES), [batch([("u1", "a", slot, "car", 0.0) for slot in (4, 7)])])
     assert list(times(ran)) == [("3h", 1), ("6h", 0), ("3h", 2), ("6h", 1)]
     assert times(ran)["6h", 1].values[0, 0] == pytest.approx(1, abs=0.01)

@@ -87,7 +87,7 @@ def figures(ran):
     return str([(one.query, one.slot, one.values, one.stderr, one.status) for one in ran.answers])
 
 
-def test_bounds_are_chosen_told_and_used(here, caplog):
+def test_bounds_are_chosen_reported_and_used(here, caplog):
     caplog.set_level("INFO", "streamveil")
     ran = here(answers(SPEED, VISITS, CARS, first_slot=0, last_slot=5), [batch(rows_of(6))])
     assert bounds_chosen(ran) == ["cars: 64 to 130", "speed: 0 to 130"]

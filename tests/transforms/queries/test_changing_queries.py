@@ -293,7 +293,7 @@ def test_changes_of_a_stream_that_began_without_are_refused(here):
         plan(first_slot=following, resume=state)
 
 
-def test_events_without_a_requirement_are_lost_by_query_and_told_once_each(here):
+def test_events_without_a_requirement_are_lost_by_query_and_reported_once_each(here):
     rows = [("x9", "a", FIRST, 1.0), ("u0", "a", FIRST, 1.0)]
     ran = here(WithChanges(plan(), change_batch([])), [batch(rows, 24)])
     assert [reason for reason, _ in letters(ran)] == [
