@@ -128,7 +128,7 @@ def names_of(kind: int, visits: Visits) -> Keys | None:
     return None if kind == MEMBERS else stranger_keys(visits.strangers)
 
 
-def thawed_counters(kept: Message, kind: int) -> Message:
+def migrated_counters(kept: Message, kind: int) -> Message:
     """What a shard kept while nobody could change, as one keeps it where they can."""
     none = Changes.none(kind)
     nothing = none.slots

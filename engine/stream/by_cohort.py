@@ -16,7 +16,7 @@ from streamveil.engine.messages import (
     several_to_bytes,
 )
 from streamveil.engine.stream.drivers import JOINED, is_joined
-from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.adaptive.migration import migrated
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, Revised
@@ -81,7 +81,7 @@ class ByCohort:
         if is_joined(data):
             return self.stream.unpack(self._parts(data)[0])
         if self.joined and self.fixed is not None:
-            return thawed(self.fixed, self.fixed.decode(data), self.stream)
+            return migrated(self.fixed, self.fixed.decode(data), self.stream)
         return self.stream.unpack(expanded(self.stream.keeper.read(data)))
 
     def kept(self, data: bytes) -> list[Message]:

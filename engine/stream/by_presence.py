@@ -10,7 +10,7 @@ import numpy as np
 
 from streamveil.engine.count.chosen_limits import choice_message, count_chosen, limits_from
 from streamveil.engine.count.event_codes import BlockCounts, Layout, slot_tables, slots_beyond
-from streamveil.engine.count.participants import thawed_counters
+from streamveil.engine.count.participants import migrated_counters
 from streamveil.engine.messages import (
     Kind,
     Message,
@@ -108,14 +108,14 @@ class ByPresence:
     def decode(self, data: bytes) -> PresentState:
         """State of bytes, also of those that were written while nobody could change."""
         if self._fixed is not None and not is_joined(data):
-            return self.stream.thawed(self._fixed().decode(data))
+            return self.stream.migrated(self._fixed().decode(data))
         return self.stream.unpack(self._parts(data)[0])
 
     def kept(self, data: bytes) -> list[Message]:
         """What each shard kept, of the bytes of a state."""
         if self._fixed is not None and not is_joined(data):
             return [
-                thawed_counters(one, self.layout.key(one.shard)[0])
+                migrated_counters(one, self.layout.key(one.shard)[0])
                 for one in self._fixed().kept(data)
             ]
         return [one for one in self._messages(data) if one.kind is Kind.KEPT]

@@ -112,7 +112,7 @@ class PresentStream:
         self.queries = {} if isinstance(mechanism, Exact) else queries
         self._fading = FADING ** (1 / max((q.every for q, _ in self.queries.values()), default=1))
 
-    def thawed(self, state: PresentState) -> PresentState:
+    def migrated(self, state: PresentState) -> PresentState:
         """The state of this stream, in which users may move, from one in which nobody could.
 
         All else is alike: `presence/changing.py` says whether it may go on so.

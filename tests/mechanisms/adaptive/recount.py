@@ -28,7 +28,7 @@ from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.factor import Factor
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALERTS, WATCHES
-from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.adaptive.migration import migrated
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
@@ -239,7 +239,7 @@ class World:
         state = self.streams[0].start()
         with on(self.tape):
             for number, slot in enumerate(self.slots):
-                state = self._thawed(state, number)
+                state = self._migrated(state, number)
                 self.saved.append(self.streams[number].encode(state))
                 if restarts.random() < 0.15:
                     state = self.streams[number].decode(self.saved[-1])
@@ -249,9 +249,9 @@ class World:
                 self.releases.append(release)
         return self
 
-    def _thawed(self, state: Any, number: int) -> Any:
+    def _migrated(self, state: Any, number: int) -> Any:
         before, after = self.streams[max(number - 1, 0)], self.streams[number]
-        return state if before is after else thawed(before, state, after)
+        return state if before is after else migrated(before, state, after)
 
     def losses(self, events: dict[int, tuple[int, np.ndarray]]) -> list[tuple[str, int]]:
         """What a neighbour loses who has some events: (cohort, events (d,)) by slot.
@@ -266,7 +266,7 @@ class World:
             for number in range(first, len(self.slots)):
                 slot = self.slots[number]
                 if number > first:
-                    state = self._thawed(state, number)
+                    state = self._migrated(state, number)
                 if number in events:
                     slot = slot.with_events(*events[number])
                 self.tape.begin(number, True)

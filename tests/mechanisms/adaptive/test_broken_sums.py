@@ -344,7 +344,7 @@ def without_sensitivity(patch) -> None:
 # ---- what is lost ---------------------------------------------------------------------------
 
 # By seed: requirements are fixed, change, or change from some slot on.
-ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in range(3)))
+ANY, FIXED, CHANGING, MIGRATING = (range(90), *(range(kind, 90, 3) for kind in range(3)))
 
 
 # Whatever is broken, some configuration loses other than it books, or the filter refuses it.
@@ -364,7 +364,7 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
         pytest.param(forgotten_at_a_restart, FIXED, marks=pytest.mark.slow),
         (lost_at_a_restart, ANY),
         pytest.param(
-            another_unit_when_requirements_begin_to_change, THAWING, marks=pytest.mark.slow
+            another_unit_when_requirements_begin_to_change, MIGRATING, marks=pytest.mark.slow
         ),
         (cycles_for_free, ANY),
         (a_cycle_goes_on_with_its_totals, ANY),

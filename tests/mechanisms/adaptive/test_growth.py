@@ -37,7 +37,7 @@ class GrowingWorld(World):
         self.origins = origins
         """Of the bins of each slot; None where they are those of the slot before."""
 
-    def _thawed(self, state, number):
+    def _migrated(self, state, number):
         origin = self.origins[number]
         return state if origin is None else self.streams[number].grown(state, origin)
 

@@ -147,7 +147,7 @@ class Resized(World):
 
     budgets: list
 
-    def _thawed(self, state, number):
+    def _migrated(self, state, number):
         before, after = self.streams[max(number - 1, 0)], self.streams[number]
         return state if before is after else after.taking_over(state, *self.budgets[number])
 

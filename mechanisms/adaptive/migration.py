@@ -21,7 +21,7 @@ from streamveil.mechanisms.randomness.noise import digest
 _GOES_ON = b"requirements may change from here on"
 
 
-def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> DynamicState:
+def migrated(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> DynamicState:
     """The state of `stream` that continues the state of `fixed`.
 
     Every class becomes a ledger with the same requirement and the same past. If the horizon is

@@ -12,7 +12,7 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import SUM
-from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.adaptive.migration import migrated
 from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
@@ -25,8 +25,8 @@ LATER = asked_units([[4, 0.2, 4, 0.2]])
 
 # The sum goes on, its noise comes once, at its end, and no window of anybody is overspent: neither
 # of those who stay as they are nor of those who then ask for less.
-@pytest.mark.parametrize("thaws", [14, 15, 17])
-def test_a_sum_goes_on_when_requirements_begin_to_change(monkeypatch, thaws):
+@pytest.mark.parametrize("slots", [14, 15, 17])
+def test_a_sum_goes_on_when_requirements_begin_to_change(monkeypatch, slots):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(7, SUM, 0.0))
     source = NoiseSource(KEY)
     fixed = ReleaseStream(mechanism("adaptive:gate=0", people(REQUIREMENTS, SIZES)), source)
@@ -35,19 +35,19 @@ def test_a_sum_goes_on_when_requirements_begin_to_change(monkeypatch, thaws):
     stream = DynamicStream(machine, asked, np.array(SIZES), source)
     counts = np.array([[200, 250], [200, 50]])
     state, spent = fixed.start(), []
-    for slot in range(thaws):
+    for slot in range(slots):
         state, release = fixed.release(state, slot, counts)
         spent.append(release.spent)
     running = state.mechanism.running
     assert running is not None
-    begun = thawed(fixed, state, stream)
+    begun = migrated(fixed, state, stream)
     assert begun.mechanism.running is running
     change = Moves(np.array([0]), np.array([2]), np.array([100]), LATER)
     rows = [(0, 0, 150), (0, 1, 200), (1, 0, 200), (1, 1, 50), (2, 0, 50), (2, 1, 50)]
     cohorts = CohortCounts(*np.array(rows).T)
     published = 0
-    for slot in range(thaws, thaws + 20):
-        moves = change if slot == thaws else Moves.none()
+    for slot in range(slots, slots + 20):
+        moves = change if slot == slots else Moves.none()
         begun, release = stream.release(begun, slot, cohorts, moves)
         published += release.status == "published"
         ledgers = begun.interned.ledgers_of(np.arange(3))
@@ -72,7 +72,7 @@ def test_a_factor_is_followed_where_it_is_looked_for(window, horizon):
     state = fixed.start()
     for slot in range(12):
         state, _ = fixed.release(state, slot, np.full((1, bins), 50))
-    begun = thawed(fixed, state, stream)
+    begun = migrated(fixed, state, stream)
     assert (begun.mechanism.factor is None) == (horizon == 1)
     data = machine.encode(begun.mechanism)
     assert machine.encode(machine.decode(data)) == data
