@@ -46,7 +46,7 @@ class LookedError(AssertionError):
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One noisy result: what it was asked for, of which integers, and what the tape said."""
+    """One noisy result: its purpose, its integers, and the answer of the tape."""
 
     purpose: str
     unit: int
@@ -69,7 +69,7 @@ class Tape:
     """From this slot on gaps end at once, so that no sum is left over."""
     slots: list[list[Query]] = field(default_factory=list)
     losses: list[tuple[str, int]] = field(default_factory=list)
-    """Purpose and loss of every query asked in a neighbouring world."""
+    """Purpose and loss of every query in a neighbouring world."""
     slot: int = 0
     asked: int = 0
     purpose: str = ""
@@ -82,7 +82,7 @@ class Tape:
             self.slots[slot:] = [[]]
 
     def end(self) -> None:
-        """All that was asked in this slot must have been asked."""
+        """Check that every query of this slot was asked again."""
         if self.asked != len(self.slots[self.slot]):
             raise LookedError(
                 f"slot {self.slot}: {self.asked} of {len(self.slots[self.slot])} asked"

@@ -64,7 +64,7 @@ def proven_of_releases(adjacency, runs=300_000) -> float:
 
 
 def all_weigh_alike(patch) -> None:
-    """Break the weights: everybody counts fully, but is charged by weight."""
+    """Break the weights: all users count fully, but are charged by weight."""
 
     def release(self, counts, noise, purpose):
         alike = self.weights.max() * counts.sum(axis=0)
@@ -151,7 +151,7 @@ def test_a_look_at_the_true_counts_is_convicted():
     assert proven > 1.0
 
 
-# ---- whole windows --------------------------------------------------------------------------
+# ---- entire windows -------------------------------------------------------------------------
 
 
 def world(machine, adjacency, target_bin, runs):

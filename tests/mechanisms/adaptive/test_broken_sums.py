@@ -43,7 +43,7 @@ REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
 MEASURE, WITHOUT_TOTAL = Factor.measure, fixed._without_total
 
 
-# What is audited: epsilon over so many slots.
+# The audited claim: epsilon, and the slots of its window.
 CLAIM, WINDOW = 3.0, 3
 
 
@@ -279,8 +279,8 @@ def without_more_than_the_total(patch) -> None:
     """With a total that is computed, bins are taken for half as sensitive as they are."""
 
     def bins_of(population):
-        found = WITHOUT_TOTAL(population)
-        return replace(found, sensitivity=(found.sensitivity + 1) // 2)
+        bins = WITHOUT_TOTAL(population)
+        return replace(bins, sensitivity=(bins.sensitivity + 1) // 2)
 
     patch.setattr(fixed, "_without_total", bins_of)
 
@@ -415,9 +415,9 @@ def released_sums(target_bin, gap, there, runs=50_000) -> np.ndarray:
         add(running, weighting, counts)
 
     def seen(partial, *given):
-        found = answer(partial, *given)
-        shown.append((found >= sum(moved)).reshape(runs, 2))
-        return found
+        answers = answer(partial, *given)
+        shown.append((answers >= sum(moved)).reshape(runs, 2))
+        return answers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Plan, "best_gap", lambda *_: Planned(gap, SUM, 0.0))  # plans are public
@@ -434,9 +434,9 @@ def released_sums(target_bin, gap, there, runs=50_000) -> np.ndarray:
 
 
 def proven(gap, there) -> float:
-    found = audit(*[released_sums(target_bin, gap, there) for target_bin in (0, None)])
-    print(f"audit of sums of {gap} slots: at least {found:.2f} of {CLAIM:g}")
-    return found
+    lost = audit(*[released_sums(target_bin, gap, there) for target_bin in (0, None)])
+    print(f"audit of sums of {gap} slots: at least {lost:.2f} of {CLAIM:g}")
+    return lost
 
 
 # A user who is in all slots of a window loses nearly all of the claim by a sum, and no more,

@@ -20,18 +20,18 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
     people = Population((Requirement(window, epsilon),), np.array([users]), 2)
     rate = int(epsilon * UNIT) // window
 
-    def found(slots):
+    def possible(slots):
         return Choices.of(np.array([rate * slots]), people)
 
-    return Plan(lambda gap: found(min(gap, window)), found(1), found)
+    return Plan(lambda gap: possible(min(gap, window)), possible(1), possible)
 
 
 def member(drift=0.0, bend=0.0, white=0.0):
     """Belief in one member alone."""
     rows = np.stack([kalman.DRIFT, kalman.BEND, kalman.WHITE])[:, :, 0].T
-    found = np.flatnonzero((rows == [drift, bend, white]).all(axis=1))
-    assert found.size == 1
-    return np.eye(kalman.MEMBERS)[found[0]]
+    rows_of = np.flatnonzero((rows == [drift, bend, white]).all(axis=1))
+    assert rows_of.size == 1
+    return np.eye(kalman.MEMBERS)[rows_of[0]]
 
 
 def gap_of(plan, beliefs, scale=1000.0, risk=NONE, kinds=(POINT,)) -> int:
@@ -59,7 +59,7 @@ def test_the_gap_is_1_when_noise_is_negligible(beliefs):
     assert gaps[-1] > 1
 
 
-# No gap is longer than is of use: once a window's whole budget is saved, waiting only loses.
+# No gap is longer than useful: once the budget of a window is saved, waiting only loses.
 def test_no_gap_beyond_the_window():
     for epsilon in (0.01, 1.0):
         assert gap_of(plan_of(epsilon, window=5), member(drift=1e-3)) <= 5
@@ -95,15 +95,15 @@ def test_error_after_falls_with_waiting():
     plan = plan_of(1.0)
     errors = [plan.error_after(POINT, since, 1000.0, NONE) for since in (1, 2, 3, 13, 40, 64, 1000)]
     assert errors == sorted(errors, reverse=True)
-    assert errors[4] == errors[5] == errors[6]  # the window's whole budget
+    assert errors[4] == errors[5] == errors[6]  # the full budget of the window
     assert errors[0] == pytest.approx(2 * 40**2, rel=1e-6)
 
 
 # Without any budget in a slot there is nothing to plan.
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
-    found = Choices.of(np.array([UNIT]), people)
-    nothing = Plan(lambda gap: found, found, lambda slots: found)
+    possible = Choices.of(np.array([UNIT]), people)
+    nothing = Plan(lambda gap: possible, possible, lambda slots: possible)
     beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
     assert nothing.best_gap(beliefs, scale, NONE, QUIET) is None
     assert plan_of(1.0).best_gap(beliefs, scale, NONE, QUIET) is not None
@@ -124,7 +124,7 @@ def test_sums_are_planned_where_they_are_better():
     assert wide.best_gap(member(bend=1e-3), scale, NONE, QUIET).kind == POINT
 
 
-# A plan that remembers what it weighed last says what a fresh one says, whatever was asked before.
+# A plan that remembers its last results returns what a fresh one returns, whatever came before.
 def test_plans_remember_no_other_query():
     kept, quick, slow = plan_of(1.0), member(drift=1.0), member(drift=1e-3)
     asked = [

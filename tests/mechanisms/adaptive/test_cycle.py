@@ -253,8 +253,8 @@ def test_auto_finds_none_where_there_is_none(kind):
 def test_a_cycle_that_ends_is_lost():
     counts = np.concatenate([waves(7, 7 * 63), waves(7, 7 * 640, depth=0.0)])
     cycle = Cycle(USUAL)
-    found, _, _, _ = followed(cycle, counts[: 7 * 63])
-    assert found.chosen is not None
+    known, _, _, _ = followed(cycle, counts[: 7 * 63])
+    assert known.chosen is not None
     lost, _, shares, _ = followed(cycle, counts)
     assert lost.chosen is None or np.ptp(lost.chosen.profile().ratios) < 0.1
     assert {len(slot) for slot in shares} == {1, 2}
@@ -370,7 +370,7 @@ def test_a_sum_of_busy_slots_is_no_rise():
 
 
 # A bin that goes deeper than the total, and one that does not follow it at all, are learnt from
-# releases alone; sums of whole cycles say nothing of that.
+# releases alone; sums of complete cycles do not show them.
 def test_each_bin_has_a_depth_of_its_own():
     rng = np.random.default_rng(7)
     ratios, true = np.array([0.6, 1.4, 1.0, 0.8, 1.2]), np.array([0.0, 1.0, 1.6])
@@ -390,7 +390,7 @@ def test_each_bin_has_a_depth_of_its_own():
     assert depths.mean == pytest.approx(before)
 
 
-# ---- whole streams --------------------------------------------------------------------------
+# ---- streams --------------------------------------------------------------------------------
 
 
 # It pays: counts of a deep cycle are released with much less error, and no window overspends.
@@ -511,7 +511,7 @@ def test_a_state_with_other_cycles_is_refused():
         other.decode(stream.mechanism.encode(state.mechanism))
 
 
-# Requirements that change: spans go on over them, and every window keeps what was asked for.
+# Requirements that change: spans go on over them, and every window keeps its requirement.
 @pytest.mark.slow
 def test_changing_requirements():
     counts = waves(7, 260)

@@ -92,7 +92,7 @@ def textbook(drift, deviation, season, phases, seen):
     size = 2 + phases
     mean, covariance = np.zeros(size), np.diag([1.0, 0.0, *[season**2] * phases])
     mean[0] = 1.0
-    found = []
+    filtered = []
     for slot, ratio in enumerate(seen):
         move = np.eye(size)
         move[1, 1] = 0.0
@@ -104,8 +104,8 @@ def textbook(drift, deviation, season, phases, seen):
         gain = covariance @ row.T / (row @ covariance @ row.T + ratio.variance)
         mean = mean + gain[:, 0] * (ratio.mean - row[0] @ mean)
         covariance = (np.eye(size) - gain @ row) @ covariance
-        found.append((row[0] @ mean, (row @ covariance @ row.T).item()))
-    return np.array(found)
+        filtered.append((row[0] @ mean, (row @ covariance @ row.T).item()))
+    return np.array(filtered)
 
 
 # Each member is the Kalman filter of the textbook.
@@ -113,16 +113,16 @@ def test_members_are_kalman_filters():
     random = np.random.default_rng(3)
     seen = [Ratio(one, 0.01) for one in weeks(4) + random.normal(0, 0.1, 28)]
     model = TotalModel(7)
-    state, found = model.start(), []
+    state, filtered = model.start(), []
     for slot, ratio in enumerate(seen):
         model.advance(state, slot)
         model.observe(state, slot, ratio)
         sums = model._sums(slot)
-        found.append(np.stack([state.mean @ sums, state.covariance @ sums @ sums]))
+        filtered.append(np.stack([state.mean @ sums, state.covariance @ sums @ sums]))
     for member in range(len(model.drift)):
         kind = model.drift[member], model.deviation[member] ** 0.5, model.season[member] ** 0.5
         expected = textbook(*kind, 7, seen)
-        np.testing.assert_allclose(np.stack(found)[:, :, member], expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(np.stack(filtered)[:, :, member], expected, rtol=1e-6, atol=1e-9)
 
 
 # The weight of an observation says how much the ratio moved; an exact one is followed.
@@ -179,10 +179,10 @@ def test_loadings_are_found():
     counts = counts_of(weeks(20), loadings=loadings)
     _, state, _ = run(counts)
     assert state.factor.used
-    found, _ = state.factor.loadings.estimates()
+    learnt, _ = state.factor.loadings.estimates()
     # Relative to the total, which changes less than the bins that follow it.
-    assert found[loadings == 1].mean() > 0.8
-    assert found[loadings == 0].mean() < 0.4
+    assert learnt[loadings == 1].mean() > 0.8
+    assert learnt[loadings == 0].mean() < 0.4
     assert state.factor.loadings.evidence > 5
 
 
@@ -449,9 +449,9 @@ def test_the_size_is_that_of_all_phases():
     model.renew(state, size)
     assert state.mean[:, 0] == pytest.approx(1.0)
     np.testing.assert_allclose(state.mean[0, 2:], shapes, atol=1e-12)
-    found = model.size(state)
-    assert found.mean == pytest.approx(1.0)
-    assert found.variance == pytest.approx(before / size**2)
+    renewed = model.size(state)
+    assert renewed.mean == pytest.approx(1.0)
+    assert renewed.variance == pytest.approx(before / size**2)
     assert (state.covariance == state.covariance.transpose(0, 2, 1)).all()
 
 

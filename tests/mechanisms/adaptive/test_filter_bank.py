@@ -48,10 +48,10 @@ def test_slots_are_foreseen_alike_alone_and_together():
     for slot in range(2 * SEVERAL):
         apart.elapsed = together.elapsed = slot + 1
         apart.mixture = None
-        alone, found = bank.forecast(apart), bank.forecast(together, 2 * SEVERAL - slot)
-        assert alone.mean.tolist() == found.mean.tolist()
-        assert alone.variance.tolist() == found.variance.tolist()
-        several.append(found.several)
+        alone, both = bank.forecast(apart), bank.forecast(together, 2 * SEVERAL - slot)
+        assert alone.mean.tolist() == both.mean.tolist()
+        assert alone.variance.tolist() == both.variance.tolist()
+        several.append(both.several)
     assert len(set(map(id, several))) == 3  # the first one by itself
 
 
@@ -122,7 +122,7 @@ def test_a_step_is_a_jump():
 
 
 def wander(users, noises, seed, slots=40) -> None:
-    """Observe anything between nobody and everybody at any gap; check every belief."""
+    """Observe any count up to all users at any gap; check every belief."""
     rng = np.random.default_rng(seed)
     bank = Bank(users, bins := int(rng.integers(1, 4)))
     state = bank.start()
@@ -168,9 +168,9 @@ def test_forecasts_mix_what_members_believe_of_the_slot():
             weights, now = bank.mixture(state).weights, present(state)
             mean = (weights * now.level).sum(axis=0)
             spread = (weights * (now.level_var + (now.level - mean) ** 2)).sum(axis=0)
-            found = bank.forecast(state)
-            np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
-            np.testing.assert_allclose(found.variance, spread, rtol=1e-9)
+            forecast = bank.forecast(state)
+            np.testing.assert_allclose(forecast.mean, mean, rtol=1e-12)
+            np.testing.assert_allclose(forecast.variance, spread, rtol=1e-9)
         # After a release, and with another scale, nothing of the mixture before is left.
         bank.observe(state, rng.normal(500, 100, 3), 40.0, np.ones(3))
 
@@ -192,12 +192,12 @@ def test_bins_are_independent():
 
 def parts(random, drawn):
     """Mean and variance of what some 600 numbers add: 1 - t and t, and 1 if they are above 1."""
-    found = []
+    counts = []
     for _ in range(4000):
         numbers = drawn(random.poisson(600))
         inside = numbers[numbers <= 1]
-        found.append([(1 - inside).sum(), inside.sum(), (numbers > 1).sum()])
-    return np.mean(found, axis=0), np.var(found, axis=0)
+        counts.append([(1 - inside).sum(), inside.sum(), (numbers > 1).sum()])
+    return np.mean(counts, axis=0), np.var(counts, axis=0)
 
 
 def test_parts_to_which_events_add_more_or_less_vary_less_than_counts():
@@ -237,7 +237,7 @@ def slot_by_slot(bank, shares, seen, noise):
     As the textbook has it: level, slope and the sum so far are a state of three, advanced slot by
     slot, of which the last is observed.
     """
-    start, found = bank.start(), []
+    start, moments = bank.start(), []
     now = present(start)
     for member in range(MEMBERS):
         drift, bend = DRIFT[member, 0] * start.scale[0], BEND[member, 0] * start.scale[0]
@@ -255,9 +255,9 @@ def slot_by_slot(bank, shares, seen, noise):
         gain = covariance[:, 2] / (covariance[2, 2] + error)
         mean = mean + gain * (seen - mean[2])
         covariance = covariance - np.outer(gain, covariance[2])
-        found.append((mean, covariance))
+        moments.append((mean, covariance))
     assert now.level.shape == (MEMBERS, 1)
-    return found
+    return moments
 
 
 # What is believed after a sum, of any lengths and shares, is what a filter of level, slope and sum

@@ -164,7 +164,7 @@ def drive(machine, seed, slots=SLOTS):
             purposes = [purpose for purpose, _ in adversary.asked]
             assert len(set(purposes)) == len(purposes)
             cost = sum(charges, np.zeros_like(release.spent))
-            # An audit is charged whole, though what is left over of a unit buys nothing.
+            # An audit is charged all units, though the rest of a unit buys nothing.
             if "audit" not in purposes:
                 np.testing.assert_array_equal(cost, release.spent)
             assert (cost <= release.spent).all()
@@ -235,7 +235,7 @@ LONG = [(30, 1.0), (40, 0.3), (35, 8.0)]
 
 
 def largest_use(requirements, sizes, paths=12):
-    """Largest share of each part's cap spent in a window, and what slots asked for."""
+    """Largest share of each part's cap spent in a window, and the prices of slots."""
     machine = Adaptive("adaptive", people(requirements, sizes))
     largest, seen = {"main": 0.0, "reserve": 0.0, "audit": 0.0}, []
     caps = {"main": machine.main_cap, "reserve": machine.reserve_cap}
@@ -354,7 +354,7 @@ def test_audits_come_once_in_the_longest_window():
         assert not machine.audit_cap.any()
 
 
-# Without the assumption of independence everybody weighs alike in every result.
+# Without the assumption of independence all users have equal weights in every result.
 def tilted():
     """Two classes that differ in where they are, and what they ask for in every slot."""
     counts = np.zeros((600, 2, 3), np.int64)
@@ -366,12 +366,12 @@ def tilted():
 def test_what_a_window_of_one_slot_has_goes_to_sums():
     """Nothing that is not spent in its slot is ever of use."""
     counts, asked, sizes = tilted()
-    found = simulate("adaptive:audit=0", counts, asked, sizes, KEY)
+    simulation = simulate("adaptive:audit=0", counts, asked, sizes, KEY)
     most = np.array([one.epsilon for one in asked])
-    assert (found.spent <= most).all()
+    assert (simulation.spent <= most).all()
     # All but what the rounding of weights takes.
-    assert (found.spent[2:, 0] > (1 - 2**-14) * most[0]).all()
-    assert np.median(found.spent[:, 1]) > (1 - 2**-14) * most[1]
+    assert (simulation.spent[2:, 0] > (1 - 2**-14) * most[0]).all()
+    assert np.median(simulation.spent[:, 1]) > (1 - 2**-14) * most[1]
 
 
 @pytest.mark.slow
@@ -380,8 +380,8 @@ def test_audits_of_sums_show_what_weights_hide():
     counts, asked, sizes = tilted()
     missed = {}
     for spec in ("adaptive", "adaptive:audit=0"):
-        found = simulate(spec, counts, asked, sizes, KEY)
-        missed[spec] = np.abs((found.released - counts.sum(axis=1))[300:].mean(axis=0)).max()
+        simulation = simulate(spec, counts, asked, sizes, KEY)
+        missed[spec] = np.abs((simulation.released - counts.sum(axis=1))[300:].mean(axis=0)).max()
     assert missed["adaptive"] < 500 < 1000 < missed["adaptive:audit=0"]
 
 

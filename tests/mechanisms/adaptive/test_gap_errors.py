@@ -12,7 +12,7 @@ KINDS = pytest.mark.parametrize("kind", [POINT, SUM])
 
 
 def settled(kind, gap, log_ratio, releases=400):
-    """The bank's own mean variance of each member's level between releases, after so many."""
+    """The bank's own mean variance of each member's level between releases, after many."""
     bank = Bank(1.0, 1)
     state = bank.start()
     one, none, noise = np.ones(1), np.zeros(1), 2.0**log_ratio

@@ -254,17 +254,17 @@ def test_a_sum_that_has_begun_is_dropped():
 # With noise of many keys: the first estimates of new bins are right on average.
 @pytest.mark.slow
 def test_the_first_estimates_of_new_bins_have_no_bias():
-    true, found = np.array([[30, 45, 12, 25, 60]]), []
+    true, errors = np.array([[30, 45, 12, 25, 60]]), []
     for number in range(300):
         stream, state, slot, _ = grown_stream("adaptive", seed=number)
         stream._noise = NoiseSource(number.to_bytes(32, "big"))
         _, release = stream.release(state, slot, true)
-        found.append(release.counts[2:4] - true[0, 2:4])
-    found = np.array(found)
-    assert (abs(found.mean(axis=0)) < 4 * found.std(axis=0) / 300**0.5).all()
+        errors.append(release.counts[2:4] - true[0, 2:4])
+    errors = np.array(errors)
+    assert (abs(errors.mean(axis=0)) < 4 * errors.std(axis=0) / 300**0.5).all()
 
 
 def test_values_are_carried_by_bin():
     origin = np.array([0, 1, -1, 2])
-    found = carried(np.full((2, 4), 9.0), np.arange(6.0).reshape(2, 3), origin)
-    assert found.tolist() == [[0, 1, 9, 2], [3, 4, 9, 5]]
+    values = carried(np.full((2, 4), 9.0), np.arange(6.0).reshape(2, 3), origin)
+    assert values.tolist() == [[0, 1, 9, 2], [3, 4, 9, 5]]

@@ -36,22 +36,22 @@ def released(requirements, sizes, counts, seed, *, guessed, text="adaptive", rev
     asked = Requirements([Requirement(*one) for one in requirements])
     people = Population(asked, np.array(sizes), counts.shape[2], guessed=guessed)
     stream = ReleaseStream(mechanism(text, people, revise=revise), NoiseSource(bytes([seed]) * 32))
-    state, found = stream.start(), []
+    state, releases = stream.start(), []
     for slot, table in enumerate(counts):
         state, one = stream.release(state, slot, table.astype(np.int64))
-        found.append(one)
-    return found
+        releases.append(one)
+    return releases
 
 
 def judged(requirements, sizes, users, bins, **more):
-    """Root mean squared error, coverage of 90 % and total beside the truth, over some seeds."""
+    """Root mean squared error, coverage of 90 % intervals, and total over the true one."""
     squares, held, totals = [], [], []
     for seed in range(1, SEEDS + 1):
         counts = counts_of(bins, users, seed)
-        found = released(requirements, sizes, counts, seed, **more)
+        releases = released(requirements, sizes, counts, seed, **more)
         truth = counts.sum(axis=1)
-        errors = np.array([one.estimates for one in found]) - truth
-        stderr = np.array([one.stderr for one in found])
+        errors = np.array([one.estimates for one in releases]) - truth
+        stderr = np.array([one.stderr for one in releases])
         squares.append((errors**2).mean())
         held.append((np.abs(errors) <= NINETY * stderr + 0.5).mean())
         totals.append(1 + errors.sum() / truth.sum())
@@ -74,8 +74,8 @@ def test_a_wrong_guess_costs_hardly_anything(bins, requirement):
 @pytest.mark.parametrize("text", ["adaptive:cycle=4", "uniform", "pbd", "pba", "ablation"])
 def test_a_guess_bounds_no_count(text):
     counts = counts_of(1, [USERS], 1)
-    found = released([(1, 10.0)], [10], counts, 1, guessed=0, text=text)
-    last = [one.counts.sum() for one in found[-4:]]
+    releases = released([(1, 10.0)], [10], counts, 1, guessed=0, text=text)
+    last = [one.counts.sum() for one in releases[-4:]]
     assert np.abs(np.array(last) - counts[-4:].sum(axis=(1, 2))).max() < 100
 
 
@@ -87,8 +87,8 @@ def test_a_known_number_of_users_bounds_counts():
 
 def test_a_guess_bounds_no_revision():
     counts = counts_of(2, [USERS], 1)
-    found = released([(2, 4.0)], [10], counts, 1, guessed=0, revise=3)
-    revised = [one for release in found for one in release.revisions]
+    releases = released([(2, 4.0)], [10], counts, 1, guessed=0, revise=3)
+    revised = [one for release in releases for one in release.revisions]
     assert len(revised) == SLOTS - 3
     for one in revised:
         assert np.abs(one.counts - counts[one.slot].sum(axis=0)).max() < 100

@@ -1,4 +1,4 @@
-"""Hours of a day, which nobody asked for: when they are looked for, found and followed."""
+"""Hours of a day without the option `cycle`: when they are looked for, found and followed."""
 
 import numpy as np
 import pytest
@@ -29,11 +29,11 @@ def stream_of(slot_length=HOUR, bins=20, revise=0) -> ReleaseStream:
 
 def released(stream, counts, state=None, first=0):
     """The releases of counts, and the state after them."""
-    state, found = state or stream.start(), []
+    state, releases = state or stream.start(), []
     for slot, here in enumerate(counts):
         state, release = stream.release(state, first + slot, here)
-        found.append(release)
-    return found, state
+        releases.append(release)
+    return releases, state
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_days_are_looked_for_where_slots_are_hours(slot_length, lengths):
 # Noise hides the total of an hour of 60 events, so phases are summed up.
 def test_hours_are_found_where_totals_cannot_be_measured():
     counts = hourly(60, 0.8)
-    found, state = released(stream_of(), counts)
-    assert_within_budget(found, REQUIREMENTS)
-    assert found[-1].diagnostics["cycle"] == 24
+    releases, state = released(stream_of(), counts)
+    assert_within_budget(releases, REQUIREMENTS)
+    assert releases[-1].diagnostics["cycle"] == 24
     assert not state.mechanism.factor.used
     each = [stream_of(length) for length in (HOUR, None)]
     truth = counts.sum(axis=1)
@@ -73,10 +73,10 @@ def test_hours_are_found_where_totals_cannot_be_measured():
 
 # The total of an hour of 6,000 events is measured: nothing is spent on phases.
 def test_totals_that_can_be_measured_are():
-    found, state = released(stream_of(), hourly(6000, 0.8)[: 24 * 8])
+    releases, state = released(stream_of(), hourly(6000, 0.8)[: 24 * 8])
     assert state.mechanism.cycle.candidates[0].spans == 0
     assert state.mechanism.cycle.candidates[0].running is None
-    assert found[-1].diagnostics["factor"] == 1
+    assert releases[-1].diagnostics["factor"] == 1
 
 
 # What is not there is looked for at less and less of the budget.

@@ -36,10 +36,10 @@ def foreseen(variance):
     return Forecast(zeros, variance, zeros, zeros + 1)
 
 
-def learnt(found, bins):
+def learnt(observations, bins):
     """A misfit after all innovations, and the share of errors that its last intervals covered."""
     misfit, covered = Misfit.start(bins), []
-    for seen, error in found:
+    for seen, error in observations:
         reach = NINETY_PERCENT * np.sqrt(misfit.of(foreseen(seen.foreseen)))
         covered.append(np.abs(error) <= reach)
         misfit.learn(seen)
@@ -75,12 +75,14 @@ def test_rare_jumps_widen_nothing():
 def test_ups_and_downs_that_mean_nothing_are_not_believed():
     random = np.random.default_rng(4)
     true = np.full(60, 3.0)
-    found = list(innovations(random, lambda: 3.0 * np.exp(random.uniform(-2, 2, 60)), true, 300))
-    misfit, covered = learnt(found, 60)
-    stated = np.stack([seen.foreseen for seen, _ in found[150:]])
+    observations = list(
+        innovations(random, lambda: 3.0 * np.exp(random.uniform(-2, 2, 60)), true, 300)
+    )
+    misfit, covered = learnt(observations, 60)
+    stated = np.stack([seen.foreseen for seen, _ in observations[150:]])
     assert misfit.common[1] < -0.4
     assert covered[stated < 1].mean() > 0.8
-    raw = np.stack([error for _, error in found[150:]])
+    raw = np.stack([error for _, error in observations[150:]])
     assert (np.abs(raw) <= NINETY_PERCENT * np.sqrt(stated))[stated < 1].mean() < 0.6
 
 

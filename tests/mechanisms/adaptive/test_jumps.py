@@ -77,7 +77,7 @@ def test_alert_follows_jumps():
     assert plan.best_gap(beliefs, scale, NONE, settled).alert == 1.0
 
 
-# Counts that are small beside the noise of looks cannot jump by what looks would show.
+# Counts that are small compared with the noise of looks cannot jump by what looks would show.
 def test_sparse_streams_are_not_watched_for_jumps_that_cannot_be():
     plan, beliefs, scale = plan_of(0.6, window=120), member(drift=1e-2), np.full(2, 20.0)
     noise = Rates.at(1.0, UNITS // 5, UNITS, UNITS // 5).noise

@@ -37,9 +37,9 @@ SLOTS = 28
 ALL_SLOTS = SLOTS + 6
 PICKS = 10
 HORIZON = 12
-# Slots are revised so many slots later, or never.
+# Slots are revised this many slots later, or never.
 LAGS = (0, 0, 1, 0, 2, 3)
-# In such slots a cycle is looked for that nobody asked for.
+# In slots of these lengths, a daily cycle is looked for without the option.
 TWO_HOURS = 7_200_000_000
 CYCLES = ("none", "none", "none", "none", "2", "3", "5", "auto")
 # The cohort that moves in slot t is FIRST_MOVED + t.
@@ -73,8 +73,8 @@ def requirement(random) -> tuple[int, float]:
 def counts(random, cohorts, bins, total) -> dict[int, np.ndarray]:
     """Of a slot: from nothing to so many that a sum of them wraps round."""
     most = random.choice([0, 3, 1000, 10**6, 2**44])
-    found = {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
-    return {k: with_sum(one) for k, one in found.items()} if total else found
+    by_cohort = {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
+    return {k: with_sum(one) for k, one in by_cohort.items()} if total else by_cohort
 
 
 def with_sum(bins) -> np.ndarray:

@@ -48,7 +48,7 @@ def estimates_and_errors(releases, counts, first=70):
 # ---- what is learnt -------------------------------------------------------------------------
 
 
-# Shapes are found beside a week that all bins have in common, as the factor describes it.
+# Shapes are found in addition to a week that all bins have in common, as the factor describes it.
 @pytest.mark.parametrize("common", [False, True])
 def test_shapes_are_found(common):
     random, levels = np.random.default_rng(2), np.linspace(500.0, 2000.0, BINS)

@@ -75,10 +75,12 @@ def test_sparse_bins_err_less(monkeypatch):
     for seed in range(4):
         counts = sparse(seed)
         truth = counts.sum(axis=1)
-        found = [released(counts, monkeypatch, pools) for pools in (True, False)]
-        errors = [((one.estimates - truth) ** 2).mean() for one in found]
+        simulations = [released(counts, monkeypatch, pools) for pools in (True, False)]
+        errors = [((one.estimates - truth) ** 2).mean() for one in simulations]
         ratios.append(errors[0] / errors[1])
-        held.append((np.abs(found[0].estimates - truth) <= 1.645 * found[0].stderr)[30:].mean())
+        held.append(
+            (np.abs(simulations[0].estimates - truth) <= 1.645 * simulations[0].stderr)[30:].mean()
+        )
     assert np.mean(ratios) < 0.97
     assert np.mean(held) > 0.87
 
@@ -91,9 +93,9 @@ def test_a_bin_unlike_all_others_keeps_its_coverage(monkeypatch):
         counts = sparse(seed, bins=40)
         wave = 150 * (1 + np.sin(2 * np.pi * np.arange(300) / 20 + seed))
         counts[:, 0, 5] = np.random.default_rng(seed).poisson(wave)
-        found = released(counts, monkeypatch, True)
-        missed = np.abs(found.estimates - counts.sum(axis=1))[30:, 5]
-        held.append((missed <= 1.645 * found.stderr[30:, 5]).mean())
+        simulation = released(counts, monkeypatch, True)
+        missed = np.abs(simulation.estimates - counts.sum(axis=1))[30:, 5]
+        held.append((missed <= 1.645 * simulation.stderr[30:, 5]).mean())
     assert np.mean(held) > 0.8
 
 

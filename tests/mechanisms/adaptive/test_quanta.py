@@ -46,8 +46,8 @@ def test_quanta_change_neither_errors_nor_stated_errors(name):
     keys = [bytes([number] * 32) for number in range(4)]
     ones = [figures(released(1, name=name, key=key)[0], 1) for key in keys]
     every = [released(QUANTUM, name=name, key=key)[0] for key in keys]
-    found = np.mean([figures(releases, QUANTUM) for releases in every], axis=0)
-    assert found == pytest.approx(np.mean(ones, axis=0), rel=0.15)
+    in_quanta = np.mean([figures(releases, QUANTUM) for releases in every], axis=0)
+    assert in_quanta == pytest.approx(np.mean(ones, axis=0), rel=0.15)
     releases = every[0]
     # Releases are rounded to whole numbers, not to events.
     assert (np.array([one.counts for one in releases[1:]]) % QUANTUM != 0).mean() > 0.9

@@ -232,21 +232,21 @@ def test_revisions_err_less_and_know_their_error():
     rng = np.random.default_rng(3)
     level = 1000 + np.cumsum(rng.normal(0, 12, (300, 1, 5)), axis=0)
     counts = np.rint(np.abs(level)).astype(np.int64)
-    found = simulate("adaptive", counts, [(60, 0.6)], [10_000], KEY, revise=7)
+    simulation = simulate("adaptive", counts, [(60, 0.6)], [10_000], KEY, revise=7)
     true = counts.sum(axis=1)
-    errors = [((one - true) ** 2).mean() for one in (found.revised, found.released)]
+    errors = [((one - true) ** 2).mean() for one in (simulation.revised, simulation.released)]
     assert errors[0] < 0.9 * errors[1]
-    covered = (np.abs(found.revised - true) <= 1.645 * found.revised_stderr).mean()
+    covered = (np.abs(simulation.revised - true) <= 1.645 * simulation.revised_stderr).mean()
     assert 0.8 < covered < 0.99
-    assert (found.revised_stderr.mean(axis=0) < found.stderr.mean(axis=0)).all()
+    assert (simulation.revised_stderr.mean(axis=0) < simulation.stderr.mean(axis=0)).all()
 
 
 def test_a_slot_of_which_nothing_is_known_is_not_made_up():
     """Nobody spends enough for a release: zeros of unknown error, as they were released."""
-    found = simulate("adaptive:gate=0", counts_of(12), [(6, 1e-9)] * 2, SIZES, KEY, revise=3)
-    unknown = np.isnan(found.revised_stderr).all(axis=1)
-    np.testing.assert_array_equal(unknown, np.isnan(found.stderr).all(axis=1))
-    assert (found.revised[unknown] == 0).all()
+    simulation = simulate("adaptive:gate=0", counts_of(12), [(6, 1e-9)] * 2, SIZES, KEY, revise=3)
+    unknown = np.isnan(simulation.revised_stderr).all(axis=1)
+    np.testing.assert_array_equal(unknown, np.isnan(simulation.stderr).all(axis=1))
+    assert (simulation.revised[unknown] == 0).all()
 
 
 def test_requirements_that_change_are_revised_too():
@@ -254,12 +254,12 @@ def test_requirements_that_change_are_revised_too():
     asked = np.array([[6, 1.0, 6, 1.0], [12, 2.0, 12, 2.0]])
     each = np.tile(asked, (40, 1, 1))
     each[20:, 0, [1, 3]] = 0.5
-    found = simulate_dynamic("adaptive", counts, each, SIZES, KEY, revise=7)
+    simulation = simulate_dynamic("adaptive", counts, each, SIZES, KEY, revise=7)
     plain = simulate_dynamic("adaptive", counts, each, SIZES, KEY)
-    np.testing.assert_array_equal(found.released, plain.released)
+    np.testing.assert_array_equal(simulation.released, plain.released)
     assert plain.revised is None
-    assert found.revised.shape == found.released.shape
-    assert np.isfinite(found.revised_stderr).all()
+    assert simulation.revised.shape == simulation.released.shape
+    assert np.isfinite(simulation.revised_stderr).all()
 
 
 def test_what_cannot_revise_says_which_can():
@@ -284,10 +284,10 @@ def test_a_cycle_is_in_revisions_as_in_forecasts():
     true, late = counts.sum(axis=1), slice(80, None)
     revised, released = [], []
     for key in range(4):
-        found = simulate(
+        simulation = simulate(
             "adaptive:cycle=8", counts, [(40, 1.0)], [10_000], bytes([key]) * 32, revise=7
         )
-        for one, errors in ((found.revised, revised), (found.released, released)):
+        for one, errors in ((simulation.revised, revised), (simulation.released, released)):
             errors.append(((one - true)[late] ** 2).mean())
     assert np.mean(revised) < 1.1 * np.mean(released)
     assert np.mean(revised) < 0.1 * ((true[late] - true[late].mean(axis=0)) ** 2).mean()

@@ -61,16 +61,16 @@ def test_it_estimates_the_mean_of_its_slots(monkeypatch):
     alike = RunningSum.begin(0, UNIT, 672, public)
     for slot in range(4):
         alike.add(alike.weighting(np.array([UNIT, UNIT]), public), COUNTS * slot)
-    found = alike.release(NOISE)
-    np.testing.assert_allclose(found.mean, 1.5 * COUNTS.sum(axis=0))
-    np.testing.assert_allclose(found.shares, 0.25)
-    assert found.scatter == found.dispersion == 0
+    released = alike.release(NOISE)
+    np.testing.assert_allclose(released.mean, 1.5 * COUNTS.sum(axis=0))
+    np.testing.assert_allclose(released.shares, 0.25)
+    assert released.scatter == released.dispersion == 0
     unequal, _ = begun()
-    found = unequal.release(NOISE)
+    released = unequal.release(NOISE)
     # The second class counts four times: 4000 / (1000 + 4 * 3000) of the weighted counts.
     weighted = (COUNTS * [[1], [4]]).sum(axis=0) * 4000 / 13000
-    np.testing.assert_allclose(found.mean, weighted, rtol=1e-3)
-    assert found.dispersion == pytest.approx(3 * found.scatter)
+    np.testing.assert_allclose(released.mean, weighted, rtol=1e-3)
+    assert released.dispersion == pytest.approx(3 * released.scatter)
 
 
 # The noise of a mean falls with the square of its slots.

@@ -33,13 +33,13 @@ def simulated(true, noise, kept, releases=200, seed=1):
 
 
 def test_no_worse_than_zeros_where_counts_are_far_below_the_noise():
-    found = []
+    means = []
     for seed in range(8):
         true = np.random.default_rng(seed).exponential(0.6, BINS)
         errors, _, share = simulated(true, 400.0, 30, seed=seed)
-        found.append(errors.mean(axis=0))
+        means.append(errors.mean(axis=0))
         assert share < 0.25
-    shrunk, plain, zeros = np.mean(found, axis=0)
+    shrunk, plain, zeros = np.mean(means, axis=0)
     assert shrunk < 1.02 * zeros
     assert plain > 3 * zeros
 
@@ -92,7 +92,7 @@ def test_a_stream_that_grows_is_believed_again():
     assert Shrinkage(**shrinkage.record()) == shrinkage
 
 
-# A total beside bins is no bin: it is released as it is, and bins as if it were not there.
+# A total is no bin: it is released unchanged, and bins are shrunk as they are without it.
 def test_totals_are_not_shrunk_with_their_bins():
     random = np.random.default_rng(1)
     alone, beside = Shrinkage(), Shrinkage()

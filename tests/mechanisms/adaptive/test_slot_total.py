@@ -39,11 +39,11 @@ def machine(revise=0, **more) -> Adaptive:
 
 def released(counts, made=None) -> list:
     stream = ReleaseStream(made or machine(), NoiseSource(KEY))
-    state, found = stream.start(), []
+    state, releases = stream.start(), []
     for slot, table in enumerate(counts):
         state, release = stream.release(state, slot, table)
-        found.append(release)
-    return found
+        releases.append(release)
+    return releases
 
 
 # ---- who has one ----------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def test_totals_keep_the_budget(monkeypatch, share):
     plan = made.factor.plan
 
     def planned(state, *given):
-        found = plan(state, *given)
+        better = plan(state, *given)
         state.share = share
-        return found
+        return better
 
     monkeypatch.setattr(made.factor, "plan", planned)
     assert_within_budget(released(with_sums(counts_of(weeks(9))), made), REQUIREMENTS)
@@ -136,8 +136,8 @@ def test_bins_are_more_accurate_than_beside_a_released_total(monkeypatch):
     truth = counts.sum(axis=1)[28:]
 
     def errors() -> np.ndarray:
-        found = np.array([one.values for one in released(counts)])[28:]
-        squared = (found - truth) ** 2
+        values = np.array([one.values for one in released(counts)])[28:]
+        squared = (values - truth) ** 2
         return np.array([squared[:, :-1].mean(), squared[:, -1].mean()])
 
     new = errors()
@@ -153,9 +153,9 @@ def test_intervals_of_the_total_hold_the_truth(ratios):
     held, missed = [], []
     for seed in range(4):
         counts = with_sums(counts_of(ratios, seed=seed))
-        found = released(counts)
-        error = np.array([one.values[-1] for one in found]) - counts.sum(axis=1)[:, -1]
-        stderr = np.array([one.stderr[-1] for one in found])
+        releases = released(counts)
+        error = np.array([one.values[-1] for one in releases]) - counts.sum(axis=1)[:, -1]
+        stderr = np.array([one.stderr[-1] for one in releases])
         held.append(np.abs(error) <= NINETY_PERCENT * stderr)
         missed.append(error)
     assert 0.84 < np.mean(held) < 0.97
@@ -200,9 +200,9 @@ def test_the_total_allows_for_the_bias_of_releases():
     for seed in range(3):
         random = np.random.default_rng(seed)
         counts = with_sums(random.poisson(means, (60, 3, BINS)))
-        found = released(counts, Adaptive("adaptive", public))
-        error = np.array([one.values[-1] for one in found]) - counts.sum(axis=1)[:, -1]
-        stderr = np.array([one.stderr[-1] for one in found])
+        releases = released(counts, Adaptive("adaptive", public))
+        error = np.array([one.values[-1] for one in releases]) - counts.sum(axis=1)[:, -1]
+        stderr = np.array([one.stderr[-1] for one in releases])
         held.append(np.abs(error) <= NINETY_PERCENT * stderr)
         errors.append(error)
     assert np.mean(held) > 0.85
@@ -211,7 +211,7 @@ def test_the_total_allows_for_the_bias_of_releases():
 
 # Where noise hides how much slots deviate, members that are less likely count for more.
 def test_stated_errors_are_wider_where_members_are_alike():
-    random, model, found = np.random.default_rng(5), TotalModel(0), []
+    random, model, ratios = np.random.default_rng(5), TotalModel(0), []
     for noise in (1e-6, 0.3):
         state = model.start()
         for slot in range(60):
@@ -260,8 +260,8 @@ def test_a_release_has_one_more_cell():
 # Of hardly any events noise makes totals negative: the cell is released as 0, and kept below it.
 def test_negative_totals_are_released_as_0():
     counts = with_sums(np.zeros((40, 3, BINS), np.int64))
-    found = released(counts)
-    below = [one for one in found if one.unshrunk and one.unshrunk.counts[-1] < 0]
+    releases = released(counts)
+    below = [one for one in releases if one.unshrunk and one.unshrunk.counts[-1] < 0]
     assert below
     for one in below:
         assert one.values[-1] == 0

@@ -17,7 +17,7 @@ def test_a_burst_is_seen_when_no_release_can_be_afforded():
     requirements = tuple(Requirement(window, 0.3) for window in WINDOWS)
     people = Population(requirements, np.full(3, 6000), BINS, slot_length=86_400_000_000)
     stream = ReleaseStream(mechanism("adaptive", people), NoiseSource(KEY))
-    state, burst, found, unwatched = stream.start(), 0, [], 0
+    state, burst, alarms, unwatched = stream.start(), 0, [], 0
     for slot in range(SLOTS):
         counts = random.poisson(np.tile(levels / 3, (3, 1)))
         if slot % 13 == 12:
@@ -31,6 +31,6 @@ def test_a_burst_is_seen_when_no_release_can_be_afforded():
             unwatched += 1
             counts[:, 20] += BURST // 3
             _, other = stream.release(stream.decode(before), slot, counts)
-            found.append(other.alarm)
+            alarms.append(other.alarm)
     assert unwatched >= 5
-    assert np.mean(found) > 0.8
+    assert np.mean(alarms) > 0.8

@@ -19,10 +19,10 @@ def released(wave, cycles, users, window, epsilon, seed):
     """(released, counts, which slots were published, intervals) of a wave in one bin."""
     counts = np.random.default_rng(seed).poisson(np.tile(wave, cycles))[:, None]
     key = bytes([seed]) * 32
-    found = simulate("adaptive", counts[:, None], [(window, epsilon)], [users], key)
-    low, high = interval(found.released, found.stderr)
+    simulation = simulate("adaptive", counts[:, None], [(window, epsilon)], [users], key)
+    low, high = interval(simulation.released, simulation.stderr)
     held = (low <= counts) & (counts <= high)
-    return found.released[:, 0], counts[:, 0], found.status == "published", held[:, 0]
+    return simulation.released[:, 0], counts[:, 0], simulation.status == "published", held[:, 0]
 
 
 @given(st.integers(1, 672), st.integers(1, 672), st.binary(min_size=4, max_size=4))
@@ -47,13 +47,13 @@ def shares(wave, cycles, users, window, epsilon, seed):
     return np.bincount(phases, minlength=len(wave)) / len(phases)
 
 
-# A window of a whole wave has room for one release a day, which saw the same hour every day.
+# A window as long as a wave has room for one release a day, which saw the same hour every day.
 @pytest.mark.slow
 def test_releases_see_all_hours_of_a_wave_as_long_as_the_window():
     for seed in range(6):
-        found = shares(DAY, 40, 400, 8, 1.0, seed)
-        assert found.min() > 0.02
-        assert found.max() < 0.35
+        parts = shares(DAY, 40, 400, 8, 1.0, seed)
+        assert parts.min() > 0.02
+        assert parts.max() < 0.35
 
 
 # A release that took all that was saved up kept one slot of every window without budget for ever.

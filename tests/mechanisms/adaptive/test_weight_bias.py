@@ -48,7 +48,7 @@ def test_bias_is_recovered(beta):
 
 
 # Where there is none, none is found (fixed seeds): that hypothesis is believed most, and what is
-# left of the others is small beside what noise of the audits would allow.
+# left of the others is small compared with what noise of the audits would allow.
 @pytest.mark.parametrize(("error_size", "most"), [(0.3, 0.01), (1.0, 0.02), (10.0, 0.15)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_bias_is_found_where_there_is_none(error_size, most, seed):

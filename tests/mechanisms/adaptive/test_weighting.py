@@ -208,13 +208,13 @@ def test_noise_belongs_to_all_that_shaped_it():
 @PROPERTY
 @given(st.lists(st.integers(0, 2**52), max_size=80))
 def test_candidates_are_few_distinct_offers(offers):
-    found = candidates(np.array(offers, dtype=np.int64))
+    thresholds = candidates(np.array(offers, dtype=np.int64))
     distinct = sorted(set(offers) - {0})
-    assert set(found.tolist()) <= set(distinct)
-    assert len(found) == min(len(distinct), MOST_CANDIDATES)
-    assert (np.diff(found) > 0).all()
+    assert set(thresholds.tolist()) <= set(distinct)
+    assert len(thresholds) == min(len(distinct), MOST_CANDIDATES)
+    assert (np.diff(thresholds) > 0).all()
     if distinct:
-        assert (found[0], found[-1]) == (distinct[0], distinct[-1])
+        assert (thresholds[0], thresholds[-1]) == (distinct[0], distinct[-1])
 
 
 # Little noise is worth more than even weights where counts vary little, and the other way round.
