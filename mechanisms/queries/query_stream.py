@@ -68,7 +68,7 @@ from streamveil.mechanisms.queries.limits import (
 from streamveil.mechanisms.queries.queries import Query, QuerySet
 from streamveil.mechanisms.queries.query_filter import Charge, QueryFilter
 from streamveil.mechanisms.queries.replanning import Plan, Replanning
-from streamveil.mechanisms.queries.shares import RATES, Expected
+from streamveil.mechanisms.queries.shares import Expected
 from streamveil.mechanisms.queries.times import TimeSum, sums_after, sums_at_start, sums_of
 from streamveil.mechanisms.queries.usual import Seen, Usual
 from streamveil.mechanisms.queries.windows import sensitivity_of
@@ -242,7 +242,7 @@ class QueryStream:
 
     def _replanned(self, sizes: Integers, adjacency: str, shares: Units) -> Replanning | None:
         """What plans shares again, if mechanisms can go on with others."""
-        rates = Expected.of(self.query_set, self.requirements, sizes, adjacency, RATES)
+        rates = Expected.of(self.query_set, self.requirements, sizes, adjacency)
         budgets = self.requirements.budgets - self._aside
         mechanisms = [stream.mechanism for stream in self.streams]
         made = Replanning(self.query_set, self.requirements, rates, budgets, shares, mechanisms)

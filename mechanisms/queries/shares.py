@@ -22,7 +22,6 @@ sure. What is sure shows once there are answers: see `replanning.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,7 +39,7 @@ POWER = 0.7
 FALLS, RISES = 2.0, 0.6
 """Powers of the share with which an error is feared to grow, and to fall no faster."""
 RATES = (0.001, 0.01, 0.1, 1.0)
-"""Events of a user in a base slot, where nobody knows."""
+"""Possible numbers of events of a user in a base slot, all equally likely."""
 STEPS = 1 << 16
 """Planned shares are so many parts of the budget, rounded down: machines round alike."""
 PARTS = 32
@@ -55,7 +54,6 @@ def plan_shares(
     sizes: npt.NDArray[np.int64],
     *,
     adjacency: str = ADD_REMOVE,
-    rates: Sequence[float] = RATES,
 ) -> tuple[Floats, Units]:
     """Divide everybody's budget among queries. Shares that are given stay as they are.
 
@@ -64,7 +62,6 @@ def plan_shares(
         requirements: of each class, windows in base slots, K of them.
         sizes: public number of users of each class, shape (K,).
         adjacency: what neighbouring streams differ in.
-        rates: events of a user in a base slot, each as likely.
 
     Returns:
         Shares of the queries, shape (Q,), which add up to 1 at most; and units of each query
@@ -78,7 +75,7 @@ def plan_shares(
         shares[open_ones[0]] = rest
     elif open_ones:
         even = np.array([float(share or rest / len(open_ones)) for share in shares])
-        model = Expected.of(query_set, requirements, sizes, adjacency, rates)
+        model = Expected.of(query_set, requirements, sizes, adjacency)
         errors = model.at(even) * np.array([[query.weight] for query in query_set])
         planned = _no_worse(errors / errors.sum(axis=0), even, open_ones)[open_ones]
         steps = np.floor(planned * STEPS).astype(np.int64).tolist()
@@ -105,7 +102,6 @@ class Expected:
         requirements: Requirements,
         sizes: npt.NDArray[np.int64],
         adjacency: str,
-        rates: Sequence[float],
     ) -> Expected:
         """Of public facts: see :func:`plan_shares`."""
         people = np.maximum(sizes, 1)  # nobody is there: their requirements still count
@@ -118,7 +114,7 @@ class Expected:
             changed = sensitivity / query.measure.sensitivity
             noise.append([2 * (changed / budget) ** 2])
             most = query.max_contributions
-            seen = most * -np.expm1(-np.array(rates) * query.cut.mean / most)
+            seen = most * -np.expm1(-np.array(RATES) * query.cut.mean / most)
             events.append(people.sum() * seen / query.domain.bins)
         return cls(np.array(noise), np.array(events))
 

@@ -271,11 +271,11 @@ class Usual:
         return known if known.own == 1 else known.settled()
 
     def _with(self, observed: Observed) -> Usual:
-        apart, errors = self._apart(observed)
+        apart, precision = self._apart(observed)
         return replace(
             self,
             apart=self.apart + apart,
-            precision=self.precision + errors,
+            precision=self.precision + precision,
             last=observed,
             own=1 / observed.slots,
         )
@@ -332,11 +332,11 @@ class Usual:
     def decode(self, data: bytes) -> Usual:
         """What was encoded, of the same shape."""
         numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.precision)
-        apart, errors, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
+        apart, precision, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
         sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
         parts, noise, last = np.split(sums, [len(KEEP), 2 * len(KEEP)])
         seen = Observed(*last) if len(last) else None
-        return Usual(self.ratios, parts, noise, apart, errors, seen, float(own[0]))
+        return Usual(self.ratios, parts, noise, apart, precision, seen, float(own[0]))
 
     def pulled(
         self,
@@ -367,16 +367,14 @@ class Usual:
         )
         return np.clip(ratio, 0.0, 1.0), doubt
 
-    def expected(
-        self, each: Floats, before: Floats, whole: float = 1.0, number: int = 0
-    ) -> tuple[Floats, Floats]:
-        """What is usual of a ratio, and the variance of slots around it: see :meth:`pulled`."""
+    def expected(self, each: Floats, before: Floats, whole: float = 1.0) -> tuple[Floats, Floats]:
+        """The prior of the first ratio and the variance of slots around it: see :meth:`pulled`."""
         known = [
             RatioSums.of(parts / whole, noise / whole**2, each)
             for parts, noise in zip(self.parts, self.noise, strict=True)
         ]
         ratio, _ = _usual(known, before, self.ratios)
-        return ratio, self.differ()[number] * _most(ratio)
+        return ratio, self.differ()[0] * _most(ratio)
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""

@@ -16,7 +16,6 @@ from streamveil.mechanisms.queries.queries import QuerySet
 from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.shares import (
     EVEN,
-    RATES,
     Expected,
     feared,
     plan_shares,
@@ -140,7 +139,7 @@ def test_the_surest_shares():
 def test_no_plan_is_worse_than_even_shares_by_the_model(weights):
     pairs = zip((HOURS, DAYS, WEEKS), weights, strict=True)
     query_set = QuerySet(BASE, [replace(one, weight=float(weight)) for one, weight in pairs])
-    model = Expected.of(query_set, ASKED, SIZES, ADD_REMOVE, RATES)
+    model = Expected.of(query_set, ASKED, SIZES, ADD_REMOVE)
     even = np.full(3, 1 / 3)
     errors = model.at(even) * np.array(weights)[:, None]
     shares, _ = planned(*query_set)
