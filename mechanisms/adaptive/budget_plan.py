@@ -290,7 +290,8 @@ class AtOnce:
 
     def audits(self, releases: int) -> bool:
         """Whether the sum is an audit, given the number of releases before it."""
-        return bool(self.audit_every) and releases % self.audit_every == 1
+        every = self.audit_every
+        return bool(every) and releases % every == 1 % every
 
 
 def part(units: Units, share: float) -> Units:

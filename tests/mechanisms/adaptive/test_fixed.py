@@ -18,7 +18,7 @@ from streamveil.mechanisms import (
     mechanism,
 )
 from streamveil.mechanisms.adaptive import running_sum
-from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
+from streamveil.mechanisms.adaptive.budget_plan import AtOnce, Plan, Planned, Shares
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALERTS, WATCHES
@@ -385,6 +385,13 @@ def test_audits_of_sums_show_what_weights_hide():
     assert missed["adaptive"] < 500 < 1000 < missed["adaptive:audit=0"]
 
 
+@pytest.mark.parametrize(("share", "audits"), [(0.0, 0), (0.1, 3), (0.5, 15), (0.9, 30)])
+def test_the_share_of_audits_is_that_of_sums(share, audits):
+    at_once, shares = AtOnce.of(Shares(0.2, share, 0.1))
+    assert sum(at_once.audits(releases) for releases in range(30)) == audits
+    assert shares == Shares(0.0, 0.0, 0.0)
+
+
 def test_all_weigh_alike_without_the_assumption():
     machine = Adaptive("adaptive", people(MIXED, SIZES), assume_independent=False)
     parts, _ = drive(machine, 3)
@@ -393,8 +400,8 @@ def test_all_weigh_alike_without_the_assumption():
     assert max(row[0] for row in parts["all"]) > 0
 
 
-# BUG: an audit of fewer units than a user may contribute is no audit, yet it is made: all weights
-# are 0, estimates infinite, and the first slot fails, so nothing is released at all.
+# An audit of fewer units than a user may contribute is none: with weights of 0, estimates would be
+# infinite.
 def test_an_audit_of_less_than_a_unit_is_none():
     machine = Adaptive("adaptive", people([(3, 2.0**-20), (3, 1.0)], [9, 9], 2, 2), audit=1e-6)
     stream = ReleaseStream(machine, NoiseSource(KEY))
