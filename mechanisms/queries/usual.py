@@ -1,39 +1,41 @@
-"""What is usual of each node: what the slots so far tell of its ratios, such as means.
+"""The prior of ratios, such as means, for each node: learnt from earlier slots.
 
-Few events beside much noise tell nothing of a ratio. So the ratio of a slot is pulled towards the
-one of its node lately, this one towards that of its node over a long time, this one towards that of
-all nodes together, and that one towards what could be thought before anything was known. So a
-figure is hardly worse than one that never changes, as soon as anything is known, and where a slot
-tells enough it stays what it is.
+Few events with much noise show nothing about a ratio. So the ratio of a slot is shrunk towards the
+recent ratio of its node, this one towards the ratio of the node over a long time, this one towards
+that of all nodes together, and that one towards a constant. So as soon as anything is known, a
+result is hardly worse than a constant, and the result of a slot with enough events is hardly
+changed.
 
-What is usual is learnt from what a mechanism observed, before its forecasts had any part in it:
-errors of these observations have nothing to do with each other, and parts of one histogram are of
-the same slots. Forecasts follow each part at a speed of its own, so their ratios are of nothing.
+The prior is learnt from what a mechanism observed, and not from forecasts. Errors of observations
+are independent of each other, and the parts of one histogram are of the same slots. Forecasts
+follow each part at a different speed, so ratios of forecasts mean nothing.
 
-Each pull is the best linear estimate of a ratio that has the mean and variance of what is usual:
-the parts are events times ratio plus noise, which is linear in the ratio, so nothing is divided by
-a number of events that may be 0. It is a function of released numbers, and costs no privacy.
+Each step of shrinkage is the best linear estimate of a ratio with the mean and the variance of the
+prior. The parts are events times ratio plus noise, which is linear in the ratio, so nothing is
+divided by a number of events that may be 0. It is a function of released numbers, and costs no
+privacy.
 
-What was observed of a slot alone is no part of what is usual before it, and is all that is known of
-it beside that: forecasts of parts lag together, so their errors are not those of a ratio. Only
-where groups and bins were brought to agree, released counts have what the groups tell of
-their bins. Where nothing was observed of a slot alone, forecasts move a figure, but no more is
-known of it than how far slots are from what is usual; of shares below edges, whose errors allow for
-that lag, forecasts tell how far they moved, and nothing of the chance of a slot's own numbers.
+The prior of a slot does not contain what was observed of this slot alone. Apart from the prior, the
+result uses only this observation: forecasts of parts lag together, so their errors are not those of
+a ratio. Only after groups and bins were reconciled, released counts are used, because groups
+improve the counts of their bins. If nothing was observed of a slot alone, forecasts move a result,
+but its variance is that of slots around the prior. For shares below edges, whose errors allow for
+that lag, forecasts show how far the shares moved, and nothing about the chance of a slot's own
+numbers.
 
-By how much slots differ is learnt, too: from how far what was observed lies from what was usual
-before, beyond its noise, of all nodes together. Each ratio that figures are made of has a number of
-its own, as far as it tells more than that of all: a distribution that moves as a whole moves most
-in its middle, and its mean more than the shares of its parts would tell.
+How much slots differ is learnt, too: from how far observations are from the prior, by more than
+noise explains, for all nodes together. Each ratio of a result has a number of its own, as far as
+its data show more than those of all ratios: a distribution that shifts changes most in its middle,
+and its mean changes more than the shares of its parts suggest.
 
-A slot that is revised is pulled towards what is usual by all other slots, those before and those
-after it, with what was observed of it alone: its first figure, with what came later. Its revised
-counts only say how many events there are, and stand in where nothing was observed, as forecasts do:
-they are smoothed part by part, so ratios of them lag where forecasts do. Figures made of these
-alone had less error in calm streams, and intervals held 0.6 where numbers moved within a window.
+A revised slot is shrunk towards the prior from all other slots, those before and those after it. It
+uses what was observed of it alone: its first result, with what came later. Its revised counts only
+give the number of events. They are used as ratios only if nothing was observed, as forecasts are:
+they are smoothed part by part, so their ratios lag where forecasts do. Results from them alone had
+smaller errors in calm streams, but their coverage was 0.6 where numbers moved within a window.
 
-What is remembered does not grow with the stream: four numbers for each part of each node, two for
-each ratio, what was observed of the last slot, and of slots that are still to be revised.
+The memory does not grow with the stream: four numbers for each part of each node, two for each
+ratio, the observation of the last slot, and those of slots that are still to be revised.
 
 Sources: B. Efron, C. Morris, "Stein's estimation rule and its competitors" (1973); of variances by
 moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
@@ -53,53 +55,51 @@ from streamveil.mechanisms.protocol import Observed
 
 Shifts = tuple[Floats | float, Floats | float]
 
-# What a slot counts one slot later: over a long time, and lately.
+# Weight of a slot one slot later: in the long-term average, and in the recent one.
 KEEP = (0.999, 0.97)
-# Variances are in parts of what that of single numbers with this mean is at most. Of what may be
-# thought before anything is known.
+# Variances are fractions of the largest possible variance of single numbers with this mean. This
+# one is that of the prior before anything is known.
 BEFORE = 0.1
-# Of single numbers: ratios of few events differ so much the more. Where they are in a part or not
-# it is 1.
+# Of single numbers, which adds to the variance of ratios of few events: 1 if each is either 0 or 1.
 SCATTER = 0.25
-# In parts of that: of what is usual lately around what is over a long time.
+# As a fraction of that: of recent averages around long-term averages.
 LATELY = 0.015
-# Of a slot around that, as it is thought at first, and the least that is believed.
+# Of a slot around that: the prior value, and the smallest estimate.
 DIFFER, LEAST_DIFFER = 0.12, 0.0003
-# So many standard errors of it are added: too little holds less than too much does. The more so of
-# forecasts of shares: all that is known of their errors rests on slots that were observed, which
-# may be of one hour of the day.
+# Standard errors that are added to it, because an estimate that is too small costs more coverage
+# than one that is too large. The second number is for forecasts of shares, whose errors are only
+# known from observed slots, which may all be of one hour of the day.
 UNSURE, UNSURE_AHEAD = 0.3, 1.0
-# Of nodes around all together, as it is thought at first, and the least and most that is believed.
+# Of nodes around all nodes together: the prior value, and the smallest and largest estimate.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
-# The most that a slot is believed to differ, all in all.
+# The largest total variance of a slot.
 MOST_SPREAD = 0.9
-# No ratio is believed to be nearer to the ends of what is possible when such variances are
-# computed.
+# For these variances, ratios are taken to be at least this far from 0 and from 1.
 LEAST_INSIDE = 0.01
 # Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
 # a stream lag behind it together where its distribution moves.
 TOGETHER = 0.15
-# How often variances are found anew, each time by weights from the last ones.
+# Rounds in which variances are estimated, each with weights from the last estimates.
 _ROUNDS = 4
-# Least variance that is distinguished from 0, and what numbers are divided by at least.
+# The smallest variance that is distinguished from 0, and the smallest divisor.
 _SURE, _TINY = 1e-12, 1e-150
 
 
 @dataclass(frozen=True, eq=False)
 class RatioSums:
-    """What parts tell of some ratios: arrays of shape (nodes, ratios), or (nodes, 1) for all."""
+    """Weighted sufficient statistics of ratios: arrays (nodes, ratios), or (nodes, 1) for all."""
 
     events: Floats
-    beside: Floats
-    """Sum over the events of what each stands for."""
+    totals: Floats
+    """Sum over the events of their values."""
     noise: Floats
     noise_once: Floats
     noise_twice: Floats
-    """Variances of sums over the events: of 1, with `beside`, and of `beside`."""
+    """Variances of sums over the events: of 1, with `totals`, and of `totals`."""
 
     @classmethod
     def of(cls, counts: Floats, variances: Floats, each: Floats) -> RatioSums:
-        """What an event in a part stands for is `each`.
+        """Sums if events of each part have the values `each`.
 
         Args:
             counts: shape (nodes, parts).
@@ -139,12 +139,12 @@ class RatioSums:
         return RatioSums(*(one.sum(axis=0, keepdims=True) for one in vars(self).values()))
 
     def raised(self, more: Floats | float) -> RatioSums:
-        """With ratios that are so much larger."""
-        return replace(self, beside=self.beside + more * self.events)
+        """The sums after `more` was added to the ratios."""
+        return replace(self, totals=self.totals + more * self.events)
 
     def away(self, ratio: Floats) -> Floats:
-        """Sum over the events of how far from a ratio they are."""
-        return self.beside - ratio * self.events
+        """Sum over the events of the differences of their values from a ratio."""
+        return self.totals - ratio * self.events
 
     def error(self, ratio: Floats) -> Floats:
         """Variance of that."""
@@ -154,19 +154,19 @@ class RatioSums:
 
 @dataclass(frozen=True, eq=False)
 class Ratios:
-    """Which ratios are made of parts, to learn by how much slots differ in them."""
+    """The ratios of a statistic, to learn how much slots differ in them."""
 
     sums_of: Callable[[Floats, Floats, Floats], RatioSums]
     """From counts of parts, their variances and the usual share of each, all (nodes, parts)."""
     scatter: float = SCATTER
-    """Variance of single numbers, in parts of what it is at most."""
+    """Variance of single numbers, as a fraction of the largest possible one."""
     unknown: float = BEFORE
-    """Of what may be thought before anything is known, in the same parts."""
+    """Variance of the prior before anything is known, as the same fraction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What was observed with a slot that is still to be revised: as of :class:`Usual`."""
+    """The observation of a slot that is still to be revised: fields as in :class:`Usual`."""
 
     last: Observed | None
     own: float
@@ -182,7 +182,7 @@ class Seen:
 
     @classmethod
     def read(cls, record: Mapping[str, Any], shape: tuple[int, ...]) -> Seen:
-        """What was observed, of (nodes, parts), by a record."""
+        """The observation in a record, of (nodes, parts)."""
         if not record["last"]:
             return cls(None, record["own"])
         counts, variances = (np.frombuffer(one, "<f8").reshape(shape) for one in record["last"])
@@ -194,27 +194,26 @@ class Usual:
     """Sums over the slots so far, weighted by how sure each was: shape (memories, nodes, parts)."""
 
     ratios: Ratios
-    """By how much slots differ in these is learnt."""
+    """For which it is learnt how much slots differ."""
     parts: Floats
     noise: Floats
     """Variances of the parts."""
     apart: Floats
-    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is:
+    """Sum of the squared differences of slots from the prior, less noise, weighted by precision:
     shape (ratios,)."""
     precision: Floats
-    """Sum of these weights: the precision with which `differ` is known, but for what was thought
-    at first."""
+    """Sum of these weights: the precision of `differ` without its prior value."""
     last: Observed | None = None
-    """What was observed of the last slot alone, if anything."""
+    """The observation of the last slot alone, if there is one."""
     own: float = 1.0
-    """Part of the last slot in what was observed with it: of a mean of n slots one in n, and none
-    where nothing was observed."""
+    """Part of the last slot in its observation: 1 / n in a mean of n slots, and 0 without an
+    observation."""
 
     @classmethod
     def start(cls, nodes: int, parts: int, ratios: Ratios) -> Usual:
         """Before the first slot."""
         nothing = np.zeros((len(KEEP), nodes, parts))
-        size = ratios.sums_of(nothing[0], nothing[0], nothing[0]).beside.shape[1]
+        size = ratios.sums_of(nothing[0], nothing[0], nothing[0]).totals.shape[1]
         return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
     def grown(self, origin: Integers) -> Usual:
@@ -237,12 +236,12 @@ class Usual:
         return long / np.maximum(long.sum(axis=1, keepdims=True), _TINY)
 
     def differ(self, unsure: float = UNSURE) -> Floats:
-        """Variance of ratios of a slot around what is usual, in parts of the most it could be.
+        """Variance of ratios of a slot around the prior, as a fraction of the largest possible one.
 
-        Those of all ratios together are what is thought of each before it is known: (ratios,).
+        Shape (ratios,). The estimate from all ratios together is the prior value for each.
 
         Args:
-            unsure: so many standard errors of it are added.
+            unsure: number of its standard errors that are added.
         """
         first = self.ratios.scatter * DIFFER
         found = (self.apart.mean() + 1 / first) / (self.precision.mean() + 1 / first**2)
@@ -285,7 +284,7 @@ class Usual:
         known = self.ratios.sums_of(self.parts[0], self.noise[0], self.shares)
         if not (known.events > 0).all():
             return 0.0, 0.0
-        usual = np.clip(known.beside / known.events, 0.0, 1.0)
+        usual = np.clip(known.totals / known.events, 0.0, 1.0)
         seen = self.ratios.sums_of(observed.counts, observed.variances, self.shares)
         events = np.maximum(seen.events, 0.0)
         error = seen.error(usual) + events**2 * (known.error(usual) / known.events**2)
@@ -293,11 +292,11 @@ class Usual:
         error += self.ratios.scatter * most / np.maximum(events, 1.0)
         beyond = seen.away(usual) ** 2 - error
         weight = 1 / (2 * np.maximum(error + self.differ() * most, _TINY) ** 2)
-        # What is unusual in a slot is so in many nodes of it: they tell as much as one.
+        # An unusual slot is unusual in many of its nodes, so they count as one.
         return (weight * most * beyond).mean(axis=0), (weight * most**2).mean(axis=0)
 
     def settled(self) -> Usual:
-        """With what was observed of the last slot alone in the sums, as that of others is."""
+        """With the observation of the last slot in the sums, as those of other slots are."""
         if self.last is None:
             return self
         parts, noise = _settled(self.last)
@@ -305,11 +304,11 @@ class Usual:
 
     @property
     def seen(self) -> Seen:
-        """What was observed with the last slot."""
+        """The observation of the last slot."""
         return Seen(self.last, self.own)
 
     def of_earlier(self, seen: Seen, later: int) -> Usual:
-        """What is usual of an earlier slot, by the slots before and after it.
+        """The prior for an earlier slot, from the slots before and after it.
 
         Args:
             seen: of that slot, when it was the last one.
@@ -353,13 +352,13 @@ class Usual:
         Args:
             counts: estimate of each part: (nodes, parts).
             variances: of them, NaN where nothing is known.
-            each: what an event in a part stands for, from 0 to 1: shape (parts, 1), or
+            each: values of events in each part, from 0 to 1: shape (parts, 1), or
                 (nodes, parts, 1).
-            before: what was thought of the ratio before anything was known: shape (1,).
+            before: the ratio that is assumed before anything is known: shape (1,).
             whole: what an event adds to all parts.
             number: of the ratio among those of `ratios`.
-            shifts: by how much it is expected to be below what is usual, and by how much what is
-                known of the slot is expected to be below it: shape (nodes, 1).
+            shifts: by how much it is expected to be below the prior, and by how much the data of
+                the slot are expected to be below it: shape (nodes, 1).
         """
         ratio, doubt = self._pulled(
             lambda counts, variances, _: RatioSums.of(counts / whole, variances / whole**2, each),
@@ -402,7 +401,7 @@ class Usual:
 
 
 def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
-    """What is usual after one slot that was observed as it is released; variances may be NaN."""
+    """The prior after one slot, whose observation is its release; variances may be NaN."""
     nodes, parts = counts.shape
     start = Usual.start(nodes, parts, ratios)
     known = np.isfinite(variances).all()
@@ -420,11 +419,11 @@ def _settled(seen: Observed) -> tuple[Floats, Floats]:
 
 
 def _usual(known: list[RatioSums], before: Floats, ratios: Ratios) -> tuple[Floats, Floats]:
-    """What is usual lately, and the variance of that, (nodes, ratios).
+    """The recent averages of ratios and their variances, (nodes, ratios).
 
     Args:
-        known: what the slots so far tell, over a long time and lately.
-        before: what was thought of the ratios before anything was known.
+        known: sums over the slots so far, long-term and recent.
+        before: the ratios that are assumed before anything is known.
         ratios: which they are.
     """
     long, lately = known
@@ -450,12 +449,12 @@ def _pulled(
         ratio: what is expected of them.
         doubt: variance of that.
         slot: forecast or estimates of this slot.
-        seen: what was observed of this one alone, which is not in what is usual then.
+        seen: the observation of this slot alone, which is then not a part of the prior.
         scatter: variance of single numbers.
         apart: variance of slots.
-        own: part of the slot in what was observed with it.
+        own: part of the slot in its observation.
         lagging: whether the error of `slot` allows for forecasts of parts that lag together; else
-            no more is known of a ratio that was forecast than how far slots are from what is usual.
+            the variance of a forecast ratio is that of slots around the prior.
     """
     most = _most(ratio)
     moved, chance = apart * most, scatter / np.maximum(slot.events, 1.0) * most
@@ -467,8 +466,8 @@ def _pulled(
     if own == 1:
         found, both = _pull(ratio, moved + chance, doubt, slot)
         return found, both
-    # Forecasts, and means of many slots, tell how a stream moves, but are as far from this slot as
-    # what is usual; and of what its single numbers happen to be they tell nothing.
+    # Forecasts, and means of many slots, show how a stream moves. But they are as far from this
+    # slot as the prior is, and show nothing about the chance of its single numbers.
     moves = moved if lagging else moved + chance
     events = np.maximum(slot.events, 0.0)
     slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * moves * events**2)
@@ -502,9 +501,10 @@ def _pull(
 
 
 def _between_nodes(usual: Floats, nodes: RatioSums) -> Floats:
-    """Variance of what is usual of single nodes, by moments, shape (1, ratios).
+    """Variance between nodes, by the method of moments, shape (1, ratios).
 
-    Nodes count by how sure it is how far they are, which is the more alike the more they differ.
+    Nodes are weighted by the precision of their differences. The more nodes differ, the more equal
+    are these weights.
     """
     squared, error, most = np.maximum(nodes.events, 0.0) ** 2, nodes.error(usual), _most(usual)
     beyond = nodes.away(usual) ** 2 - error
@@ -523,7 +523,7 @@ def _most(ratio: Floats) -> Floats:
 
 
 def _summed(values: Floats, each: Floats) -> Floats:
-    """Sums over parts, (nodes, ratios), of values (nodes, parts) times what they stand for."""
+    """Sums over parts, (nodes, ratios), of numbers (nodes, parts) times the values of events."""
     found: Floats = np.matmul(values[:, None, :], each)[:, 0, :]
     return found
 
