@@ -1,7 +1,7 @@
-"""Shares that are planned again while a query set runs, from what it has released.
+"""Shares of the budget that are planned again while a query set runs, from its releases.
 
-What changes with a plan is what a query may cost a user in any window of its own slots, its cap.
-A stream runs in steps of base slots, and caps change between steps only.
+A plan changes the cap of a query, which is what the query may cost a user in any window of its own
+slots. A stream runs in steps of base slots, and caps only change between steps.
 
 Guarantee: whatever is planned, the releases of all queries that meet any w consecutive base slots
 cost class k at most its budget E_k together.
@@ -18,24 +18,24 @@ is the last slot of q that ended before t, which is less than L before; if none 
 z ended with one of the L base slots before t, and the window of its own that ended with z holds all
 that q's slots cost that meet W: at most m_q. Together this is E_k at most.
 
-So a query's cap may fall at once, and that of another one rises as windows leave in which the
-first one has cost more. Caps that were in force can always stay: a window that ended since cost no
-more than they, or than the window before it. A cap is the mean of what was planned for the slots of
-the longest window, those before the stream as is planned now: so a query whose part is to be
-smaller goes on at the lower pace, rather than being silent until the window allows for it again.
-Early in a stream this changes all at once.
+So a query's cap may fall at once. The cap of another query rises later, when windows in which the
+first query cost more have passed. Caps that were in force can always stay: a window that ended
+since cost no more than they, or than the window before it. A cap is the mean of what was planned
+for the slots of the longest window. Slots before the stream count as planned now, so early in a
+stream caps change at once. A query whose share becomes smaller therefore continues at the lower
+pace, and does not pause until its window allows for a release again.
 
-The plan. What is known of a query is its error as stated by the squares of `stderr`, at the share
-that it has; and before its first answer the most that it is expected to be, however often users are
-seen (`shares.py`). One answer a day from many users errs little whatever they do, and need not wait
-for its first day to give away what it cannot use. How an error changes with the share, nobody
-knows: it falls as a power of it, which is from 0.6 to 2 (`shares.py`). So the plan takes it that
-whoever gets less loses with a larger power than that with which whoever gets more gains. Without an
-answer it is the largest power, that of fresh noise. It has the least weighted error under these,
-and moves nothing where no move is worth it. Queries with a share in the file or with another
-mechanism than `adaptive` keep what they have.
+The plan. The error of a query is known from the squares of `stderr`, at its present share. Before
+the first answer, it is the largest error that is expected for any rate of users' events
+(`shares.py`). For example, one answer a day from many users has a small error at any rate. So this
+query can give up budget that it does not need before its first day has ended. An error falls with a
+power of the share, which is unknown, but between 0.6 and 2 (`shares.py`). So the plan assumes a
+larger power for a share that becomes smaller than for one that becomes larger. For a query without
+an answer, it assumes the largest power, that of fresh noise. The plan has the smallest weighted
+error under these assumptions, and changes no share for a negligible gain. Queries with a share in
+the file, and those with another mechanism than `adaptive`, keep their budget.
 
-All that a plan takes is released or public: it is post-processing.
+Plans are computed from released and public numbers: they are post-processing.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ from streamveil.mechanisms.queries.shares import FALLS as FEARED
 from streamveil.mechanisms.queries.shares import Expected, surest
 
 FALLS, RISES = 1.5, 1.0
-"""Powers of the share with which an error is taken to grow, and to fall."""
+"""Powers of the share with which an error is assumed to grow, and to fall."""
 USUAL = 1.3
 """Power by which errors at other shares are compared."""
 STEPS = 8
-"""Of the longest window or slot: in so many a plan is made."""
+"""Plans in the longest window or slot."""
 MEMORY = 8
 """Slots of a query over which its error is averaged."""
 ROUNDED = 1 / 12
-"""Squared error of whole counts, the least there is."""
+"""Squared error of rounding counts, the smallest possible error."""
 KEPT, AUDITS = 8, 2
-"""A query keeps an eighth of what it began with, and twice what audits cost."""
+"""A query keeps 1 / `KEPT` of its first budget, and `AUDITS` times the cost of its audits."""
 BITS = 24
-"""Shares are planned in parts of 2**-24, rounded down: machines round alike."""
+"""Shares are multiples of 2**-24, rounded down, so that all machines get the same shares."""
 LITTLE = 0.02
-"""Of a share: no plan is for less."""
+"""The smallest relative change of a share that is planned."""
 RAISES = 16
-"""Parts in which a rise is allowed."""
+"""Steps in which a rise is tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is in force, and what plans are made of: all of it is public."""
+    """The budgets in force, and the data for plans: all of it is public."""
 
     caps: Units
     """What a window of its own may cost, of each query and class: shape (Q, K)."""
@@ -279,9 +279,9 @@ class Replanning:
 def _error(release: SlotRelease) -> float:
     """Mean squared error of a cell, as stated; NaN where none is.
 
-    Who always tells 0 errs by the squares of counts, so that nobody errs by much more: where noise
-    is larger than counts, `stderr` does not know that they cannot be below 0. How small they are is
-    known as well as the mean of all cells.
+    The error is at most about the mean square of counts, which is the error of zeros. If noise is
+    larger than counts, `stderr` is larger than that, because it does not use that counts are not
+    negative. How small counts are is known as precisely as the mean of all cells.
     """
     variance = float(np.mean(release.stderr**2))
     counts = float(np.mean(release.counts.astype(np.float64) ** 2))

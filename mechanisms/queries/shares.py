@@ -1,23 +1,25 @@
-"""How much of everybody's budget each query gets at first: planned from public facts.
+"""The first shares of the queries in each user's budget: planned from public facts.
 
-The error of a query is the mean squared error of a cell, in squares of what one event may add.
-Of an even share it is taken to be
+The error of a query is the mean squared error of a cell, in squares of what one event may add. For
+a share a, it is assumed to be
 
     N (1 + N / c) ** -0.7,    N = 2 (D / (a e)) ** 2
 
-where a is the share, N the noise of a budget that is spread evenly, e a user's mean budget for a
-slot, E over the slots that a window meets, and D the events that a user may change. c is how many
-events there are in a cell. Where noise is below the counts' own chance it is the error. Where it is
-more, the adaptive mechanism saves up and looks back. The power was fitted to the logs of its errors
-on 32 streams: steady, wandering, jumping and daily counts of 30 and 1000 in a cell, windows of 2 to
-168 slots; errors are a factor of 3 off.
+where N is the noise of a budget that is spread evenly over slots, e is a user's mean budget for a
+slot (E divided by the number of slots that a window meets), D is the number of events that a user
+may change, and c is the number of events in a cell. If the noise is smaller than the random
+variation of counts, the error is N. If it is larger, the adaptive mechanism saves budget and uses
+earlier releases. The power was fitted to the logs of its errors on 32 streams: steady, wandering,
+jumping and daily counts of 30 and 1000 in a cell, with windows of 2 to 168 slots. The formula
+differs from these errors by a factor of about 3.
 
-How many events there are is not known, nor with which power an error falls as the share grows: it
-was 0.6 to 2, the latter before a stream has settled. So users are taken to be seen rarely and
-often, whoever gets less to lose as much as can be, and whoever gets more to gain as little. The
-shares that are planned have the least error, by weight and beside that of an even split, on average
-over these rates, as far as they are no worse for any of them. They are even where nothing else is
-sure. What is sure shows once there are answers: see `replanning.py`.
+The number of events is not known, and neither is the power with which an error falls as the share
+grows. It was 0.6 to 2, where 2 is the power before a stream has settled. So several rates of events
+are considered (`RATES`), a query whose share becomes smaller is assumed to lose as much as
+possible, and one whose share becomes larger to gain as little as possible. The planned shares have
+the smallest weighted error relative to that of an even split, on average over the rates, provided
+that they are no worse for any of the rates. Without a certain gain, the split is even. Later plans
+use the errors of answers: see `replanning.py`.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ from streamveil.mechanisms.queries.windows import sensitivity_of
 
 POWER = 0.7
 FALLS, RISES = 2.0, 0.6
-"""Powers of the share with which an error is feared to grow, and to fall no faster."""
+"""Largest power of the share with which an error may grow, and smallest one to fall with."""
 RATES = (0.001, 0.01, 0.1, 1.0)
 """Possible numbers of events of a user in a base slot, all equally likely."""
 STEPS = 1 << 16
-"""Planned shares are so many parts of the budget, rounded down: machines round alike."""
+"""Planned shares are multiples of 1 / `STEPS`, rounded down: all machines get the same."""
 PARTS = 32
 """Steps in which even shares and the best ones are mixed."""
 EVEN = 0.25
-"""Of an even share a query gets so much at least."""
+"""A query gets at least this part of an even share."""
 
 
 def plan_shares(
@@ -55,10 +57,10 @@ def plan_shares(
     *,
     adjacency: str = ADD_REMOVE,
 ) -> tuple[Floats, Units]:
-    """Divide everybody's budget among queries. Shares that are given stay as they are.
+    """Divide each user's budget among queries. Shares that are given do not change.
 
     Args:
-        query_set: what is asked, with weights and shares.
+        query_set: the queries, with weights and shares.
         requirements: of each class, windows in base slots, K of them.
         sizes: public number of users of each class, shape (K,).
         adjacency: what neighbouring streams differ in.
@@ -104,7 +106,7 @@ class Expected:
         adjacency: str,
     ) -> Expected:
         """Of public facts: see :func:`plan_shares`."""
-        people = np.maximum(sizes, 1)  # nobody is there: their requirements still count
+        people = np.maximum(sizes, 1)  # requirements of empty classes count, too
         epsilons = to_epsilon(requirements.budgets)
         noise, events = [], []
         for query in query_set:
