@@ -1,23 +1,26 @@
-"""Longer times of a query, such as the days of hours: what its slots in them add up to.
+"""Rollups of a query, such as days of hourly slots: sums over the slots inside.
 
-The figures of a longer time are a function of the results of the slots inside, and cost nothing.
-Counts are added up as they were published, so all tables agree, over times and groups alike, and no
-sum errs more than its slots together. A sum of distinct users counts a user once in each slot.
+The results of a rollup are a function of the results of the slots inside, and cost nothing. Counts
+are added up as they were published, so all tables agree, over rollups and groups alike, and the
+error of a sum is no larger than the errors of its slots together. A sum of distinct users counts a
+user once in each slot.
 
-Errors of slots in a row are alike where a mechanism goes on with what it published: the sum of n
-slots may then err n times as much as one, and not the root of n times. So a release says how much
-of the error of its slot may last, and how much of what has lasted so far is still there (`Lasting`
-in `protocol.py`). With c the covariance of the sum's error and the part of the last slot's that
-may last, slot t with variance v, of which the share p may last, and k of what lasted before, adds
+Errors of consecutive slots are correlated if a mechanism reuses what it published. The error of the
+sum of n slots may then be n times that of one slot, and not the square root of n times. So a
+release states which part of the error of its slot may last, and which part of earlier lasting
+errors remains (`Lasting` in `protocol.py`). Let c be the covariance of the sum's error and the
+lasting part of the last slot's error. A slot with variance v, of which the part p may last, and in
+which the part k of earlier lasting errors remains, then adds
 
     variance += v + 2 k c        c = k c + p v
 
-Of a mechanism that does not say, a count that is published anew has a new error, and any other
-repeats that of the last publication.
+For a mechanism that does not state this, a newly published count has a new error, and any other
+count repeats the error of the last publication.
 
-Share of counts within their interval of 90 %, of slots and of sums over 24 slots, and of these if
-errors of slots were taken for independent; and the error of sums as a fraction of the stated error.
-Streams of `evaluate` and of `benchmarks/_visits.py`, 400 slots, two noise keys together:
+The table contains the coverage of 90 % intervals for slots, for sums over 24 slots, and for these
+sums if errors of slots were assumed to be independent; and the error of sums as a fraction of the
+stated error. Streams of `evaluate` and of `benchmarks/_visits.py`, 400 slots, two noise keys
+together:
 
     mechanism, stream           slots   sums    independent   error
     adaptive, city              0.92    0.89    0.34          1.02
@@ -30,9 +33,9 @@ Streams of `evaluate` and of `benchmarks/_visits.py`, 400 slots, two noise keys 
     uniform, city               0.90    0.90    0.90          0.99
     pba, city                   0.86    0.85    0.35          1.42
 
-Where the slots' own intervals are too wide, as those of hours of flights, so are those of sums.
+If the intervals of slots are too wide, as for hourly flights, so are those of sums.
 
-Counts are not rounded: sums of many small ones would be too low.
+Counts are not rounded, because sums of many small rounded counts would be too low.
 """
 
 from __future__ import annotations
@@ -55,15 +58,15 @@ _HEAD = struct.Struct("<5qd")
 
 @dataclass(frozen=True, eq=False)
 class TimeSum:
-    """What the slots of a longer time add up to so far; arrays of shape (nodes, parts)."""
+    """The sum over the slots of a rollup so far; arrays of shape (nodes, parts)."""
 
     cut: Cut
-    """Which slots of the query a time has."""
+    """The slots of the query in each period of the rollup."""
     counts: Floats
     variances: Floats
-    """Of the counts; NaN where nothing is known of a slot."""
+    """Of the counts; NaN if nothing is known about a slot."""
     alike: Floats
-    """Covariance of their errors and the part of the last slot's that may last."""
+    """Covariance of their errors and the lasting part of the last slot's error."""
     last: int = -1
     """Slot that was added last."""
     added: int = 0
