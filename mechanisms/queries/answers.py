@@ -1,24 +1,26 @@
-"""What released parts tell of a statistic: a value, its error and an interval of 90 %.
+"""A statistic from its released parts: a value, its standard error and an interval of 90 %.
 
-All of this is post-processing: floats are fine. The parts of a node are taken to err independently,
-but for the intervals on one side of a quantile. Means and variances are pulled towards what is
-usual of their node (`usual.py`), and err as that tells; where nothing is known, the interval is
-nearly all between the bounds.
+All of this is post-processing: floats are fine. The errors of the parts of a node are assumed to be
+independent, except for the parts on one side of a quantile. Means and variances are shrunk towards
+the prior of their node (`usual.py`), which also gives their errors. If nothing is known, the
+interval covers nearly all values between the bounds.
 
-What clipping hides is extrapolated. The events beyond a bound have parts of their own, so their
-share is known; how far beyond they are is not, and is taken from an exponential distribution with
-this mean that has this share beyond the bound. Tails may be heavier, so as much again is doubt. Of
-a variance more is known: how far apart the numbers within the bounds are. So lighter and heavier
-tails are thought of, each the more the better it fits to that, and how they differ is the doubt.
+The effect of clamping is extrapolated. Events outside the bounds have parts of their own, so their
+share is known. How far outside they are is not known. It is taken from the exponential distribution
+with this mean and this share outside the bound. Tails may be heavier, so the standard error of the
+extrapolation is as large as the extrapolation itself. For a variance, more is known: the spread of
+the numbers inside the bounds. So lighter and heavier tails are weighted by how well they fit to
+this spread, and the standard error is the difference between them.
 
-Values are those of clipped numbers; standard error and interval are about the numbers as they are.
-An interval holds its value, and where that leaves most of the chance on one side of it, all of it
-is taken there. A quantile is where as much chance lies below as above, were it hardly ever beyond
-the edges; its interval is where the share of events below differs by less than that share errs.
-Quantiles beyond the first or last edge are reported as that edge, with a note; their intervals
-reach beyond it, into a tail as steep as the outer interval. Between edges events lie by chance near
-a smooth curve, as far as the edges themselves do so: only so far as they do not, it is thought how
-far that is from a straight line, and that events lie anywhere.
+Values are those of clamped numbers, but standard errors and intervals are about the numbers without
+clamping. An interval contains its value. If most of the probability is then on one side of the
+value, the interval lies on that side. A quantile is the median of its distribution, as if it were
+hardly ever outside the edges. Its interval contains the points where the share of events below
+differs from the quantile by less than the error of this share. Quantiles outside the first or last
+edge are reported as that edge, with a note. Their intervals reach outside, into a tail as steep as
+the outer interval. Between edges, events are assumed to follow a smooth curve, as far as the shares
+at the edges do. As far as they do not, the distance of the curve from a straight line is added to
+the error, and events may be anywhere between the edges.
 
 Sources: J. Pickands, "Statistical inference using extreme order statistics" (1975), of tails; R. S.
 Woodruff, "Confidence intervals for medians and other position measures" (1952).
@@ -45,14 +47,14 @@ BEYOND = "beyond the edges"
 TAILS = "about {} of the numbers are beyond the bounds: wrong if they are far beyond"
 MAYBE = "up to {} of the numbers may be beyond the bounds: wrong if they are far beyond"
 
-# Where parts of a variance are: down, between, up, below and above.
+# Places of the parts of a variance: down, between, up, below and above.
 HALVES = np.array([0, 0.5, 1, 0, 1])
-# Where as large a share of numbers may be beyond the bounds, it is said: nobody knows how far.
+# From this share on, a note says that numbers may be outside the bounds, by an unknown distance.
 NEGLIGIBLE = 0.005
-# With fewer events than so many there is nothing to divide by.
+# With fewer events, there is no ratio.
 LEAST_EVENTS = 0.5
-# Standard deviation of how far beyond a bound numbers are, in parts of what is extrapolated: tails
-# may be heavier than exponential ones, and bounded.
+# Standard deviation of how far outside a bound numbers are, as a fraction of the extrapolation:
+# tails may be heavier than exponential ones, or bounded.
 DOUBT = 1.0
 # Standard deviation of how far apart numbers within a bound are, in parts of that, beside what the
 # tail beyond it would tell if all had its shape: 0.05 of distributions with one tail, and 0.26 of

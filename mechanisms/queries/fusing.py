@@ -1,16 +1,17 @@
-"""Estimates of the nodes of a tree that are brought to agree: children add up to their parents.
+"""Reconciliation of the nodes of a tree: estimates are adjusted so that children add up to parents.
 
-Each node is estimated by itself or not at all, with an error. How these are best brought together
-depends on what their errors have to do with each other. If they were independent, as those of fresh
-noise in every slot are, it would be by weighted least squares. But errors of a mechanism that
-predicts are alike: where all counts rise at once, all predictions are too low, and their sum errs
-far more than if errors were independent. Least squares would take it for much surer than it is.
+Each node has an estimate with a standard error, or none. The best way to reconcile them depends on
+the correlation of their errors. For independent errors, such as fresh noise in every slot, weighted
+least squares are best. But the errors of a mechanism that forecasts are correlated: if all counts
+rise at once, all forecasts are too low, and the error of their sum is far larger than that of
+independent errors. Least squares would assume a much smaller error than that.
 
-So `fuse_alike` takes the sum of the children's standard errors for that of their sum, which is the
-most that it can have; a parent is the surer one of its own estimate and the sum, and what is
-missing between the two is spread over the children by standard error. The error of the top never
-grows; nor does any other that is alike. If errors are independent after all, that of a node may
-grow whose own is far below those of its siblings.
+So `fuse_alike` assumes that the standard error of a sum is the sum of the children's standard
+errors, which is the largest possible one. A parent gets its own estimate or the sum, whichever has
+the smaller standard error. The difference between the two is spread over the children in proportion
+to their standard errors. The error of the top never grows, and neither does that of any node, if
+errors are fully correlated. If errors are independent after all, the error of a node may grow if it
+is far smaller than those of its siblings.
 
 Measured on a city of 64 cells in 8 districts, 20,000 users with epsilon 1 over 24 hourly slots:
 root mean squared error of a cell, a district and the city, of three streams together.
@@ -20,13 +21,14 @@ root mean squared error of a cell, a district and the city, of three streams tog
     adaptive, without             20, 48 and 62    19, 46 and 76    19, 47 and 62   15, 39 and 57
     uniform: fresh noise          102, 104 and 105 96, 93 and 98    96, 99 and 105  55, 178 and 67
 
-Where noise hides bins, a mechanism may shrink them, which errs less bin by bin and takes from every
-sum. So groups are estimated from the measured top and from what bins were before they were shrunk,
-and the shrunk bins are then brought to agree with their groups: 40 bins of popularity 1 / rank, 800
-users with epsilon .3 over 7 slots and 4 contributions have a total of .98 of the truth, and had .42
-of it when shrunk bins and a top that was shrunk with them were added up.
+If noise hides bins, a mechanism may shrink them, which lowers the error of each bin and also lowers
+every sum. So groups are estimated from the measured top and from the bins before shrinkage, and the
+shrunk bins are then reconciled with their groups. For example, with 40 bins of popularity 1 / rank
+and 800 users with epsilon .3 over 7 slots and 4 contributions, the total is .98 of the true total.
+It was .42 of it when shrunk bins and a top that was shrunk with them were added up.
 
-All levels are measured but for `agreed`, which is what queries do: they measure bins and top.
+In the table, all levels are measured, except for `agreed`. Queries use `agreed`, and measure bins
+and top.
 
 Everything here is a function of released numbers, and costs no privacy.
 
