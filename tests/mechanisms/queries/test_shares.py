@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import NoiseSource, Requirement, Slots
+from streamveil.mechanisms import Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.queries.queries import QuerySet
-from streamveil.mechanisms.queries.query_stream import QueryStream
 from streamveil.mechanisms.queries.shares import (
     EVEN,
     Expected,
@@ -150,9 +149,3 @@ def test_no_plan_is_worse_than_even_shares_by_the_model(weights):
 def test_nobody_is_there(sizes):
     _, units = planned(HOURS, DAYS, sizes=np.array(sizes))
     assert (units > 0).all()
-
-
-def test_a_plan_makes_a_stream():
-    query_set = QuerySet(BASE, (HOURS, DAYS))
-    _, units = plan_shares(query_set, ASKED, SIZES)
-    QueryStream(query_set, ASKED, SIZES, units, NoiseSource(bytes(32)))
