@@ -3,11 +3,11 @@
 The count of bin j in slot t is modelled as L_jt (1 + d_j (r_t - 1) + s_jp). r_t is the total of the
 slot relative to its usual size, as `total_filter.py` estimates it. L_jt is the level that the
 filter bank follows, and d_j the loading of the bin (`loadings.py`). On a weekday with half of the
-usual events, a bin with a loading of 1 is expected to have half of its level. s_jp is what is left
-of the bin's own week on day p (`phase_effects.py`): 0 without evidence, with a factor or without.
+usual events, a bin with a loading of 1 is expected to have half of its level. s_jp is the effect of
+day p in the bin's own week (`phase_effects.py`): 0 without evidence, with a factor or without.
 
 The total comes from two sources. A release of all bins also releases their sum. And every slot may
-measure its total: one more noisy result, paid for by a planned share of what the slot may spend.
+measure its total: one more noisy result, at a planned share of what the slot may spend.
 
 Sensitivity of the measured total: that of the histogram. A user's events of a slot change their
 weighted sum by at most as much as the weighted histogram in L1, m_k per contribution.
@@ -61,10 +61,10 @@ FAR = 1.25
 FOUND, LOST = 2.5, 1.0
 # The least and the most that a level is multiplied by; beyond that it is the level that changes.
 LEAST, MOST = 0.1, 10.0
-# Ratios that are kept: no sum is of more slots.
+# The number of ratios that are kept: no sum has more slots.
 MOST_RATIOS = int(GAPS[-1])
-# Where less than this part of a level is expected, a straight line from loading to ratio is a poor
-# guide: the standard error is what is missing to it.
+# If less than this part of a level is expected, a linear effect of the loading is a poor model.
+# Then the difference to this part is added to the error.
 FAINT = 0.3
 # Standard error of a loading from slot to slot: no bin follows the total exactly.
 MISFIT = 0.15
@@ -79,8 +79,8 @@ def _tells(variance: float, size: float) -> bool:
 class Past(NamedTuple):
     """How the counts of a slot follow from its levels, kept until the slot is revised.
 
-    Shape (d,), or empty where counts are the levels. A slot that was released itself keeps its
-    estimate: what later releases tell of its level tells little of its own deviation.
+    Shape (d,), or empty where counts are the levels. A slot with a release of its own keeps its
+    estimate: later releases show its level, but little of its own deviation.
     """
 
     estimate: Singles
@@ -100,7 +100,7 @@ class Past(NamedTuple):
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Past:
-        """What a record says of a slot."""
+        """The past of a record."""
         return cls(*(np.frombuffer(written[name], np.float32) for name in cls._fields))
 
     def divided(self, by: Floats) -> Past:
@@ -400,9 +400,9 @@ class Factor:
     ) -> bool:
         """Decide whether the factor is used, and on which share its total is measured.
 
-        The share is the one with the least expected error of a count: what it takes from the
-        releases of the bins against what it tells of the factor. The gap was planned for levels
-        alone. Where totals cannot be measured well enough for it, every slot is released.
+        The share is the one with the least expected error of a count: it takes budget from releases
+        of the bins, and improves the estimate of the factor. The gap was planned for levels alone.
+        If totals cannot be measured well enough for it, every slot is released.
 
         Args:
             state: changed in place.
@@ -438,11 +438,11 @@ class Factor:
     def _costs(
         self, state: FactorState, noise: float, level: Forecast, gap: int, point: bool
     ) -> Floats:
-        """Expected error of a count at each share, where all a slot saves up has such noise."""
+        """Expected error of a count at each share, given the noise of all that a slot saves up."""
         shares = self._shares
         each = noise / ((1 - shares) * gap) ** 2
         blur = noise / np.maximum(shares * state.usual, _LEAST) ** 2
-        if gap == 1:  # each release tells a total, too
+        if gap == 1:  # each release contains a total
             blur = 1 / (1 / blur + state.usual**2 / (self.bins * each))
         loading = uncertain = np.zeros(self.bins)
         if state.used:

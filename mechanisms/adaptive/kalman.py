@@ -1,11 +1,11 @@
-"""The Kalman filters of the bank: what each takes a stream for, and what it believes of its slots.
+"""The Kalman filters of the bank: their models of a stream, and their recursion.
 
 Each member of the bank assumes another kind of stream: how fast the curve drifts and its slope
-changes, how large the white part is, all as multiples of s = r (1 - r / n), the variance of a count
-of n users who each take part with probability r / n. A state is what they believed at the last
-observation. Later slots are foreseen from it in closed form, the present one or a mean of the last
-ones; to observe that tells of level and slope. The bank (`filter_bank.py`) and revisions
-(`revisions.py`) run on the same recursion.
+changes, and how large the white part is, all as multiples of s = r (1 - r / n), the variance of a
+count of n users who each take part with probability r / n. A state contains the beliefs of all
+members at the last observation. Forecasts of the present slot, and of a mean of the last slots,
+follow from it in closed form, and so does the update of level and slope by an observation. The bank
+(`filter_bank.py`) and revisions (`revisions.py`) use the same recursion.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TRENDING = BEND > 0
 MEMBERS = len(DRIFT)
 # Members with a slope come last.
 SLOPED = slice(len(LEVELS), None)
-# Every member is as likely as any other, until bins tell otherwise.
+# The prior before any release: all members are equally likely.
 EVEN = np.ones(MEMBERS, np.float32)
 # Log of the belief in each member before any release: fast drift is rare.
 BELIEF = -np.log1p(DRIFT)
-# Share of a jump that a trending member takes for a change of slope since the last release.
+# Share of a jump that a trending member attributes to a change of slope since the last release.
 SLOPE_OF_JUMP = 0.7
 
 # What a release of one slot is a mean of.
 LAST_SLOT = np.ones(1)
 # Log-likelihoods are at least this, relative to the largest.
 _LEAST_SCORE = -1e4
-# No belief is further from 0: there are single-precision figures for it, and for a multiple.
+# Limit of beliefs, so that multiples of them are finite in single precision.
 _MOST = 1e36
 _TINY = 1e-300
 
@@ -115,7 +115,7 @@ class BankState:
     elapsed: int = 1
     """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
     mixture: Mixture | None = field(default=None, init=False)
-    """What follows for later slots, once that was asked: not saved."""
+    """For the slots after it, once they were requested: not saved."""
 
 
 SCHEMA = state_codec.record_schema(
@@ -191,7 +191,7 @@ class Beliefs:
 
 @dataclass(frozen=True)
 class Window:
-    """What members believe of the mean of the last slots' curve, and how it goes with the present.
+    """Mean of the curve over the last slots, by member, and its covariance with the present slot.
 
     Shapes as in :class:`BankState`; covariances with level and slope of the present slot.
     """
@@ -219,7 +219,7 @@ def present(state: BankState) -> Beliefs:
 
 
 def mixed(state: BankState, weights: Floats) -> Mixture:
-    """What members that are believed so much, (members, d), expect together of all later slots."""
+    """The members' forecasts of all later slots, mixed by these weights, shape (members, d)."""
     slope, covariance, slope_var = slopes(state)
     sloped, scale = weights[SLOPED], state.scale
     mean, trend = (weights * state.level).sum(axis=0), (sloped * slope).sum(axis=0)
@@ -303,7 +303,7 @@ def opened(now: Beliefs, window: Window, squared: Floats, slots: int) -> tuple[B
 
 
 def learnt(now: Beliefs, window: Window, missed: Floats, blurred: Floats, total: Floats) -> Beliefs:
-    """Beliefs after an observation that missed by so much."""
+    """Beliefs after an observation, whose innovation is `missed`."""
     by_level, by_slope = window.with_level, window.with_slope
     # Products, not differences: what is left may be much smaller than what is taken off.
     apart = np.maximum(now.level_var * window.variance - by_level**2, 0.0)
@@ -338,7 +338,7 @@ def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
 
 
 def multiplied(state: BankState, by: Floats) -> BankState:
-    """The state of counts that are so many times as large, shape (d,)."""
+    """The state after counts were multiplied by these factors, shape (d,)."""
     return replace(
         state,
         level=single(state.level * by),
@@ -355,5 +355,5 @@ def rounded(scale: Floats) -> Floats:
 
 
 def single(part: npt.NDArray[np.floating[Any]]) -> Singles:
-    """Figures as states keep them; none is so large that there is no figure for a multiple."""
+    """Numbers in the precision of states, limited so that multiples stay finite."""
     return np.minimum(np.maximum(part, -_MOST), _MOST).astype(np.float32)
