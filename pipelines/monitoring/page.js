@@ -11,7 +11,7 @@ const CALM = ["up to date", "over", "releasing", "starting", "running"];
 
 const find = (id) => document.getElementById(id);
 const chosen = new Map(); // what a person chose in a section: length, figure, bin
-let told = null; // the last answer
+let latest = null; // the last answer
 let readAt = 0;
 let paused = false;
 
@@ -78,18 +78,18 @@ function interval([value, low, high]) {
 // ---- the head and the lag ----------------------------------------------------------------------
 
 function showCondition(raw) {
-  say(find("title"), `streamveil ${told.public.command}`);
+  say(find("title"), `streamveil ${latest.public.command}`);
   const state = raw.condition[0].toUpperCase() + raw.condition.slice(1);
   say(find("state"), state);
   say(find("words"), raw.words);
   announce(raw.condition);
-  document.title = `${state} – streamveil ${told.public.command}`;
+  document.title = `${state} – streamveil ${latest.public.command}`;
   const kind = CALM.includes(raw.condition) ? "" : raw.condition === "waiting" ? "waits" : "alarm";
   find("condition").className = `condition ${kind}`;
 }
 
 function showLag(lag) {
-  const now = Date.parse(told.time) + (performance.now() - readAt);
+  const now = Date.parse(latest.time) + (performance.now() - readAt);
   const clock = lag.clock_file || lag.clock === null ? Date.parse(lag.clock) : now;
   const cards = [
     ["Last release", lag.released_at, lag.released_at && `${duration(Math.max(0, -secondsTo(lag.released_at, now)))} ago`,
@@ -159,7 +159,7 @@ function showSections(sections) {
 
 function section(given, index) {
   const id = `section-${index}`;
-  const redraw = () => showSections(told.public.sections);
+  const redraw = () => showSections(latest.public.sections);
   const [lengths, l] = choice(given, "length", "Slots of", given.series.map((one) => one.length), given.series[0].length, redraw);
   const series = given.series[l];
   const [figures, f] = choice(given, "figure", "Figure", given.figures, given.figures[0], redraw);
@@ -391,13 +391,13 @@ function changed(name, value, show) {
 }
 
 function show() {
-  showCondition(told.raw);
-  showLag(told.raw.lag);
-  changed("contents", told.public.sections.map((one) => one.name), () => showContents(told.public.sections));
-  changed("sections", told.public.edition, () => showSections(told.public.sections));
-  changed("budget", [told.public.budget, told.public.has_ledger], () => showBudget(told.public));
-  changed("events", told.raw.events, showEvents);
-  changed("warnings", told.raw.warnings, showWarnings);
+  showCondition(latest.raw);
+  showLag(latest.raw.lag);
+  changed("contents", latest.public.sections.map((one) => one.name), () => showContents(latest.public.sections));
+  changed("sections", latest.public.edition, () => showSections(latest.public.sections));
+  changed("budget", [latest.public.budget, latest.public.has_ledger], () => showBudget(latest.public));
+  changed("events", latest.raw.events, showEvents);
+  changed("warnings", latest.raw.warnings, showWarnings);
 }
 
 function lost(why) {
@@ -406,14 +406,14 @@ function lost(why) {
   say(find("announced"), "The run does not answer.");
   find("condition").className = "condition alarm";
   document.title = "No answer – streamveil";
-  if (told) showLag(told.raw.lag); // what was some time ago is longer ago by now
+  if (latest) showLag(latest.raw.lag); // what was some time ago is longer ago by now
 }
 
 async function read() {
   try {
     const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(15000) });
     if (!answer.ok) throw new Error(await answer.text());
-    told = await answer.json();
+    latest = await answer.json();
     readAt = performance.now();
     show();
   } catch (error) {
@@ -431,7 +431,7 @@ find("pause").addEventListener("click", () => {
   say(find("pause"), paused ? "Resume updates" : "Pause updates");
 });
 setInterval(() => {
-  if (told) say(find("age"), paused ? "paused" : `read ${duration((performance.now() - readAt) / 1000)} ago`);
+  if (latest) say(find("age"), paused ? "paused" : `read ${duration((performance.now() - readAt) / 1000)} ago`);
 }, 1000);
 addEventListener("resize", () => {
   for (const resized of document.querySelectorAll(".chart")) resized.redraw();
