@@ -216,8 +216,8 @@ class AdaptiveRelease:
         if factor and state.cycle.chosen:
             # The profile of the cycle takes the factor's place.
             state.factor, factor = factor.start(), None
-        jumped = started and any(np.count_nonzero(one.jumped) for one in seen)
-        # To a new level or on a new slope: the next release tells.
+        jumped = started and any(np.count_nonzero(observed.jumped) for observed in seen)
+        # The next release shows whether to a new level or onto a new slope.
         if jumped and not self._hidden(state, terms):
             state.jumps.note(gate.moved(here, seen, kind))
             state.gap = min(state.gap, AFTER_JUMP)

@@ -366,7 +366,7 @@ class Terms:
     """Where every window is of one slot."""
 
     def less(self, share: float, spent: Units | int = 0) -> Terms:
-        """What is left when a share of what releases save up is for something else.
+        """The terms if a share of what is saved for releases is for something else.
 
         Args:
             share: of what a slot saves up.

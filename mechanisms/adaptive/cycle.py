@@ -605,7 +605,7 @@ class Cycle:
                 released = running.release(here.noise, "cycle")
                 if released:
                     most = None if crowd.assumed else max(float(crowd.sizes.sum()), 1.0)
-                    one.learn(released, running.first, most)
+                    candidate.learn(released, running.first, most)
                     learnt = True
         if learnt:
             self._choose(state)

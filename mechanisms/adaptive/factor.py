@@ -295,9 +295,9 @@ class Factor:
         if not state.usual:
             return by_first(state.first, slot)
         # Unlike the ratio that levels are multiplied by, the total has no bounds.
-        told = self.model.told(state.total, slot)
-        variance = min(told.variance, MOST**2)
-        return SlotTotal(told.mean * state.usual, variance * state.usual**2, state.by_counts)
+        stated = self.model.stated(state.total, slot)
+        variance = min(stated.variance, MOST**2)
+        return SlotTotal(stated.mean * state.usual, variance * state.usual**2, state.by_counts)
 
     def measure(
         self,
@@ -597,7 +597,7 @@ class FactorBank:
             each, left = self._here(seen.mean)
             mean, variance = seen.mean * each, seen.variance * each**2 + left
             expected, foreseen = seen.expected * scale, seen.foreseen * squared
-        told = replace(
+        of_bins = replace(
             seen,
             mean=mean,
             variance=variance,
@@ -609,12 +609,12 @@ class FactorBank:
             error=error,
         )
         if not own or seen.taken is None:
-            return told
+            return of_bins
         shared: Floats | float = 0.0
         if factor.used:
             loading, _ = factor.loadings.estimates()
             shared = loading * level.mean * factor.by_release * blur / factor.usual
-        factor.released = of_the_slot(told, seen.taken.opened * squared, shared)
+        factor.released = of_the_slot(of_bins, seen.taken.opened * squared, shared)
         return factor.released
 
     def _learn(

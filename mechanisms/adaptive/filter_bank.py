@@ -230,7 +230,7 @@ class Bank:
         mixture = self.mixture(state)
         known = mixture.ahead
         if state.elapsed not in known:
-            # A stream that is saved after every slot never asks for a second one.
+            # A stream that is saved after every slot never requests a second one.
             number = 1 if 0 in known else min(max(slots_to_come, 1), SEVERAL)
             first = state.elapsed
             slots = np.arange(first, first + number, dtype=np.float64)[:, None]

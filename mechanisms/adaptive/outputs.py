@@ -185,7 +185,7 @@ def revised(
 def _if_shrunk(mean: Floats, variance: Floats, quantum: int, share: float) -> ObservedCounts | None:
     """Estimates in quanta that were shrunk, by a factor, or cut off at 0; None if none was."""
     if share < 1 or np.count_nonzero(mean < 0):
-        return Told(mean * quantum, variance * quantum**2)
+        return ObservedCounts(mean * quantum, variance * quantum**2)
     return None
 
 

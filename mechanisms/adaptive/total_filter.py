@@ -138,7 +138,7 @@ class TotalModel:
         mean = float(weights @ each)
         return Ratio(mean, float(weights @ (variance + (each - mean) ** 2)))
 
-    def told(self, state: TotalFilter, slot: int) -> Ratio:
+    def stated(self, state: TotalFilter, slot: int) -> Ratio:
         """The ratio of a slot, with the variance for its standard error.
 
         Because of noise, the size of the deviations of slots is uncertain, and the most likely size

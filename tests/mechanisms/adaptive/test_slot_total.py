@@ -218,9 +218,9 @@ def test_stated_errors_are_wider_where_members_are_alike():
             model.advance(state, slot)
             model.observe(state, slot, Ratio(1 + random.normal(0, 0.02), noise**2))
         model.advance(state, 60)
-        found.append(model.told(state, 60).variance / model.ratio(state, 60).variance)
-    assert found[0] == pytest.approx(1, rel=0.02)
-    assert found[1] > 1.2
+        ratios.append(model.stated(state, 60).variance / model.ratio(state, 60).variance)
+    assert ratios[0] == pytest.approx(1, rel=0.02)
+    assert ratios[1] > 1.2
 
 
 # Before the usual size is known, the first totals tell it.

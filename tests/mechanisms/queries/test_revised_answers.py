@@ -113,7 +113,7 @@ def shown(answer):
 @pytest.mark.parametrize("name", STATISTICS)
 def test_every_statistic_is_revised_so_many_of_its_slots_later(name):
     stream = stream_of(query(name), query("count", 6) if name != "count" else query("sum", 6))
-    state, told, revised = played(stream, 30)
+    state, answers, revised = played(stream, 30)
     for q, (one, slots) in enumerate(zip(stream.query_set, (30, 5), strict=True)):
         own = [row for row in revised if row[0] == one.name]
         assert [(slot, at) for _, slot, _, at, _ in own] == [(s, s + LAG) for s in range(slots - 3)]
@@ -128,7 +128,7 @@ def test_every_statistic_is_revised_so_many_of_its_slots_later(name):
         first = [row for row in answers if row[0] == one.name]
         assert np.shape(own[0][-1]) == np.shape(first[0][-1])
     # The first answers are the same as without revisions.
-    assert played(stream_of(*stream.query_set, revise=0), 30)[1] == told
+    assert played(stream_of(*stream.query_set, revise=0), 30)[1] == answers
 
 
 # Recorded: the same key, counts and lag give the same revisions for good.
@@ -152,13 +152,13 @@ def test_a_saved_state_revises_as_it_would_have():
     def fresh():
         return stream_of(*queries)
 
-    _, told, revised = played(fresh(), 30)
+    _, answers, revised = played(fresh(), 30)
     for stop in (2, 17):
         begun, *firsts = played(fresh(), stop)
         data, again = fresh().encode(begun), fresh()
         assert again.encode(again.decode(data)) == data
         _, *more = played(again, 30 - stop, again.decode(data), stop)
-        assert [one + other for one, other in zip(firsts, more, strict=True)] == [told, revised]
+        assert [one + other for one, other in zip(firsts, more, strict=True)] == [answers, revised]
 
 
 def test_states_go_on_with_and_without_revisions():
@@ -206,18 +206,18 @@ def test_revisions_outlive_new_shares(monkeypatch):
     monkeypatch.setattr(Replanning, "_wanted", turned)
     queries = query("mean"), query("count")
     stream = stream_of(*queries, replan=True)
-    state, told, revised = played(stream, 30)
+    state, answers, revised = played(stream, 30)
     assert len({one.history for one in state.queries}) == 2
     assert (state.plan.pace != stream.start().plan.pace).any()
     for one in queries:
         slots = [slot for name, slot, *_ in revised if name == one.name]
         assert slots == list(range(30 - LAG))
     assert [one.slot for q in (0, 1) for one in stream.rest(state, q)] == [27, 28, 29] * 2
-    assert played(stream_of(*queries, replan=True, revise=0), 30)[1] == told
+    assert played(stream_of(*queries, replan=True, revise=0), 30)[1] == answers
     half, *firsts = played(stream, 13)
     again = stream_of(*queries, replan=True)
     _, *more = played(again, 17, again.decode(stream.encode(half)), 13)
-    assert [one + other for one, other in zip(firsts, more, strict=True)] == [told, revised]
+    assert [one + other for one, other in zip(firsts, more, strict=True)] == [answers, revised]
 
 
 # ---- what is usual of an earlier slot ----------------------------------------------------------

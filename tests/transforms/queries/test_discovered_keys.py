@@ -112,8 +112,8 @@ def test_users_have_deltas_of_their_own(run_on, kit):
     assert [bool(weight) for weight in one.terms.weights] == [False, True]
     assert one.terms.uncounted == USERS // 2
     found = streamed(made, run_on, kit)
-    told = sorted(repr(one) for one in (*found.answers, *found.ledger))
-    assert told == in_passes(made, 5, 11)[0]
+    rows = sorted(repr(one) for one in (*found.answers, *found.ledger))
+    assert rows == in_passes(made, 5, 11)[0]
 
 
 def test_keys_come_and_leave_on_beam_as_they_do_in_passes(run_on, kit):

@@ -180,7 +180,7 @@ def test_a_state_of_months_is_resumed_and_none_of_days_is(here):
     ((at, state),) = begun.state
     later = {"first_slot": at, "resume": state}
     rest = here(monthly(**later), [in_months(rows_of(at, 653))])
-    assert (at, told(begun, rest)) == (650, told(whole))
+    assert (at, published(begun, rest)) == (650, published(whole))
     by_day = monthly(Slots.of("1d"), first_slot=640, last_slot=649, ends=False, max_rejected=1.0)
     days = here(by_day, [in_months(rows_of(648, 649))]).state[0][1]
     with pytest.raises(ConfigurationError, match="configuration: the slots changed"):
