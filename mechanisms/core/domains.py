@@ -341,15 +341,14 @@ def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
     is_grid = isinstance(parts_of(domain).listed, Grid)
     if len(columns) == (2 if is_grid else 1):
         return
-    named = ", ".join(columns)
+    given = ", ".join(columns) or "none"
     if is_grid:
         raise ConfigurationError(
-            f"a grid reads two columns, and {named} was named: name both, such as "
-            "longitude,latitude"
+            f"a grid reads two columns (given: {given}): name both, such as longitude,latitude"
         )
     raise ConfigurationError(
-        f"the values of one column are counted, and {named} were named: name one of these columns, "
-        "or combine them into one"
+        f"the values of one column are counted (given: {given}): name one column, or combine "
+        "several into one"
     )
 
 

@@ -286,8 +286,8 @@ def test_a_missing_library_of_google_is_no_news(job):
 WRONG_TOGETHER = [
     ({"domain": "A,B,A"}, "the bin 'A' twice"),
     ({"domain": "edges:0,ten"}, "something that is not a number"),
-    ({"domain": "grid:0,0,1,1,2,2"}, "a grid reads two columns, and "),
-    ({"value_column": "lon,lat"}, "the values of one column are counted, and lon, lat were named"),
+    ({"domain": "grid:0,0,1,1,2,2"}, "a grid reads two columns (given: value)"),
+    ({"value_column": "lon,lat"}, "the values of one column are counted (given: lon, lat)"),
     ({"domain": "A,B", "other": "A"}, "cannot be called 'A' (--other)"),
     ({"delimiter": ";;"}, "the delimiter ';;' (--delimiter)"),
     ({"columns": "user,,time"}, "are not names of their own"),

@@ -368,7 +368,7 @@ def test_whole_numbers_of_any_kind_are_plain_ones(kit):
 
 def test_grid_with_one_column_is_refused_at_construction():
     columns = Columns("user", ("x",), "time")
-    with pytest.raises(ConfigurationError, match="a grid reads two columns, and x was named"):
+    with pytest.raises(ConfigurationError, match=r"a grid reads two columns \(given: x\)"):
         PrivateHistograms(CLOSED, Grid(0, 0, 1, 1, 2, 2), Slots.of("1h"), columns)
 
 

@@ -44,11 +44,11 @@ def test_names_that_no_file_can_have(name):
         ({"domain": BINS}, "it has a domain of 2 bins, but no column"),
         (
             {"value": ("a", "b"), "domain": BINS},
-            "one column are counted, and a, b were named",
+            r"one column are counted \(given: a, b\)",
         ),
         (
             {"value": ("a",), "domain": Grid(0, 0, 1, 1, 2, 2)},
-            "a grid reads two columns, and a was",
+            r"a grid reads two columns \(given: a\)",
         ),
         ({"value": ("a", 5), "domain": BINS}, "value is 5, of type int: give the name"),
         ({"domain": "x,y"}, "domain is 'x,y', of type str: give a list"),

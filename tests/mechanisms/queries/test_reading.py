@@ -237,8 +237,8 @@ MEAN = "statistic: mean, of: a"
         # Values and domains.
         ("by: a", "the keys of a are missing: give the public values"),
         ("keys: [x]", "it has keys, but no column that has them as values: name the column"),
-        ("by: [a, b], keys: [x]", "the values of one column are counted, and a, b were named"),
-        ("by: a, keys: {grid: [4, 50, 5, 51, 3, 2]}", "a grid reads two columns, and a was named"),
+        ("by: [a, b], keys: [x]", "the values of one column are counted (given: a, b)"),
+        ("by: a, keys: {grid: [4, 50, 5, 51, 3, 2]}", "a grid reads two columns (given: a)"),
         ("by: yes, keys: [x]", "by is True: write a list"),
         ("by: [1], keys: [x]", "by is 1: write text, in quotes"),
         ("by: a, keys: [1.5, 2]", "keys is 1.5: values are text or whole numbers"),
