@@ -63,6 +63,7 @@ LONG = {
 RUNNERS = {"runner", "usual_runner"}
 # Whole audits: minutes of work, of which tests/audits has a quick sample.
 AUDITS = Path("pipelines", "audit")
+gc.disable()  # nearly all that is made until all tests are collected stays
 HERE = Path(__file__).parent
 NO_RUNNER, FN_API, BUNDLE_BASED, PRISM = "no_runner", "fn_api", "bundle_based", "prism"
 
@@ -195,6 +196,7 @@ def pytest_collection_finish(session):
         make_small_pipelines_fast()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

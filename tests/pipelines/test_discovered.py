@@ -235,6 +235,7 @@ HOSTILE = "a\x1b[31m\x07\u202e<b>"
 
 def test_found_keys_are_printed_without_control_characters(run, files, toolbox):
     pq.write_table(terms(lambda row: HOSTILE if row % 2 else "tea"), files / "events.parquet")
+    (files / "queries.yaml").write_text(ONE_QUERY)
     tried = run(*BUDGET, "--dry_run")
     outcome = run(*BUDGET, f"--page={files / 'page.html'}")
     assert outcome.code == 0, outcome.err
@@ -304,6 +305,7 @@ queries:
   - {name: searches, by: term, keys: {discover: {fold_case: true}}}
   - {name: bill, statistic: mean, of: bill, bounds: [0, 30], by: term, keys: discover, every: 1w}
 """
+ONE_QUERY = "".join(QUERIES.splitlines(keepends=True)[:4])
 
 
 @pytest.fixture
@@ -454,8 +456,7 @@ def test_a_card_without_its_delta_is_at_fault(run, files, toolbox):
 def test_plans_dry_runs_and_evaluations_have_levels(run, toolbox, files):
     path = files / "queries.yaml"
     groups = "levels: [{drinks: [tea], rest: [milk, own *, unlisted]}, all]"
-    searches = "".join(QUERIES.splitlines(keepends=True)[:4])  # the errors of one query are enough
-    path.write_text(searches.replace("name: searches, ", f"name: searches, {groups}, "))
+    path.write_text(ONE_QUERY.replace("name: searches, ", f"name: searches, {groups}, "))
     planned = toolbox.run(
         "plan", f"--queries={path}", "--default_requirement=7,8,900", "--delta=1e-6"
     )
@@ -469,8 +470,7 @@ def test_plans_dry_runs_and_evaluations_have_levels(run, toolbox, files):
 
 def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
     flags = (f"--queries={files / 'queries.yaml'}", "--default_requirement=7,8,900")
-    text = QUERIES.splitlines()
-    (files / "queries.yaml").write_text("\n".join(text[:4]) + "\n")
+    (files / "queries.yaml").write_text(ONE_QUERY)
     outcome = toolbox.run(plan.__name__.rpartition(".")[2], *flags, "--delta=1e-6")
     assert outcome.code == 0, outcome.err
     assert "a key that is counted for 33 users in one of them is found" in outcome.out

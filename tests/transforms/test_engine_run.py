@@ -196,6 +196,7 @@ def test_a_query_set_under_a_limit_that_is_chosen_answers_what_a_pipeline_answer
     assert any(name.startswith("users limited to") for name in mine.counters)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("limit", [None, Limit(1), Auto()], ids=["none", "given", "chosen"])
 def test_a_query_set_goes_on_from_a_state_within_a_slot(run, here, limit):
     rows = speed_rows(60)
