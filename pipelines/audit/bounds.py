@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from streamveil.mechanisms.core.arrays import Floats
 
@@ -36,7 +36,7 @@ def times_at_least(right: int, losses: Floats, flakiness: float) -> float:
     if not right:
         return 0.0
     # Hoeffding's bound holds one guess above the mean and beyond.
-    least = min(float(stats.beta.ppf(flakiness, right, n - right + 1)), (right - 1) / n)
+    least = min(float(scipy.stats.beta.ppf(flakiness, right, n - right + 1)), (right - 1) / n)
     return times_of(least, losses)
 
 
@@ -46,7 +46,7 @@ def times_of(share: float, losses: Floats) -> float:
         return 0.0
     if mean_right(MOST, losses) <= share:
         return MOST
-    return float(optimize.brentq(lambda x: mean_right(x, losses) - share, 0.0, MOST))
+    return float(scipy.optimize.brentq(lambda x: mean_right(x, losses) - share, 0.0, MOST))
 
 
 def mean_right(times: float, losses: Floats) -> float:
@@ -76,4 +76,4 @@ def visible_from(reached: float, losses: Floats, flakiness: float) -> float:
 
     if reached <= 0 or not losses.size or proven(MOST) <= 0:
         return math.inf
-    return float(optimize.brentq(proven, 1e-3, MOST, xtol=1e-3))
+    return float(scipy.optimize.brentq(proven, 1e-3, MOST, xtol=1e-3))
