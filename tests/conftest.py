@@ -25,7 +25,7 @@ settings.load_profile("streamveil")
 # Seconds after which what does not come never will: only what hangs waits so long.
 PATIENCE = 600.0
 # Of the examples of a property one in so many is drawn, and at least so many.
-ONE_IN, AT_LEAST = 8, 5
+ONE_IN, AT_LEAST = 8, 3
 
 # What tests need that a user may not have: the option that says where it is, by marker.
 CLUSTERS = {
