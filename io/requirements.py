@@ -150,7 +150,7 @@ def read_requirements(
         [1, 1]
     """
     path = path if isinstance(path, str) else tuple(path)
-    check_events(path, columns, remedy=f", or other columns ({opt.requirement_columns})")
+    check_events(path, columns, remedy=f" in {opt.requirement_columns}")
     parts: list[_Rows] = []
     for file in input_files(path):
         # A key of JSON is null where it is missing.

@@ -9,6 +9,7 @@ gives columns by name.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral
@@ -291,15 +292,24 @@ def has_optional(column: str, columns: Collection[str], table: str) -> bool:
 
     Raises:
         ConfigurationError: if the table has the column twice, or a column whose name differs only
-            in case or blanks. Otherwise, what users asked for would be ignored.
+            in case, blanks or a typing error. Otherwise, what users asked for would be ignored.
     """
-    near = [one for one in columns if one.strip().lower() == column]
+    near = [one for one in columns if _nearly(one.strip().lower(), column)]
     if near not in ([], [column]):
         raise ConfigurationError(
             f"{table}: the table has {', '.join(map(repr, near))}, and only one column {column!r} "
             "is read: rename or drop all others"
         )
     return bool(near)
+
+
+def _nearly(given: str, wanted: str) -> bool:
+    """Whether a character is missing, added or wrong, or two neighbours are swapped, at most."""
+    alike = itertools.takewhile(lambda both: both[0] == both[1], zip(given, wanted, strict=False))
+    same = len(list(alike))
+    left, right = given[same:], wanted[same:]
+    swapped = left[1::-1] + left[2:]
+    return right in (left, left[1:], swapped) or left[1:] == right[1:] or left == right[1:]
 
 
 def _numbers(name: str, column: str, values: list[Any]) -> npt.NDArray[np.float64]:

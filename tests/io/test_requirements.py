@@ -280,11 +280,19 @@ def test_deltas_and_limits_may_both_be_there_under_any_names(tmp_path):
     assert (limited.max_slots, limited.deltas) == ((3,), ())
 
 
-@pytest.mark.parametrize("name", ["Delta", " delta", "MAX_SLOTS"])
-def test_optional_columns_are_never_ignored_because_of_their_case(tmp_path, name):
+OTHER_SPELLINGS = {
+    "delta": ["Delta", " delta", "detla", "delt", "deltas", "dalta"],
+    "max_slots": ["MAX_SLOTS", "max-slots", "maxslots", "max_slot"],
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "name"), [(one, name) for one, names in OTHER_SPELLINGS.items() for name in names]
+)
+def test_optional_columns_are_never_ignored_because_of_their_spelling(tmp_path, column, name):
     (tmp_path / "a.csv").write_text(f"user,window,epsilon,{name}\nann,3,0.5,1\n")
     table = pa.table({"user": ["ann"], "window": [3], "epsilon": [0.5], name: [1]})
-    words = f"{name}.*only one column '{name.strip().lower()}' is read"
+    words = f"{name}.*only one column '{column}' is read"
     for read in (
         lambda: read_requirements(str(tmp_path / "a.csv")),
         lambda: requirements_of(table),
@@ -294,6 +302,13 @@ def test_optional_columns_are_never_ignored_because_of_their_case(tmp_path, name
             read()
     named = ("user", "window", "epsilon", name)
     assert read_requirements(str(tmp_path / "a.csv"), columns=named).max_slots == (1,)
+
+
+@pytest.mark.parametrize("name", ["data", "date", "slots", "name", "d"])
+def test_other_columns_are_ignored(tmp_path, name):
+    (tmp_path / "a.csv").write_text(f"user,window,epsilon,{name}\nann,3,0.5,1\n")
+    registry = read_requirements(str(tmp_path / "a.csv"))
+    assert (registry.max_slots, registry.deltas) == ((), ())
 
 
 @pytest.mark.parametrize(
