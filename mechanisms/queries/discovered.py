@@ -249,7 +249,8 @@ def _with_listed(query: Query, listed: DiscoveredKeys) -> Query:
 def with_one_key(query_set: QuerySet) -> QuerySet:
     """The query set with a single listed key in place of discovered keys, to predict its errors.
 
-    No budget is reserved for a discovery. The error of `top` is that of its counts.
+    No budget is reserved for a discovery. The error of `top` is that of its counts. Predict errors
+    with :func:`adjacency_of_one_key`.
     """
     some = {query.name for query in discovering(query_set)}
     one, above = Categories(("key",)), Tree(((ALL,),))
@@ -265,6 +266,16 @@ def with_one_key(query_set: QuerySet) -> QuerySet:
         for each in query_set
     ]
     return replace(query_set, queries=tuple(queries))
+
+
+def adjacency_of_one_key(query: Query, adjacency: str) -> str:
+    """The adjacency with which the single key of :func:`with_one_key` has the noise of a release.
+
+    A release has at least two bins, a key and `unlisted`. In slots of several base slots, a removed
+    event may therefore be replaced by one of another bin, which takes the noise of `REPLACE` (see
+    `windows.py`). A histogram of a single bin would be released with half of this noise.
+    """
+    return REPLACE if discovered_keys(query) is not None and query.cut.longest > 1 else adjacency
 
 
 def _without_ranks(statistic: Statistic) -> Statistic:

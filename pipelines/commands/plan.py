@@ -21,6 +21,7 @@ from streamveil.mechanisms.core.wording import opt
 from streamveil.mechanisms.queries.bounds import is_known
 from streamveil.mechanisms.queries.discovered import (
     Discoverer,
+    adjacency_of_one_key,
     discovering,
     with_one_key,
 )
@@ -53,8 +54,8 @@ _SHARE_STEPS = 1000
 _MENTIONED = 0.01
 _OTHER_SHARES = " at half the share | at twice the share |"
 _MEANING = (
-    "error: root mean squared error of one figure of one slot, on average; two of three figures "
-    "err by less"
+    "error: root mean squared error of a result in a single slot; about two of three results have "
+    "a smaller error"
 )
 
 
@@ -69,6 +70,8 @@ class _Plan:
     units: Units
     assumed: Sequence[Assumed]
     adjacency: str
+    adjacencies: Sequence[str]
+    """Of each query, with which its error is predicted."""
     discoverers: Sequence[Discoverer]
     about_users: str
     """Origin of the number of users, in brackets. Empty if all users are in the table."""
@@ -98,7 +101,8 @@ class _Plan:
         assumed = [_assumed(*one) for one in zip(query_set, *fields, strict=True)]
         return cls(
             *(with_one_key(query_set), requirements, registry, shares.tolist(), units, assumed),
-            *(adjacency, discoverers, _about_users(given, registry)),
+            *(adjacency, [adjacency_of_one_key(query, adjacency) for query in query_set]),
+            *(discoverers, _about_users(given, registry)),
         )
 
     def error(self, number: int, part: float = 1.0) -> Expected:
@@ -107,7 +111,7 @@ class _Plan:
         return expected_error(
             *(self.query_set, number, self.requirements, self.registry.sizes),
             *(units, self.assumed[number]),
-            adjacency=self.adjacency,
+            adjacency=self.adjacencies[number],
         )
 
 
@@ -177,6 +181,7 @@ def _lines(plan: _Plan, wanted: Sequence[_Wanted]) -> Iterator[str]:
 def _rows(plan: _Plan, number: int, parts: Sequence[float]) -> Iterator[str]:
     """Rows of a query at multiples of its share, first for its slots and then for its rollups."""
     query = plan.query_set.queries[number]
+    share = float((plan.units[number] / plan.requirements.budgets).min())
     errors = [plan.error(number, part) for part in parts]
     of_slots = plan.query_set.slots_of(query).text, [one.figures for one in errors]
     of_rollups = [
@@ -186,7 +191,7 @@ def _rows(plan: _Plan, number: int, parts: Sequence[float]) -> Iterator[str]:
     for slot, figures in (of_slots, *of_rollups):
         for name, *cells in zip(query.statistic.outputs, *figures, strict=True):
             listed = " | ".join(_shown(cell) for cell in cells)
-            yield f"| {query.name} | {slot} | {name} | {plan.shares[number]:.1%} | {listed} |"
+            yield f"| {query.name} | {slot} | {name} | {share:.1%} | {listed} |"
 
 
 def _dropped(plan: _Plan) -> Iterator[str]:
@@ -216,13 +221,13 @@ def _assumptions(plan: _Plan) -> Iterator[str]:
         own = ", all of one key, for which the error is shown" if query.name in discovered else ""
         yield (
             f"assumed for {query.name}: {one.rate:,.6g} events in {base}{own}, and counts that "
-            f"change by {one.drift:.3g} of themselves from slot to slot{later}, but for "
-            f"chance{chance}"
+            f"change by {one.drift:.3g} of their size from slot to slot{later}, in addition "
+            f"to chance{chance}"
         )
     for each in plan.discoverers:
         yield about_discoverer(each, plan.query_set.base)
     users = number_of(int(plan.registry.sizes.sum()), "user")
-    yield f"asked for: {_requirements_text(plan.requirements, 1.0)}; {users}{plan.about_users}"
+    yield f"budgets: {_requirements_text(plan.requirements, 1.0)}; {users}{plan.about_users}"
 
 
 def _requirements_text(requirements: Sequence[Requirement], factor: float) -> str:
@@ -266,7 +271,7 @@ def _factor(plan: _Plan, wanted: _Wanted) -> float:
     return epsilon_factor(
         *(plan.query_set, number, plan.requirements, plan.registry.sizes),
         *(plan.units[number], plan.assumed[number], wanted.error),
-        adjacency=plan.adjacency,
+        adjacency=plan.adjacencies[number],
     )
 
 
@@ -274,7 +279,7 @@ def _needed(plan: _Plan, wanted: _Wanted, factor: float) -> str:
     query = plan.query_set.queries[wanted.number]
     return (
         f"{query.name}: for an error of {wanted.error:.4g}{wanted.about}, with the same share, "
-        f"everybody's epsilon would be {factor:.3g} times what it is: "
+        f"multiply the epsilon of every user by {factor:.3g}: "
         f"{_requirements_text(plan.requirements, factor)}"
     )
 

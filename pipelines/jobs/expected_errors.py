@@ -18,7 +18,11 @@ from streamveil.mechanisms.core.arrays import Floats
 from streamveil.mechanisms.driver.stream import RunningStream
 from streamveil.mechanisms.presence.limits import expected_sizes
 from streamveil.mechanisms.queries.bounds import is_known
-from streamveil.mechanisms.queries.discovered import discovered_keys, with_one_key
+from streamveil.mechanisms.queries.discovered import (
+    adjacency_of_one_key,
+    discovered_keys,
+    with_one_key,
+)
 from streamveil.mechanisms.queries.expected import (
     DRIFT,
     RATE,
@@ -85,7 +89,7 @@ def query_error(plan: QueryPlan, number: int, rate: float | None) -> str:
     found = expected_error(
         *(with_one_key(plan.query_set), number, known.classes, sizes),
         *(plan.units[number], assumed),
-        adjacency=plan.adjacency,
+        adjacency=adjacency_of_one_key(query, plan.adjacency),
     )
     listed = ", ".join(
         f"{name} unknown" if math.isnan(error) else f"{name} about {error:,.3g}"

@@ -438,6 +438,7 @@ def test_a_dry_run_says_how_many_users_a_key_needs_and_discovers_nothing(run, fi
     assert "counts all keys that are not on the list allow as unlisted" in output
     assert "query: searches: count of 1d in 2 bins by adaptive" in output
     assert "query: bill: mean of 1w in 1 bin by adaptive" in output
+    assert re.search(r"^bound: +query searches: [\d,]+ of [\d,]+ events would be", output, re.M)
     assert "error: searches: for one key with all events: count about" in output
     assert not list((files / "answers").glob("*"))
 
@@ -477,6 +478,24 @@ def test_the_plan_says_how_many_users_a_key_needs(toolbox, files):
     refused = toolbox.run("plan", *flags)
     assert refused.code == 2
     assert OF_DISCOVERED["delta"] in refused.err
+
+
+def test_the_plan_has_the_noise_of_a_key_among_other_bins(toolbox, files):
+    """A single bin of slots longer than a base slot would get half of the noise."""
+    flags = (f"--queries={files / 'queries.yaml'}", "--rate=100", "--delta=1e-9")
+
+    def planned(keys, epsilon):
+        text = f"slot: 1d\nqueries: [{{name: sales, by: term, every: 1w, keys: {keys}}}]\n"
+        (files / "queries.yaml").write_text(text)
+        outcome = toolbox.run("plan", *flags, f"--budget={epsilon}/7d")
+        assert outcome.code == 0, outcome.err
+        (row,) = re.findall(r"^\| sales .* \| ([\d.]+)% \| ([\d.]+) \|$", outcome.out, re.M)
+        return tuple(map(float, row))
+
+    share, error = planned("discover", 1)
+    assert share == 80
+    _, listed = planned("[a], other: unlisted", 0.8)
+    assert 0.8 < error / listed < 1.25
 
 
 # ---- deltas of requirements --------------------------------------------------------------------

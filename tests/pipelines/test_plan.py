@@ -47,8 +47,9 @@ def test_errors_shares_and_the_epsilon_that_is_needed_are_reported(run):
     assert rows[4][3] == "25.0%"
     assert "400 events in 1h" in outcome.out
     assert "assumed for late: 100 events" in outcome.out
-    assert "asked for: epsilon 1 over 6 base slots; 2,000 users (as given)" in outcome.out
-    assert re.search(r"^places: for an error of 50, .* [\d.]+ times what it is", outcome.out, re.M)
+    assert "budgets: epsilon 1 over 6 base slots; 2,000 users (as given)" in outcome.out
+    factor = r"^places: for an error of 50, .*, multiply the epsilon of every user by [\d.]+: "
+    assert re.search(factor, outcome.out, re.M)
     assert re.search(r"^late: for an error of 5, .* over 6 base slots$", outcome.out, re.M)
 
 
@@ -92,7 +93,7 @@ def test_rollups_and_dropped_events_of_one_budget_are_reported(toolbox, tmp_path
     flags = f"--queries={tmp_path / 'q.yaml'}", "--budget=1/7d", "--rate=2000"
     outcome = toolbox.run("plan", *flags)
     assert outcome.code == 0, outcome.err
-    assert "asked for: epsilon 1 over 7 base slots; 1,000 users (assumed)" in outcome.out
+    assert "budgets: epsilon 1 over 7 base slots; 1,000 users (assumed)" in outcome.out
     assert "at half the share" not in outcome.out  # one query has all of it
     rows = [line.split(" | ") for line in outcome.out.splitlines() if line.startswith("| places")]
     assert [row[1] for row in rows] == ["1d", "1w (rollup)", "1mo (rollup)"]
