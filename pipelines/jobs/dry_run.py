@@ -40,6 +40,7 @@ from streamveil.pipelines.console.logs import tell
 from streamveil.pipelines.jobs.expected_errors import count_error, query_error
 
 if TYPE_CHECKING:
+    from streamveil.engine.encode.event_mapper import Events
     from streamveil.engine.encode.query_mapper import QueryEvents
     from streamveil.engine.plans import UserPlan
     from streamveil.engine.stream.histogram_plan import HistogramPlan
@@ -179,6 +180,33 @@ def _tell(lines: Sequence[str], refusal: ConfigurationError | None = None) -> No
         raise refusal
 
 
+def _slots_and_users(events: Events) -> np.ndarray:
+    """The slot and the user of each event, who is a number or a digest, shape (3, n)."""
+    users = np.stack([events.members, np.full_like(events.members, -1)])
+    users[:, events.members < 0] = events.strangers.view(np.int64).T
+    return np.vstack([events.slots, users])
+
+
+def _of_bound(query: str, keys: Sequence[np.ndarray], most: int, name: str) -> list[str]:
+    """How many events contribution bounding drops, where there are any.
+
+    Args:
+        query: what the line begins with.
+        keys: of the events, as :func:`_slots_and_users` returns them.
+        most: how many events of a user are kept in a slot.
+        name: how `most` is called.
+    """
+    accepted = sum(key.shape[1] for key in keys)
+    if not accepted:
+        return []
+    _, each = np.unique(np.concatenate(keys, axis=1), axis=1, return_counts=True)
+    beyond = int(np.maximum(each - most, 0).sum())
+    return [
+        f"bound:    {query}{beyond:,} of {number_of(accepted, 'event')} would be dropped by "
+        f"contribution bounding ({most:,} per user and slot, {name})"
+    ]
+
+
 class _HistogramTrial:
     """What becomes of a sample in histograms."""
 
@@ -197,9 +225,7 @@ class _HistogramTrial:
         mapped = EventTally(batch.num_rows, losses_of(letters))
         self.tally = EventTally.total([self.tally, mapped])
         self.slots.update(np.unique(events.slots).tolist())
-        users = np.stack([events.members, np.full_like(events.members, -1)])
-        users[:, events.members < 0] = events.strangers.view(np.int64).T
-        self._keys.append(np.vstack([events.slots, users]))
+        self._keys.append(_slots_and_users(events))
         if len(self._shown) < _SHOWN:
             missing = _SHOWN - len(self._shown)
             self._shown += itertools.islice(_examples(self._mapper, batch), missing)
@@ -210,16 +236,8 @@ class _HistogramTrial:
 
     def of_bound(self) -> list[str]:
         """How many are dropped by contribution bounding."""
-        accepted = sum(key.shape[1] for key in self._keys)
-        if not accepted:
-            return []
         most = getattr(self._plan, "max_contributions", 1)
-        _, each = np.unique(np.concatenate(self._keys, axis=1), axis=1, return_counts=True)
-        beyond = int(np.maximum(each - most, 0).sum())
-        return [
-            f"bound:    {beyond:,} of {number_of(accepted, 'event')} would be dropped by "
-            f"contribution bounding ({most:,} per user and slot, {opt.max_contributions})"
-        ]
+        return _of_bound("", self._keys, most, opt.max_contributions)
 
     def limits(self) -> list[str]:
         """Limits of each class."""
@@ -251,6 +269,7 @@ class _QueryTrial:
         self._read = Counter[str]()
         self._slots_of = defaultdict[str, set[int]](set)
         self._shown: list[str] = []
+        self._keys = defaultdict[str, list[np.ndarray]](list)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Map a batch of the sample."""
@@ -265,6 +284,7 @@ class _QueryTrial:
         self.tally = EventTally.total([self.tally, mapped])
         for query, some in events_of.items():
             self._read[query.name] += len(some.slots)
+            self._keys[query.name].append(_slots_and_users(some))
             own = np.unique(some.slots)
             self._slots_of[query.name].update(own.tolist())
             self.slots.update((query.cut.firsts(own + 1) - 1).tolist())
@@ -299,8 +319,18 @@ class _QueryTrial:
         return self._shown
 
     def of_bound(self) -> list[str]:
-        """None: each query has its own."""
-        return []
+        """How many are dropped in each query; further events of a user may not matter to it."""
+        return [
+            line
+            for query in self._query_set
+            if not query.statistic.once
+            for line in _of_bound(
+                f"query {query.name}: ",
+                self._keys[query.name],
+                query.max_contributions,
+                "max_contributions",
+            )
+        ]
 
     def limits(self) -> list[str]:
         """None are shown: those of each query differ."""
