@@ -176,8 +176,8 @@ def _print_queries(report: Report) -> None:
         )
         print(
             f"query: {name}, from {report.shares[name]:.0%} of the budget: typical error "
-            f"{errors} {report.words[name].unit}, {figures.covered:.0%} of the intervals of 90% "
-            "hold what is true"
+            f"{errors} {report.words[name].unit}, {figures.covered:.0%} of the 90% intervals "
+            "contain the true value"
         )
 
 

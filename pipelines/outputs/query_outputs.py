@@ -136,7 +136,7 @@ class QueryOutputs(Outputs):
             if one.bounds
         )
         return (
-            f"{number_of(slots, 'base slot')} over, slots answered: {answered or 'none'}; "
+            f"{number_of(slots, 'base slot')} over, slots released: {answered or 'none'}; "
             f"{of_plan.events_text()}{f'; bounds chosen: {chosen}' if chosen else ''}"
         )
 

@@ -206,15 +206,15 @@ def _limit_text(plan: HistogramPlan | QueryPlan) -> str:
 
 
 def _about_shares(plan: QueryPlan) -> str:
-    """How everybody's budget is divided, which is public."""
+    """How the budget of each user is divided, which is public."""
     from streamveil.pipelines.reports.report import shares_of
 
     listed = ", ".join(f"{name} {part:.1%}" for name, part in shares_of(plan).items())
     base = plan.query_set.base.text
     open_ones = sum(query.share is None for query in plan.query_set)
     planned_again = plan.shares is None and plan.presences is None and open_ones > 1
-    later = "; planned again from answers" if planned_again else ""
-    return f"shares of everybody's budget, whose windows are in slots of {base}: {listed}{later}"
+    later = "; planned again later from the results" if planned_again else ""
+    return f"shares of every user's budget, with windows in slots of {base}: {listed}{later}"
 
 
 def _about_end(plan: QueryPlan) -> str | None:

@@ -164,8 +164,8 @@ class QuerySummary(_Tally):
         if unread > _SOME_UNREAD * (bounded + unread):
             return (
                 f"{unread / (bounded + unread):.0%} of its events could not be counted: "
-                "see that by, keys and of are meant so; other: NAME gives all values that are none "
-                "of the keys a bin"
+                "check by, keys and of, or write other: NAME to count all values that are not "
+                "among the keys in a bin of their own"
             )
         # Of one user several events make no more users: a larger bound would only add noise.
         if not self.query.statistic.once and (much := _bounded(self, "max_contributions")):

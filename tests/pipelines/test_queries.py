@@ -146,7 +146,7 @@ def test_answers_ledger_and_summary(job):
     assert summary["queries"]["speed"]["slots"] == 7
     assert summary["queries"]["late"]["beyond_bound"] == 26
     assert "query: places: 168 slots of 1h" in done.out
-    assert "shares of everybody's budget, whose windows are in slots of 1h: places" in done.out
+    assert "shares of every user's budget, with windows in slots of 1h: places" in done.out
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "avro"])

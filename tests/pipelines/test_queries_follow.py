@@ -127,12 +127,12 @@ def test_passes_add_up_to_one_run(stream):
     once = stream.once(31)
     stream.clock(16)
     first = stream(summary=stream.job.path("summary.json"))
-    assert "16 base slots over, slots answered: state 16, speed 2; 194 events read: 1" in first.out
+    assert "16 base slots over, slots released: state 16, speed 2; 194 events read: 1" in first.out
     assert stream.table("late").num_rows == 0
     (stream.folder / "in" / "a.parquet").rename(stream.folder / "gone.parquet")
     stream.clock(31)
     second = stream(summary=stream.job.path("summary.json"), shards=2)
-    assert "15 base slots over, slots answered: state 15, speed 3, late 1;" in second.out
+    assert "15 base slots over, slots released: state 15, speed 3, late 1;" in second.out
     stream.adds_up_to(once)
     letters = [row for n in (1, 2) for row in stream.job.rows(f"rejected-0000000{n}.jsonl")]
     assert sorted(row["reason"] for row in letters) == sorted(row["reason"] for row in once[2])
