@@ -118,11 +118,13 @@ class LossLimit:
             lost, every = tally.no_requirement_by[query]
             problem = (
                 f"{lost:,} of {every:,} events of query {query!r} are of users with no requirement "
-                f"in force, and of no query fewer than the share of {self.max_rejected:g} that may "
-                f"be ({opt.max_rejected})"
+                f"in force, and no query loses less than the allowed fraction of "
+                f"{self.max_rejected:g} ({opt.max_rejected})"
             )
             cause = self._unknown_cause(NO_REQUIREMENT, "", "")
-            cause_text = f" Likely cause: {cause}. Mend that, or allow it by {opt.max_rejected}=1."
+            cause_text = (
+                f" Likely cause: {cause}. Correct this, or allow it with {opt.max_rejected}=1."
+            )
         if problem:
             raise InputLost(f"{problem}, so nothing is released.{cause_text} {found(tally)}")
         return stream, Message(Kind.WHOLE, payload=b"%d" % tally.messages)
@@ -147,8 +149,8 @@ class LossLimit:
             all_read = "the only event was" if read == 1 else f"all {read:,} events were"
             return f"{all_read} rejected or late, no event was accepted"
         return (
-            f"{lost:,} of {read:,} events were rejected or late, more than the share of "
-            f"{self.max_rejected:g} that may be ({opt.max_rejected})"
+            f"{lost:,} of {read:,} events were rejected or late, more than the allowed fraction of "
+            f"{self.max_rejected:g} ({opt.max_rejected})"
         )
 
     def _mostly(self, lost: Mapping[str, Lost]) -> str:
@@ -157,7 +159,7 @@ class LossLimit:
         sample = f"{some.place}: {_shown(some.detail)!r}"
         return (
             f"Most often: {why} ({some.events:,}), as in {sample}. Likely cause: "
-            f"{self.cause(why, some)}. Mend that, or allow it by {opt.max_rejected}=1."
+            f"{self.cause(why, some)}. Correct this, or allow it with {opt.max_rejected}=1."
         )
 
     def cause(self, why: str, some: Lost) -> str:

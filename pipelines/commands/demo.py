@@ -152,14 +152,14 @@ def _print_accuracy(report: Report) -> None:
     print(
         f"error:    {known.relative_error:.1%} of all flights (L1), "
         f"{np.abs(known.released - known.true).mean():.2f} per airport and {slot}: "
-        f"{np.abs(known.kept - known.true).mean():.2f} by dropped flights, "
-        f"{np.abs(known.released - known.kept).mean():.2f} by noise"
+        f"{np.abs(known.kept - known.true).mean():.2f} from dropped flights alone, "
+        f"{np.abs(known.released - known.kept).mean():.2f} from noise alone"
     )
     if span := known.longest:
         each, together = (rows[-1] for rows in known.sums("airport")[-2:])
         print(
-            f"sums:     {each.share:.1%} of the flights to an airport in a {span[0]}, "
-            f"{together.share:.1%} of all of them"
+            f"sums:     error of {each.share:.1%} of the flights to an airport in a {span[0]}, "
+            f"and of {together.share:.1%} of all flights in a {span[0]}"
         )
     if flights.lag:
         print(

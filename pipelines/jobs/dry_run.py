@@ -53,7 +53,7 @@ SAMPLE = 10_000
 _SHOWN = 3
 _EXPECTED = " (expected)"
 _CLASSES_SHOWN = 10
-RAW = "dry run: nothing is released or spent; what follows is raw, never publish it"
+RAW = "dry run: nothing is released or spent; what follows is not private, so never publish it"
 
 
 @dataclass(frozen=True)

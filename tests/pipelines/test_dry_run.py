@@ -36,7 +36,7 @@ def test_it_shows_what_would_be_read_counted_and_written(histograms):
     outcome = job("--dry_run", **RANGE, ledger=job.path("ledger.csv"), max_rejected=0.9)
     assert outcome.code == 0, outcome.err + outcome.log
     assert job.files() == before
-    assert "raw, never publish" in outcome.out.splitlines()[0]
+    assert "not private, so never publish" in outcome.out.splitlines()[0]
     assert lines(outcome, "sample") == ["sample:   the first 6 records"]
     assert "column:   value (string): A, B, B" in outcome.out
     assert lines(outcome, "times") == ["times:    2024-01-02T08:00:00Z to 2024-01-05T00:00:00Z"]
@@ -264,7 +264,7 @@ def test_it_is_reported_in_the_form_of_the_log(job):
     outcome = job("--dry_run", **RANGE, log_format="json")
     assert outcome.out == ""
     messages = [json.loads(line)["message"] for line in outcome.err.splitlines()]
-    assert "raw, never publish" in messages[0]
+    assert "not private, so never publish" in messages[0]
 
 
 def test_an_expected_number_of_users_is_reported_as_such(job):
