@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
@@ -13,6 +14,8 @@ import pyarrow as pa
 from streamveil.io.events import check_events, columns_of
 from streamveil.io.files import Patterns, input_files
 from streamveil.io.formats import JSON_LINES, format_of
+from streamveil.io.json_objects import parse_object
+from streamveil.io.lines import read_lines
 from streamveil.io.public import Rows, public_rows, read_public
 from streamveil.mechanisms.core.arguments import has_optional
 from streamveil.mechanisms.core.records import (
@@ -33,6 +36,7 @@ from streamveil.mechanisms.core.wording import opt
 COLUMNS: tuple[str, ...] = ("user", "window", "epsilon")
 MAX_SLOTS, DELTA = "max_slots", "delta"
 """Columns that are read where there are some."""
+_NEAR = re.compile(rf'"\s*(?:{MAX_SLOTS}|{DELTA})\s*"'.encode(), re.IGNORECASE)
 
 
 class _Names(NamedTuple):
@@ -153,11 +157,22 @@ def read_requirements(
     check_events(path, columns, remedy=f" in {opt.requirement_columns}")
     parts: list[_Rows] = []
     for file in input_files(path):
-        # A key of JSON is null where it is missing.
-        present = (MAX_SLOTS, DELTA) if format_of(file) == JSON_LINES else columns_of(file)
-        names = _Names.of(columns, present, file)
+        names = _Names.of(columns, _present(file), file)
         parts += _checked(read_public(file, names.read), names)
     return _registry(path, parts, default, _ReadAgain(path, default, columns))
+
+
+def _present(file: str) -> Collection[str]:
+    """Columns of a file. Any line of JSON may have the optional ones; elsewhere, they are null."""
+    if format_of(file) != JSON_LINES:
+        return columns_of(file)
+    keys = dict.fromkeys((MAX_SLOTS, DELTA))
+    exact = {f'"{key}"'.encode() for key in keys}
+    for lines in read_lines(file):
+        for line in lines if set(_NEAR.findall(lines.block)) - exact else ():
+            value = parse_object(line)
+            keys.update(dict.fromkeys(value) if isinstance(value, dict) else {})
+    return keys
 
 
 def requirements_of(

@@ -311,6 +311,19 @@ def test_other_columns_are_ignored(tmp_path, name):
     assert (registry.max_slots, registry.deltas) == ((), ())
 
 
+@pytest.mark.parametrize("name", ["Delta", " delta", "MAX_SLOTS"])
+def test_no_line_of_json_has_a_key_that_is_ignored_because_of_its_case(tmp_path, name):
+    row = '{"user": "DELTA %d", "window": 3, "epsilon": 0.5, "delta": 0, "more": {"Delta": 1}}\n'
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(row % user for user in range(200)))
+    assert read_requirements(str(path)).deltas == (0.0,)
+    with path.open("a") as file:
+        file.write(f'{{"user": "ann", "window": 3, "epsilon": 0.5, "{name}": 1}}\n')
+    words = f"{name}.*only one column '{name.strip().lower()}' is read"
+    with pytest.raises(ConfigurationError, match=words):
+        read_requirements(str(path))
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
