@@ -16,6 +16,7 @@ from streamveil.io.files import Patterns, input_files
 from streamveil.io.formats import JSON_LINES, format_of
 from streamveil.io.json_objects import parse_object
 from streamveil.io.lines import read_lines
+from streamveil.io.partitions import partitions_of
 from streamveil.io.public import Rows, public_rows, read_public
 from streamveil.mechanisms.core.arguments import has_optional
 from streamveil.mechanisms.core.records import (
@@ -166,8 +167,8 @@ def _present(file: str) -> Collection[str]:
     """Columns of a file. Any line of JSON may have the optional ones; elsewhere, they are null."""
     if format_of(file) != JSON_LINES:
         return columns_of(file)
-    keys = dict.fromkeys((MAX_SLOTS, DELTA))
-    exact = {f'"{key}"'.encode() for key in keys}
+    keys = dict.fromkeys((MAX_SLOTS, DELTA, *partitions_of(file)))
+    exact = {f'"{key}"'.encode() for key in (MAX_SLOTS, DELTA)}
     for lines in read_lines(file):
         for line in lines if set(_NEAR.findall(lines.block)) - exact else ():
             value = parse_object(line)

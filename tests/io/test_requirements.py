@@ -319,9 +319,13 @@ def test_no_line_of_json_has_a_key_that_is_ignored_because_of_its_case(tmp_path,
     assert read_requirements(str(path)).deltas == (0.0,)
     with path.open("a") as file:
         file.write(f'{{"user": "ann", "window": 3, "epsilon": 0.5, "{name}": 1}}\n')
+    folder = tmp_path / f"{name}=0"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(row % 0)
     words = f"{name}.*only one column '{name.strip().lower()}' is read"
-    with pytest.raises(ConfigurationError, match=words):
-        read_requirements(str(path))
+    for each in (path, folder / "a.jsonl"):
+        with pytest.raises(ConfigurationError, match=words):
+            read_requirements(str(each))
 
 
 @pytest.mark.parametrize(
