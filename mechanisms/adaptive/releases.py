@@ -73,7 +73,7 @@ def sum_up(state: AdaptiveState, here: Slot, alarmed: bool) -> list[Observed]:
     error = released.scatter * state.bank.scale
     seen = observe(state, here, released.mean - bias, released.noise, error, shares)
     if _audited(state, here.terms):
-        learn_of_sums(state, here.terms, seen, before)
+        learn_of_sums(state, here.terms, seen, before, released.dispersion)
     return [seen]
 
 
@@ -194,14 +194,31 @@ def learn_of_beliefs(state: AdaptiveState, here: Slot, audited: Floats, laplace:
     )
 
 
-def learn_of_sums(state: AdaptiveState, terms: Terms, audit: Observed, dispersion: float) -> None:
-    """Learn the bias of earlier sums with this dispersion from a sum with equal weights."""
-    bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
+def learn_of_sums(
+    state: AdaptiveState, terms: Terms, audit: Observed, before: float, now: float
+) -> None:
+    """Learn the bias of earlier sums from a sum with equal weights.
+
+    Weights of an audit may differ a little, too. Then both have a bias, which was subtracted from
+    both: the comparison shows the difference, and nothing if dispersions are equal.
+
+    Args:
+        state: changed in place.
+        terms: of the slot.
+        audit: the sum with equal weights.
+        before: dispersion of the earlier sums.
+        now: dispersion of the audit.
+    """
+    apart = max(before**0.5 - now**0.5, 0.0)
+    earlier, own = (
+        terms.correlation.bias(state.correlation, state.bank.scale, dispersion)[0]
+        for dispersion in (before, now)
+    )
     terms.correlation.learn(
         state.correlation,
-        audit.expected + bias - audit.observed,
+        audit.expected + earlier - audit.observed - own,
         state.bank.scale,
-        dispersion,
+        apart**2,
         audit.noise + audit.error + audit.foreseen,
     )
 

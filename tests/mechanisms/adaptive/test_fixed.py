@@ -392,6 +392,20 @@ def test_the_share_of_audits_is_that_of_sums(share, audits):
     assert shares == Shares(0.0, 0.0, 0.0)
 
 
+# A span of a cycle takes a part of each slot, so that weights of an audit differ a little, too.
+@pytest.mark.parametrize("audit", [0.1, 0.7])
+def test_sums_with_the_weights_of_audits_show_no_bias(audit):
+    sizes = np.array([5000, 500, 2700])
+    week = np.array([1.15, 1.15, 1.1, 1.1, 1.2, 0.75, 0.4])[np.arange(60) % 7]
+    means = week[:, None] * 2000 / np.arange(1, 11)
+    shares = means[:, None] * sizes[:, None] / sizes.sum()
+    counts = np.random.default_rng(1).poisson(shares)
+    asked = [Requirement(1, 1.0), Requirement(1, 2.0), Requirement(1, 2.0)]
+    simulation = simulate(f"adaptive:audit={audit}:cycle=12", counts, asked, sizes, KEY)
+    missed = (simulation.released - counts.sum(axis=1))[20:]
+    assert (missed**2).mean() ** 0.5 < 10
+
+
 def test_all_weigh_alike_without_the_assumption():
     machine = Adaptive("adaptive", people(MIXED, SIZES), assume_independent=False)
     parts, _ = drive(machine, 3)
