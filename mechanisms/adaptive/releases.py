@@ -37,7 +37,9 @@ def summing(state: AdaptiveState, here: Slot) -> bool:
         if possible.thresholds.size:
             threshold = possible.best(scale, here.risk, slots)
             if _audited(state, terms):
-                threshold = int(possible.thresholds[0])
+                # The plan does not know the cost of a cycle: weights are equal up to this offer.
+                left = terms.choices(terms.rates.offers(1)).thresholds
+                threshold = int(left[0] if left.size else possible.thresholds[0])
             state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
     return state.running is not None
 
