@@ -158,7 +158,7 @@ def test_keys_are_discovered_as_by_the_command(job, asked, run):
     assert {row["key"] for row in written} == {"A", "unlisted"}
     for name in ("key", "value", "low", "status"):
         assert [row[name] for row in found] == [row[name] for row in written]
-    with pytest.raises(ConfigurationError, match="give it as delta"):
+    with pytest.raises(ConfigurationError, match="give this probability as delta"):
         yaml.private_queries(**asked, queries=queries)
 
 
