@@ -185,6 +185,9 @@ class QueryStream:
         ],
     }
 
+    # From here on the prior of ratios has three averages.
+    SCHEMAS[3] = SCHEMAS[2]
+
     def __init__(
         self,
         query_set: QuerySet,
@@ -552,7 +555,7 @@ class QueryStream:
             ],
             self._decoded_filter(record["filter"]),
             [
-                one and one.decode(sums)
+                one and one.decode(sums, **({} if version > 2 else {"memories": 2}))
                 for one, sums in zip(self.start().usual, record["usual"], strict=True)
             ],
             [

@@ -6,6 +6,9 @@ that of all nodes together, and that one towards a constant. So as soon as anyth
 result is hardly worse than a constant, and the result of a slot with enough events is hardly
 changed.
 
+A ratio may change for good, as when a product is replaced by another one. So the recent ratio is
+that of about 33 slots, but if the last 7 slots or so are clearly apart from these, it is theirs.
+
 The prior is learnt from what a mechanism observed, and not from forecasts. Errors of observations
 are independent of each other, and the parts of one histogram are of the same slots. Forecasts
 follow each part at a different speed, so ratios of forecasts mean nothing.
@@ -34,7 +37,7 @@ give the number of events. They are used as ratios only if nothing was observed,
 they are smoothed part by part, so their ratios lag where forecasts do. Results from them alone had
 smaller errors in calm streams, but their coverage was 0.6 where numbers moved within a window.
 
-The memory does not grow with the stream: four numbers for each part of each node, two for each
+The memory does not grow with the stream: six numbers for each part of each node, two for each
 ratio, the observation of the last slot, and those of slots that are still to be revised.
 
 Sources: B. Efron, C. Morris, "Stein's estimation rule and its competitors" (1973); of variances by
@@ -55,8 +58,8 @@ from streamveil.mechanisms.protocol import Observed
 
 Shifts = tuple[Floats | float, Floats | float]
 
-# Weight of a slot one slot later: in the long-term average, and in the recent one.
-KEEP = (0.999, 0.97)
+# Weight of a slot one slot later: in the long-term average, the recent one and the newest one.
+KEEP = (0.999, 0.97, 0.85)
 # Variances are fractions of the largest possible variance of single numbers with this mean. This
 # one is that of the prior before anything is known.
 BEFORE = 0.1
@@ -64,7 +67,10 @@ BEFORE = 0.1
 SCATTER = 0.25
 # As a fraction of that: of recent averages around long-term averages.
 LATELY = 0.015
-# Of a slot around that: the prior value, and the smallest estimate.
+# An average that is further from the one before than this many standard errors shows that ratios
+# changed for good. The newest average counts only then.
+CHANGED = 2.5
+# Of a slot around the recent average: the prior value, and the smallest estimate.
 DIFFER, LEAST_DIFFER = 0.12, 0.0003
 # Standard errors that are added to it, because an estimate that is too small costs more coverage
 # than one that is too large. The second number is for forecasts of shares, whose errors are only
@@ -328,12 +334,19 @@ class Usual:
         numbers = [self.apart, self.precision, np.array([self.own]), sums.ravel()]
         return np.concatenate(numbers).astype("<f8").tobytes()
 
-    def decode(self, data: bytes) -> Usual:
-        """What was encoded, of the same shape."""
+    def decode(self, data: bytes, memories: int = len(KEEP)) -> Usual:
+        """What was encoded, of the same shape.
+
+        Args:
+            data: what :meth:`encode` returned.
+            memories: averages in it; nothing is known of others.
+        """
         numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.precision)
         apart, precision, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
         sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
-        parts, noise, last = np.split(sums, [len(KEEP), 2 * len(KEEP)])
+        *averages, last = np.split(sums, [memories, 2 * memories])
+        unknown = np.zeros((len(KEEP) - memories, *self.parts.shape[1:]))
+        parts, noise = (np.concatenate([one, unknown]) for one in averages)
         seen = Observed(*last) if len(last) else None
         return Usual(self.ratios, parts, noise, apart, precision, seen, float(own[0]))
 
@@ -422,15 +435,35 @@ def _usual(known: list[RatioSums], before: Floats, ratios: Ratios) -> tuple[Floa
     """The recent averages of ratios and their variances, (nodes, ratios).
 
     Args:
-        known: sums over the slots so far, long-term and recent.
+        known: sums over the slots so far: long-term, recent and newest.
         before: the ratios that are assumed before anything is known.
         ratios: which they are.
     """
-    long, lately = known
+    long, lately, newest = known
     ratio = np.atleast_2d(before)
     ratio, doubt = _pull(ratio, ratios.unknown * _most(ratio), 0.0, long.everywhere())
     ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
-    return _pull(ratio, LATELY * ratios.scatter * _most(ratio), doubt, lately)
+    usual_spread = LATELY * ratios.scatter * _most(ratio)
+    for average, spread in (lately, usual_spread), (newest, np.zeros_like(usual_spread)):
+        spread = _unless_changed(spread, ratio, doubt, average)
+        ratio, doubt = _pull(ratio, spread, doubt, average)
+    return ratio, doubt
+
+
+def _unless_changed(spread: Floats, ratio: Floats, doubt: Floats, average: RatioSums) -> Floats:
+    """The variance of an average around a ratio: this spread, unless the average is clearly apart.
+
+    Args:
+        spread: the variance that is usual.
+        ratio: what was known before the slots of the average.
+        doubt: variance of that.
+        average: sums over these slots.
+    """
+    squared = np.maximum(average.events, 0.0) ** 2
+    apart = average.away(ratio) ** 2
+    unsure = average.error(ratio) + squared * doubt
+    changed = apart > CHANGED**2 * (unsure + squared * spread)
+    return np.where(changed, (apart - unsure) / np.maximum(squared, _TINY), spread)
 
 
 def _pulled(
