@@ -279,7 +279,7 @@ def test_a_missing_library_of_google_is_no_news(job):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "raw" in done.stdout
+    assert "not private" in done.stdout
 
 
 # Options together, and what is wrong with them.
