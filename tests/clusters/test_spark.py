@@ -5,6 +5,7 @@ import gzip
 import http.server
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,9 +89,9 @@ def ended(process):
 
 
 def message_in(err):
-    """What the command says of an error; threads of Beam's may say more after it."""
-    lines = [line for line in err.splitlines() if line.startswith("streamveil release: ")]
-    return lines[-1] if lines else ""
+    """What the command says of an error; threads of Beam write before, after and into its line."""
+    messages = re.findall(r"streamveil release: .*", err)
+    return messages[-1] if messages else ""
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_a_job_server_that_is_killed_leaves_nothing(cluster, release, run, wait_
     err, _, code = ended(process)
     assert code == 1, err
     said = message_in(err)
-    assert f"the server of the job {cluster.job_endpoint} is lost" in said
+    assert f"the server of the job {cluster.job_endpoint} is lost" in said, err
     assert "see that it has ended before you start it again" in said
     assert release.files() == set()
     code, said = run("--job_server_timeout=2", *cluster.flags)
