@@ -555,7 +555,7 @@ class QueryStream:
             ],
             self._decoded_filter(record["filter"]),
             [
-                one and one.decode(sums, **({} if version > 2 else {"memories": 2}))
+                one and one.decode(sums, averages=3 if version > 2 else 2)
                 for one, sums in zip(self.start().usual, record["usual"], strict=True)
             ],
             [

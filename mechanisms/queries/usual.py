@@ -334,19 +334,19 @@ class Usual:
         numbers = [self.apart, self.precision, np.array([self.own]), sums.ravel()]
         return np.concatenate(numbers).astype("<f8").tobytes()
 
-    def decode(self, data: bytes, memories: int = len(KEEP)) -> Usual:
+    def decode(self, data: bytes, averages: int = len(KEEP)) -> Usual:
         """What was encoded, of the same shape.
 
         Args:
             data: what :meth:`encode` returned.
-            memories: averages in it; nothing is known of others.
+            averages: how many it has; nothing is known of the others.
         """
         numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.precision)
         apart, precision, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
         sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
-        *averages, last = np.split(sums, [memories, 2 * memories])
-        unknown = np.zeros((len(KEEP) - memories, *self.parts.shape[1:]))
-        parts, noise = (np.concatenate([one, unknown]) for one in averages)
+        *kept, last = np.split(sums, [averages, 2 * averages])
+        unknown = np.zeros((len(KEEP) - averages, *self.parts.shape[1:]))
+        parts, noise = (np.concatenate([one, unknown]) for one in kept)
         seen = Observed(*last) if len(last) else None
         return Usual(self.ratios, parts, noise, apart, precision, seen, float(own[0]))
 

@@ -118,7 +118,7 @@ def test_sums_are_bytes_and_back():
     numbers, sums = np.split(np.frombuffer(usual.encode()), [2 * size + 1])
     sums = np.delete(sums.reshape(-1, 2, 4), [2, 5], axis=0)
     former = Usual.start(2, 4, DELAY.ratios).decode(
-        np.concatenate([numbers, sums.ravel()]).tobytes(), memories=2
+        np.concatenate([numbers, sums.ravel()]).tobytes(), averages=2
     )
     assert not former.parts[2].any()
     assert np.array_equal(former.parts[:2], usual.parts[:2])
