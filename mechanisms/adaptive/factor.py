@@ -79,7 +79,7 @@ def _tells(variance: float, size: float) -> bool:
 class Past(NamedTuple):
     """How the counts of a slot follow from its levels, kept until the slot is revised.
 
-    Shape (d,), or empty where counts are the levels. A slot with a release of its own keeps its
+    Shape (d,), or empty where counts are the levels. A slot that was itself released keeps its
     estimate: later releases show its level, but little of its own deviation.
     """
 
@@ -516,36 +516,45 @@ class FactorBank:
 
     def _here(self, level: Floats) -> tuple[Floats, Floats]:
         """What a level is multiplied by in the present slot, and the variance that this adds."""
-        scale = self._scale(self.state.ratio, LAST_SLOT)
-        return scale, self._doubt(level, scale, self.state.ratio, self.state.variance, LAST_SLOT)
+        return self._scaled(level, self.state.ratio, self.state.variance, LAST_SLOT)
 
-    def _scale(self, ratio: float, shares: Floats | None = None) -> Floats:
+    def _scale(self, ratio: float, of_week: Floats | float = 0.0) -> Floats:
         """What a level is multiplied by where the total has this ratio, shape (d,).
 
         Args:
             ratio: of one or more slots.
-            shares: of the last slots, for the effects of their phases; None for no effects.
+            of_week: the effects of their phases.
         """
         scale = np.ones(self.bank.bins)
         if self.state.used:
             scale += self.state.loadings.estimates()[0] * (ratio - 1)
-        if shares is not None and self.state.phases.used:
-            scale += self.state.phases.at(self.slot, shares)[0]
-        return np.minimum(np.maximum(scale, LEAST), MOST)
+        return np.minimum(np.maximum(scale + of_week, LEAST), MOST)
 
-    def _doubt(
-        self, level: Floats, scale: Floats, ratio: float, variance: float, shares: Floats
-    ) -> Floats:
-        """Variance of a level times that, as ratio, loading and week are uncertain: shape (d,)."""
+    def _scaled(
+        self, level: Floats, ratio: float, variance: float, shares: Floats
+    ) -> tuple[Floats, Floats]:
+        """What a level is multiplied by, and the variance that this adds, shape (d,) each.
+
+        Ratio, loadings and effects of phases are uncertain.
+
+        Args:
+            level: the level, shape (d,).
+            ratio: of one or more slots.
+            variance: of that.
+            shares: of the last slots, for the effects of their phases.
+        """
+        effects: Floats | float = 0.0
         of_week = np.zeros(len(level))
         if self.state.phases.used:
-            of_week = self.state.phases.at(self.slot, shares)[1] * level**2
+            effects, uncertain_effects = self.state.phases.at(self.slot, shares)
+            of_week = uncertain_effects * level**2
+        scale = self._scale(ratio, effects)
         if not self.state.used:
-            return of_week
+            return scale, of_week
         loading, uncertain = self.state.loadings.estimates()
         lever = self.state.loadings.lever(level * (ratio - 1), scale)
         found: Floats = variance * (loading * level) ** 2 + (uncertain + MISFIT**2) * lever**2
-        return np.asarray(found + of_week + (level * np.maximum(FAINT - scale, 0.0)) ** 2)
+        return scale, np.asarray(found + of_week + (level * np.maximum(FAINT - scale, 0.0)) ** 2)
 
     def observe(
         self,
@@ -571,8 +580,7 @@ class FactorBank:
             parts, now = shares * factor.last(len(shares)), self.of_level(level)
             whole = float(parts.sum())
             parts = parts / whole if factor.used else shares
-            scale = self._scale(whole, shares)
-            doubt = self._doubt(level.mean, scale, whole, 0.0, shares)
+            scale, doubt = self._scaled(level.mean, whole, 0.0, shares)
         squared = scale**2
         seen = self.bank.observe(
             state,
