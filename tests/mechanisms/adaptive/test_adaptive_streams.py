@@ -236,7 +236,7 @@ def test_releases_are_numbers(epsilon, users):
         assert all(math.isfinite(value) for value in release.diagnostics.values())
 
 
-# The error of the first release is that of its own counts, not that of a guess before it.
+# The error of the first release is that of its counts, not that of a guess before it.
 def test_the_first_release_is_published_where_it_stands_out():
     usual = np.geomspace(0.5, 40, 105)
     counts = np.random.default_rng(6).poisson(usual / 9, (1, 9, 105))

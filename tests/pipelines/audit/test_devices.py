@@ -104,7 +104,7 @@ def test_mistakes_are_convicted_where_they_show(name, monkeypatch):
     with MUTANTS[name].patched():
         found = audited_devices([asked], mechanism=mechanism, bins=bins, extent=BRIEF)
     assert check_of(found, part, claim, asked).violated
-    if name == "every_event_reported":  # each report by itself tells no more than its price
+    if name == "every_event_reported":  # each report alone reveals no more than its price
         assert not check_of(found, "reports", REPORT, asked).violated
 
 
